@@ -1,0 +1,49 @@
+# `make demo` and `make test` need only Python >= 3.11 and make: they set up .venv themselves.
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
+
+.PHONY: demo test test-fast test-slow bench lint format clean
+
+$(VENV)/.base: pyproject.toml requirements.lock
+	@echo "setting up $(VENV) (about two minutes the first time)"
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "calattn needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -e '.[dev,bench]'
+	@touch $@
+
+demo: $(VENV)/.base
+	$(PY) -m calattn.demo
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+test: lint
+	$(PY) -m pytest -n 2 --dist worksteal
+
+test-fast: $(VENV)/.dev
+	$(PY) -m pytest -n 2 --dist worksteal -x
+
+test-slow: $(VENV)/.dev
+	$(PY) -m pytest -m slow
+
+bench: $(VENV)/.bench
+	$(PY) -m benchmarks.metrics
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -1,0 +1,191 @@
+"""The values that cross the seams: what a model gives out, and what the CPU side reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn import checks
+
+
+class ModelOutput(NamedTuple):
+    """What a head returns: raw logits, per-sample scale, the features it read; calibrated logits are derived.
+
+    `calibrated_logits = logits / scale + offset` (Eq. 2 of the paper; only the Dirichlet α-head has an offset).
+
+    >>> out = ModelOutput(torch.tensor([[2.0, 0.0]]), torch.tensor([2.0]), torch.zeros(1, 4))
+    >>> out.calibrated_logits
+    tensor([[1., 0.]])
+    """
+
+    logits: Float[Tensor, "b c"]
+    scale: Float[Tensor, " b"]
+    features: Float[Tensor, "b d"]
+    offset: Float[Tensor, "b c"] | None = None
+
+    @property
+    def calibrated_logits(self) -> Float[Tensor, "b c"]:
+        scaled = self.logits / self.scale.unsqueeze(1)
+        return scaled if self.offset is None else scaled + self.offset
+
+    @property
+    def probs(self) -> Float[Tensor, "b c"]:
+        return self.calibrated_logits.softmax(dim=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Predictions:
+    """Logits and labels of one split, checked once: the seam between the GPU side and the CPU side.
+
+    `logits` are raw; `scale` is the per-sample temperature, so that `calibrated_logits = logits / scale`. Half-precision
+    logits are widened to float32. −inf logits (probability zero) are allowed, NaN and +inf are not.
+
+    >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
+    >>> len(p), p.num_classes
+    (2, 2)
+    """
+
+    logits: Float[Tensor, "n c"]
+    labels: Int[Tensor, " n"]
+    scale: Float[Tensor, " n"] | None = None
+    features: Float[Tensor, "n d"] | None = None
+    indices: Int[Tensor, " n"] | None = None
+    class_names: tuple[str, ...] | None = None
+    split: str | None = None
+    spec_hash: str | None = None
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        logits = checks.matrix(self.logits, "logits")
+        put("logits", logits)
+        checks.finite_rows(logits.amax(dim=1), "logits", logits)
+        n, num_classes = logits.shape
+        put("labels", checks.labels_for(self.labels, "labels", n, num_classes, logits.device))
+        if self.scale is not None:
+            put("scale", _checked_scale(checks.as_tensor(self.scale, "scale"), logits))
+        if self.features is not None:
+            put("features", _checked_features(checks.as_tensor(self.features, "features"), n))
+        if self.indices is not None:
+            indices = checks.as_tensor(self.indices, "indices")
+            if indices.ndim != 1 or indices.shape[0] != n or indices.is_floating_point():
+                raise ValueError(f"indices must be {n} integers, got {indices.dtype} {list(indices.shape)}")
+            put("indices", indices.to(torch.int64))
+        if self.class_names is not None:
+            put("class_names", tuple(str(name) for name in self.class_names))
+            if len(self.class_names) != num_classes:
+                raise ValueError(f"class_names has {len(self.class_names)} names for {num_classes} classes")
+
+    @classmethod
+    def from_probs(cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], *, floor: float = 0.0, **rest) -> Self:  # type: ignore[no-untyped-def]
+        """Predictions whose logits are log-probabilities.
+
+        A probability of exactly 0 becomes a logit of −inf and an NLL of ∞ if it was the label's: that is what the file
+        says. `floor` (say 1e-6) replaces smaller probabilities first, for models that emit exact zeros, such as forests.
+        """
+        probs = checks.matrix(probs, "probs")
+        checks.finite_rows(probs.amax(dim=1), "probs", probs)
+        negative = (probs < 0).any(dim=1)
+        if negative.any():
+            raise ValueError(f"probs[{checks.first(negative)}] has a negative entry; pass logits as Predictions(logits=…)")
+        off = (probs.sum(dim=1) - 1).abs() > checks.sum_tolerance(probs.dtype)
+        if off.any():
+            row = checks.first(off)
+            raise ValueError(f"probs[{row}] sums to {float(probs[row].sum()):.6g}, not 1")
+        return cls(logits=probs.clamp_min(floor).log(), labels=labels, **rest)
+
+    def __len__(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def calibrated_logits(self) -> Float[Tensor, "n c"]:
+        return self.logits if self.scale is None else self.logits / self.scale.unsqueeze(1)
+
+    @property
+    def probs(self) -> Float[Tensor, "n c"]:
+        return self.calibrated_logits.softmax(dim=1)
+
+    def replace(self, **changes: object) -> Predictions:
+        """A copy with some fields changed, checked again."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def select(self, index: Tensor) -> Predictions:
+        """The rows named by an index or boolean tensor."""
+
+        def rows(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[index]
+
+        return self.replace(
+            logits=self.logits[index],
+            labels=self.labels[index],
+            scale=rows(self.scale),
+            features=rows(self.features),
+            indices=rows(self.indices),
+        )
+
+    def shuffle_split(self, fraction: float, generator: torch.Generator) -> tuple[Predictions, Predictions]:
+        """Two disjoint random parts; the first holds `fraction` of the rows."""
+        first = round(checks.in_unit_interval(fraction, "fraction") * len(self))
+        if not 0 < first < len(self):
+            raise ValueError(f"fraction={fraction} of {len(self)} rows leaves one part empty")
+        order = torch.randperm(len(self), generator=generator).to(self.labels.device)
+        return self.select(order[:first]), self.select(order[first:])
+
+    def blocks(self, max_elements: int = 1 << 18) -> Iterator[tuple[Tensor, Tensor]]:
+        """(calibrated logits, labels) in consecutive row blocks that fit a core's L2 cache."""
+        for rows in row_blocks(len(self), self.num_classes, max_elements):
+            logits = self.logits[rows]
+            yield (logits if self.scale is None else logits / self.scale[rows].unsqueeze(1)), self.labels[rows]
+
+    def fingerprint(self) -> str:
+        """A short content hash: labels, scale and up to 256 evenly spaced logit rows."""
+        digest = hashlib.sha256()
+        step = max(1, len(self) // 256)
+        for tensor in (self.labels, self.logits[::step], self.scale):
+            if tensor is not None:
+                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slice]:
+    """Consecutive row slices of at most `max_elements` entries each.
+
+    2**18 float32 values are 1 MB: a block stays in L2 between the handful of passes made over it, which is where the
+    speed of the metrics comes from (measured: 4 ms a pass over 50,000 × 1,000 in cache, 20 ms from memory).
+    """
+    step = max(1, max_elements // max(1, width))
+    for start in range(0, n, step):
+        yield slice(start, min(n, start + step))
+
+
+def _checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
+    if scale.ndim == 2 and scale.shape[1] == 1:
+        scale = scale.squeeze(1)
+    if scale.shape != logits.shape[:1]:
+        raise ValueError(f"scale must have shape [{logits.shape[0]}], got {list(scale.shape)}")
+    scale = scale.to(device=logits.device, dtype=logits.dtype)
+    bad = ~(torch.isfinite(scale) & (scale > 0))
+    if bad.any():
+        index = checks.first(bad)
+        raise ValueError(f"scale[{index}] is {float(scale[index])}; a temperature must be positive and finite")
+    return scale
+
+
+def _checked_features(features: Tensor, n: int) -> Tensor:
+    if features.ndim != 2 or features.shape[0] != n or not features.is_floating_point():
+        raise ValueError(f"features must be floating point [{n}, d], got {features.dtype} {list(features.shape)}")
+    bad = ~torch.isfinite(features).all(dim=1)
+    if bad.any():
+        raise ValueError(f"features[{checks.first(bad)}] has a NaN or infinite entry")
+    return features
