@@ -26,7 +26,7 @@ def as_tensor(values: ArrayLike, name: str) -> Tensor:
 
 
 def matrix(values: ArrayLike, name: str) -> Tensor:
-    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2, half precision widened to float32."""
+    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2."""
     tensor = as_tensor(values, name)
     if tensor.ndim != 2:
         hint = "; for a binary P(y=1) vector p, pass stack([1 - p, p], 1)" if tensor.ndim == 1 else ""
@@ -37,11 +37,19 @@ def matrix(values: ArrayLike, name: str) -> Tensor:
         raise ValueError(f"{name} is empty: there is nothing to measure")
     if tensor.shape[1] < 2:
         raise ValueError(f"{name} must have at least 2 classes, got {tensor.shape[1]}")
+    if tensor.dtype not in _SUM_TOLERANCE:
+        raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
+    return tensor
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half precision as float32, the rest as it is."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def labels_for(labels: ArrayLike, name: str, n: int, num_classes: int, device: torch.device) -> Tensor:
-    """Labels as int64 [n] in [0, num_classes)."""
+def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.device) -> Tensor:
+    """Labels as int64 [n] in [0, c), for predictions of shape [n, c]."""
+    n, num_classes = shape
     tensor = as_tensor(labels, name)
     if tensor.ndim != 1:
         raise ValueError(f"{name} must have shape [n], got {list(tensor.shape)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -64,11 +64,11 @@ class Predictions:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        logits = checks.matrix(self.logits, "logits")
+        logits = checks.widened(checks.matrix(self.logits, "logits"))
         put("logits", logits)
         checks.finite_rows(logits.amax(dim=1), "logits", logits)
         n, num_classes = logits.shape
-        put("labels", checks.labels_for(self.labels, "labels", n, num_classes, logits.device))
+        put("labels", checks.labels_for(self.labels, "labels", logits.shape, logits.device))
         if self.scale is not None:
             put("scale", _checked_scale(checks.as_tensor(self.scale, "scale"), logits))
         if self.features is not None:
@@ -84,22 +84,27 @@ class Predictions:
                 raise ValueError(f"class_names has {len(self.class_names)} names for {num_classes} classes")
 
     @classmethod
-    def from_probs(cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], *, floor: float = 0.0, **rest) -> Self:  # type: ignore[no-untyped-def]
+    def from_probs(
+        cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], *, floor: float = 0.0, **fields: Any
+    ) -> Self:
         """Predictions whose logits are log-probabilities.
 
         A probability of exactly 0 becomes a logit of −inf and an NLL of ∞ if it was the label's: that is what the file
         says. `floor` (say 1e-6) replaces smaller probabilities first, for models that emit exact zeros, such as forests.
         """
-        probs = checks.matrix(probs, "probs")
+        given = checks.matrix(probs, "probs")
+        probs = checks.widened(given)
         checks.finite_rows(probs.amax(dim=1), "probs", probs)
         negative = (probs < 0).any(dim=1)
         if negative.any():
-            raise ValueError(f"probs[{checks.first(negative)}] has a negative entry; pass logits as Predictions(logits=…)")
-        off = (probs.sum(dim=1) - 1).abs() > checks.sum_tolerance(probs.dtype)
+            raise ValueError(
+                f"probs[{checks.first(negative)}] has a negative entry; pass logits as Predictions(logits=…)"
+            )
+        off = (probs.sum(dim=1) - 1).abs() > checks.sum_tolerance(given.dtype)
         if off.any():
             row = checks.first(off)
             raise ValueError(f"probs[{row}] sums to {float(probs[row].sum()):.6g}, not 1")
-        return cls(logits=probs.clamp_min(floor).log(), labels=labels, **rest)
+        return cls(logits=probs.clamp_min(floor).log(), labels=labels, **fields)
 
     def __len__(self) -> int:
         return self.logits.shape[0]
@@ -146,7 +151,10 @@ class Predictions:
         """(calibrated logits, labels) in consecutive row blocks that fit a core's L2 cache."""
         for rows in row_blocks(len(self), self.num_classes, max_elements):
             logits = self.logits[rows]
-            yield (logits if self.scale is None else logits / self.scale[rows].unsqueeze(1)), self.labels[rows]
+            yield (
+                (logits if self.scale is None else logits / self.scale[rows].unsqueeze(1)),
+                self.labels[rows],
+            )
 
     def fingerprint(self) -> str:
         """A short content hash: labels, scale and up to 256 evenly spaced logit rows."""
@@ -156,6 +164,16 @@ class Predictions:
             if tensor is not None:
                 digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """One number of a report, a fraction, with its interval where one was computed."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slice]:

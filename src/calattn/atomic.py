@@ -1,0 +1,84 @@
+"""Files that appear whole or not at all: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PathArg = str | os.PathLike[str]
+
+# A partial file that nobody has touched for this long belongs to a writer that was killed, not one at work.
+STALE_SECONDS = 3600.0
+_PARTIAL = ".part-"
+
+
+@contextlib.contextmanager
+def atomic_write(path: PathArg) -> Iterator[Path]:
+    """A temporary path in the target's own folder that becomes `path` when the block ends without an error.
+
+    The temporary name keeps the suffix, because many writers choose their format by it. A full disk, an
+    exception or a kill inside the block leaves whatever stood at `path` untouched.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> with atomic_write(target) as partial:
+    ...     _ = partial.write_text("ece,0.02")
+    >>> target.read_text()
+    'ece,0.02'
+    """
+    target = Path(os.path.realpath(path))  # writing through a symbolic link must not replace the link
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with partial_file(target.parent, target.suffix) as partial:
+        yield partial
+        commit(partial, target)
+
+
+@contextlib.contextmanager
+def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
+    """A temporary path in `folder`, removed at the end of the block unless `commit` has renamed it."""
+    partial = folder / f"{_PARTIAL}{secrets.token_hex(6)}{suffix}"
+    try:
+        yield partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def commit(partial: Path, target: Path) -> None:
+    """Give a finished partial file its name, in one step and durably."""
+    if not partial.exists():
+        raise FileNotFoundError(f"nothing was written for {target}: write to the path that atomic_write gives")
+    if target.exists():
+        shutil.copymode(target, partial)
+    # Without the two syncs a power cut may keep the rename and lose the data it points at.
+    _sync(partial)
+    os.replace(partial, target)
+    _sync(target.parent)
+
+
+def remove_stale(paths: Iterable[Path], *, older_than: float = STALE_SECONDS) -> None:
+    """Remove those of our leftovers that have not been touched for `older_than` seconds."""
+    for path in paths:
+        # Another writer may clean up at the same time, or hold the file open: it can wait.
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > older_than:
+                path.unlink()
+
+
+def is_partial(path: Path) -> bool:
+    """Whether the name is one that `atomic_write` gives to unfinished files."""
+    return path.name.startswith(_PARTIAL)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name != "posix":
+        return  # only POSIX lets a folder be opened and synced
+    descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

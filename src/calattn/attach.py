@@ -1,0 +1,297 @@
+"""Puts a head on a classifier: `attach(backbone)` is a drop-in whose logits are calibrated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from calattn.heads import HEADS, Head
+from calattn.types import ModelOutput
+
+Features = Literal["cls", "patch_mean", "concat"]
+
+
+class Reading(NamedTuple):
+    """What one pass through a backbone gave: logits, the classifier's own input, the final tokens."""
+
+    logits: Tensor
+    cls: Tensor
+    tokens: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """How to read a network that is not timm's: its features, and the classifier on top of them.
+
+    `features(model, x)` gives the classifier's input `[b, num_features]`, or a pair of it and the patch
+    tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. Only the Dirichlet head
+    asks for `num_classes`.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
+    >>> attach(net, adapter=adapter)(torch.zeros(2, 3, 2, 2)).shape
+    torch.Size([2, 3])
+    """
+
+    features: Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
+    classifier: Callable[[Any, Tensor], Tensor]
+    num_features: int
+    num_patch_features: int | None = None
+    num_classes: int | None = None
+
+    def widths(self) -> dict[str, int]:
+        """The width of each kind of features on offer."""
+        return _widths(self.num_features, self.num_patch_features)
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
+
+    def read(self, backbone: nn.Module, x: Any) -> Reading:
+        given = self.features(backbone, x)
+        cls, tokens = given if isinstance(given, tuple) else (given, None)
+        return Reading(self.classifier(backbone, cls), cls, tokens)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        return _mean_token(reading.tokens, after=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimmAdapter:
+    """Reads any network with timm's `forward_features` → `forward_head`, without importing timm.
+
+    `num_prefix_tokens` counts class, distillation and register tokens: the patch tokens come after them. None
+    means that the classifier already reads the pooled patches (Swin, CNNs, average-pooled ViTs): `patch_mean`
+    is then that tensor.
+    """
+
+    num_features: int
+    num_classes: int
+    num_patch_features: int
+    num_prefix_tokens: int | None
+    linear_head: bool
+
+    @classmethod
+    def of(cls, backbone: nn.Module) -> TimmAdapter:
+        needed = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
+        missing = [name for name in needed if not hasattr(backbone, name)]
+        kind = type(backbone).__name__
+        if missing:
+            raise ValueError(f"{kind} is no timm classifier (it has no {', '.join(missing)}); pass adapter=Adapter(…)")
+        if not backbone.num_classes:
+            raise ValueError(f"{kind} has num_classes={backbone.num_classes}: no classifier, so no logits to calibrate")
+        if getattr(backbone, "distilled_training", False):
+            raise ValueError(_DISTILLED)
+        return cls(
+            num_features=_classifier_width(backbone),
+            num_classes=int(backbone.num_classes),  # type: ignore[arg-type]
+            num_patch_features=int(backbone.num_features),  # type: ignore[arg-type]
+            num_prefix_tokens=_prefix_tokens(backbone),
+            linear_head=_linear_head(backbone),
+        )
+
+    def widths(self) -> dict[str, int]:
+        if self.num_prefix_tokens is None:
+            return {"cls": self.num_features, "patch_mean": self.num_features}
+        return _widths(self.num_features, self.num_patch_features)
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
+
+    def read(self, backbone: Any, x: Any) -> Reading:
+        maps = backbone.forward_features(x)
+        if self.linear_head:
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+            logits = backbone.get_classifier()(cls)
+        else:
+            # Only forward_head knows how these logits come about. It runs first, so that under one seed they
+            # carry the dropout mask of the bare network; the features then carry a mask of their own. A
+            # BatchNorm inside the head counts the batch twice here (CPUBone; GhostNet with its dropout).
+            logits = _vectors(backbone.forward_head(maps))
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+        return Reading(logits, cls, maps)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        if self.num_prefix_tokens is None:
+            return reading.cls
+        return _mean_token(reading.tokens, after=self.num_prefix_tokens)
+
+
+class CalibratedModel(nn.Module):
+    """A backbone and a head as one drop-in classifier, made by `attach`.
+
+    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts. Each call is
+    one pass through `model.backbone`, which is the caller's own object, unchanged; its tensors are
+    `backbone.*` in the state dict and the head's are `head.*`.
+    """
+
+    def __init__(self, backbone: nn.Module, head: Head, *, features: Features, adapter: Adapter | TimmAdapter) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.features = features
+        self.adapter = adapter
+
+    def output(self, x: Any) -> ModelOutput:
+        """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
+        reading = self.adapter.read(self.backbone, x)
+        if self.features == "cls":
+            features = reading.cls
+        elif self.features == "patch_mean":
+            features = self.adapter.patch_mean(reading)
+        else:
+            features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
+        return self.head(features, reading.logits)
+
+    def forward(self, x: Any) -> Float[Tensor, "b c"]:
+        return self.output(x).calibrated_logits
+
+    def no_weight_decay(self) -> set[str]:
+        """The backbone's own exceptions (position embeddings, …), for timm's optimiser factory."""
+        exceptions: Any = getattr(self.backbone, "no_weight_decay", set)
+        return {f"backbone.{name}" for name in exceptions()}
+
+    def extra_repr(self) -> str:
+        return f"features={self.features!r}"
+
+
+def attach(
+    backbone: nn.Module,
+    *,
+    features: Features = "cls",
+    hidden: int = 128,
+    bias: bool = True,
+    head: str = "calattn",
+    adapter: Adapter | None = None,
+) -> CalibratedModel:
+    """The backbone with a head on its features; until the first step, outputs equal the bare backbone's.
+
+    `features` is what the head reads: `cls`, the classifier's own input; `patch_mean`, the mean of the final
+    patch tokens; `concat`, both. `head` is a name in `calattn.heads.HEADS`. The head is float32 on the
+    backbone's device.
+
+    >>> from calattn.backbones import create
+    >>> model = attach(create("resnet8_cifar", num_classes=10))
+    >>> out = model.output(torch.zeros(2, 3, 32, 32))
+    >>> out.probs.shape, out.scale.shape
+    (torch.Size([2, 10]), torch.Size([2]))
+    """
+    reader = TimmAdapter.of(backbone) if adapter is None else adapter
+    widths = reader.widths()
+    if features not in widths:
+        offered = ", ".join(repr(name) for name in widths)
+        reason = reader.why_not(features) if features in ("patch_mean", "concat") else "there is no such kind"
+        raise ValueError(f"features={features!r} is not what {type(backbone).__name__} offers: {offered}; {reason}")
+    width, num_classes = widths[features], reader.num_classes
+    built = HEADS[head](num_features=width, num_classes=num_classes, hidden=hidden, bias=bias)
+    parameter = next(backbone.parameters(), None)
+    model = CalibratedModel(
+        backbone,
+        built if parameter is None else built.to(parameter.device),
+        features=features,
+        adapter=reader,
+    )
+    # Not model.train(…), which would reach into the backbone and thaw layers that the caller set to eval.
+    model.training = backbone.training
+    built.train(backbone.training)
+    return model
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """What a head costs: parameters and checkpoint bytes, of the backbone and added to it."""
+
+    backbone_params: int
+    added_params: int
+    backbone_bytes: int
+    added_bytes: int
+
+    @property
+    def fraction(self) -> float:
+        """Added parameters per backbone parameter."""
+        return self.added_params / self.backbone_params
+
+
+def overhead(model: CalibratedModel) -> Overhead:
+    """Counts the head against the backbone; bytes are those of the tensors in the state dict.
+
+    >>> from calattn.backbones import create
+    >>> overhead(attach(create("resnet8_cifar", num_classes=10))).added_params  # 128·64 + 128 + 128 + 1
+    8449
+    """
+    return Overhead(
+        backbone_params=sum(p.numel() for p in model.backbone.parameters()),
+        added_params=sum(p.numel() for p in model.head.parameters()),
+        backbone_bytes=_bytes(model.backbone),
+        added_bytes=_bytes(model.head),
+    )
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+
+
+def _widths(num_features: int, num_patch_features: int | None) -> dict[str, int]:
+    if num_patch_features is None:
+        return {"cls": num_features}
+    return {
+        "cls": num_features,
+        "patch_mean": num_patch_features,
+        "concat": num_features + num_patch_features,
+    }
+
+
+def _classifier_width(backbone: Any) -> int:
+    """The width of the classifier's input: by the classifier itself, else timm's `head_hidden_size`."""
+    width = getattr(backbone.get_classifier(), "in_features", None)
+    if isinstance(width, int):
+        return width
+    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)
+
+
+def _linear_head(backbone: Any) -> bool:
+    """Whether logits = classifier(forward_head(…, pre_logits=True)), so that the head's layers run once.
+
+    Not with two heads, a normalising head, VOLO's token classifier, or dropout, on whichever side it sits.
+    """
+    layers = [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    dropout = any([getattr(backbone, "drop_rate", 0.0), *layers])
+    plain = isinstance(backbone.get_classifier(), nn.Linear) and getattr(backbone, "aux_head", None) is None
+    return plain and not dropout
+
+
+def _prefix_tokens(backbone: nn.Module) -> int | None:
+    """How many tokens precede the patch tokens, or None where the classifier reads the pooled patches."""
+    pool = getattr(backbone, "global_pool", None)
+    declared = getattr(backbone, "num_prefix_tokens", None)
+    if pool == "token":  # CaiT, XCiT, ConViT, … do not declare: they have a class token, distilled ones two
+        return declared or (1 if getattr(backbone, "head_dist", None) is None else 2)
+    if isinstance(pool, str) and pool not in ("", "avg") and declared is not None:
+        return declared  # attention pooling (SigLIP) and its like: the classifier does not read the mean
+    return None
+
+
+def _mean_token(tokens: Any, *, after: int) -> Tensor:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] <= after:
+        got = f"shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(f"no patch tokens [b, n, d] at the backbone's end, but {got}: it offers only 'cls'")
+    return tokens[:, after:].mean(dim=1)
+
+
+_DISTILLED = (
+    "the backbone gives one output per head (distilled training), which cannot share a scale; "
+    "call backbone.set_distilled_training(False)"
+)
+
+
+def _vectors(values: Any) -> Tensor:
+    """The `[b, d]` that forward_head gave, or an error that says what to change."""
+    if isinstance(values, tuple | list):
+        raise ValueError(_DISTILLED)
+    if values.ndim != 2:
+        raise ValueError(f"the backbone's head gives shape {list(values.shape)}, not [b, d]: set its global_pool")
+    return values

@@ -1,0 +1,202 @@
+"""Bootstrap replicates of every metric from the per-sample columns, many resamples at a time.
+
+A resample is a vector of integer weights w that sum to N. Every metric is a function of weighted sums, so a block of resamples
+is one matrix product; the rank metrics are cumulative sums along samples sorted once. Nothing is re-sorted and no softmax is
+taken again, except for classwise ECE, which needs the probabilities themselves (`class_replicates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn.metrics.binning import bin_index, equal_count_bounds
+from calattn.metrics.bins import folded_normal_mean
+from calattn.metrics.classbins import class_parts
+from calattn.metrics.columns import Block, Columns
+from calattn.metrics.scoresums import read_scores, score_features
+from calattn.metrics.smooth import cosine_features, integral_of_absolute
+from calattn.metrics.state import Options
+
+_BLOCK = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
+_KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: 1e-4 relative, far below the interval's width
+
+Blocks = Callable[[], Iterable[tuple[int, Block]]]
+
+
+def weight_blocks(n: int, count: int, generator: torch.Generator, width: int | None = None) -> Iterator[Tensor]:
+    """Multinomial resampling weights [b, n], `count` rows in all."""
+    width = min(count, max(1, _BLOCK // n)) if width is None else width
+    for start in range(0, count, width):
+        size = min(width, count - start)
+        draws = torch.randint(n, (size, n), generator=generator)
+        draws += torch.arange(size).unsqueeze(1) * n
+        yield torch.bincount(draws.view(-1), minlength=size * n).view(size, n).float()
+
+
+class ColumnResampler:
+    """Turns resampling weights into replicates of every metric that the columns determine."""
+
+    def __init__(self, columns: Columns, options: Options, bandwidth: float) -> None:
+        self.options = options
+        self.bandwidth = bandwidth  # smooth ECE's; an automatic bandwidth is held at its value on the full data
+        self.n = len(columns)
+        confidence, correct = columns.confidence.double(), columns.correct.double()
+        residual = confidence - correct
+        self.infinite_nll = torch.isinf(columns.nll).float()
+        scores = score_features(columns, options.threshold)
+        scores[:, 2].nan_to_num_(posinf=0.0)
+        index = bin_index(columns.confidence, options.num_bins)
+        one_hot = torch.nn.functional.one_hot(index, options.num_bins).double()
+        waves = cosine_features(confidence, bandwidth) * residual.unsqueeze(1)
+        parts = [scores, one_hot, one_hot * residual.unsqueeze(1), one_hot * correct.unsqueeze(1), waves]
+        self.sizes = [part.shape[1] for part in parts]
+        self.features = torch.cat(parts, dim=1).float()
+        self._prepare_ranks(columns.odds, residual, correct)
+        self._prepare_kernel(confidence, correct)
+
+    def _prepare_ranks(self, odds: Tensor, residual: Tensor, correct: Tensor) -> None:
+        values, self.order = odds.sort()
+        _, inverse = values.unique_consecutive(return_inverse=True)
+        self.groups = int(inverse[-1]) + 1
+        self.group_of: Tensor | None = inverse if self.groups < self.n else None
+        self.sorted_residual = residual[self.order].float()
+        self.sorted_correct = correct[self.order].float()
+
+    def _prepare_kernel(self, confidence: Tensor, correct: Tensor) -> None:
+        self.cell = (confidence * _KERNEL_CELLS).long().clamp_(0, _KERNEL_CELLS - 1)
+        self.correct = correct.float()
+        centre = (torch.arange(_KERNEL_CELLS, dtype=torch.float64) + 0.5) / _KERNEL_CELLS
+        bandwidth = self.options.bandwidth or 0.05
+        kernel = torch.exp(-(centre.unsqueeze(1) - centre).square() / (2 * bandwidth**2))
+        self.kernel, self.centre = kernel.float(), centre.float()
+
+    def __call__(self, weights: Float[Tensor, "b n"]) -> dict[str, Float[Tensor, " b"]]:
+        scores, count, gap, correct, waves = (weights @ self.features).double().split(self.sizes, dim=1)
+        values = read_scores(scores)
+        if bool(self.infinite_nll.any()):
+            values["nll"] = torch.where(weights @ self.infinite_nll > 0, torch.inf, values["nll"])
+        values["ece"] = gap.abs().sum(dim=1) / self.n
+        values["mce"] = (gap / count.clamp_min(1)).abs().amax(dim=1)
+        mean_gap, accuracy = gap / count.clamp_min(1), correct / count.clamp_min(1)
+        deviation = (accuracy * (1 - accuracy)).clamp_min(0).div(count.clamp_min(1)).sqrt()
+        debiased = 2 * mean_gap.abs() - folded_normal_mean(mean_gap, deviation)
+        values["debiased_ece"] = (count / self.n * debiased).sum(dim=1)
+        values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth)
+        values["kernel_ece"] = self._kernel_error(weights)
+        return values | self._rank_values(weights)
+
+    def _kernel_error(self, weights: Tensor) -> Tensor:
+        def grid(values: Tensor) -> Tensor:
+            return values.new_zeros(_KERNEL_CELLS, len(weights)).index_add_(0, self.cell, values.t().contiguous())
+
+        mass, hits = grid(weights), grid(weights * self.correct)
+        accuracy = (self.kernel @ hits) / (self.kernel @ mass).clamp_min(1e-30)
+        return ((accuracy - self.centre.unsqueeze(1)).abs() * mass).sum(dim=0).double() / self.n
+
+    def _rank_values(self, weights: Tensor) -> dict[str, Tensor]:
+        ordered = weights[:, self.order]
+        right, residual = ordered * self.sorted_correct, ordered * self.sorted_residual
+        if self.group_of is not None:
+            ordered, right, residual = (self._grouped(part) for part in (ordered, right, residual))
+        exact = torch.float32 if self.n < 1 << 24 else torch.float64  # counts are integers: exact in float32 up to 2²⁴
+        end = ordered.cumsum(dim=1, dtype=exact)
+        wrong = ordered - right
+        wrong_end = wrong.cumsum(dim=1, dtype=exact)
+        right_before = end - wrong_end - right
+        total_wrong = wrong_end[:, -1].double()
+        pairs = (wrong * (right_before + right / 2)).sum(dim=1, dtype=torch.float64)
+        auroc = pairs / (total_wrong * (self.n - total_wrong))
+        return {
+            "misclassification_auroc": auroc,
+            "aurc": _aurc(ordered, end, wrong, wrong_end) / self.n,
+            "adaptive_ece": self._adaptive(ordered, end, residual),
+        }
+
+    def _grouped(self, values: Tensor) -> Tensor:
+        assert self.group_of is not None
+        table = values.new_zeros(self.groups, len(values))
+        return table.index_add_(0, self.group_of, values.t().contiguous()).t().contiguous()
+
+    def _adaptive(self, count: Tensor, end: Tensor, residual: Tensor) -> Tensor:
+        """AdaECE with boundaries at ⌊kN/m⌋ counted from the least confident, a group on a boundary shared."""
+        sums = residual.cumsum(dim=1, dtype=torch.float64)
+        bounds = (self.n - equal_count_bounds(self.n, self.options.num_bins).flip(0)).to(end.dtype)
+        place = torch.searchsorted(end, bounds.expand(len(end), -1).contiguous()).clamp_(max=end.shape[1] - 1)
+        own = count.gather(1, place).double()
+        missing = (end.gather(1, place) - bounds).double() / own.clamp_min(1)  # share of the group beyond the boundary
+        at = sums.gather(1, place) - missing.clamp(0, 1) * residual.gather(1, place).double()
+        at[:, 0] = 0.0
+        return at.diff(dim=1).abs().sum(dim=1) / self.n
+
+
+def _aurc(count: Tensor, end: Tensor, wrong: Tensor, wrong_end: Tensor) -> Tensor:
+    """Σ over samples of the risk at their coverage; the harmonic sums by their logarithms, good to 1/24n²."""
+    start, before = end - count, wrong_end - wrong
+    rate = wrong / count.clamp_min(1)
+    harmonic = torch.log((end + 0.5) / (start + 0.5))
+    return (wrong + (before - rate * start) * harmonic).sum(dim=1, dtype=torch.float64)
+
+
+def class_replicates(
+    blocks: Blocks, n: int, num_classes: int, num_bins: int, count: int, generator: torch.Generator
+) -> Float[Tensor, " count"]:
+    """Replicates of classwise ECE: one pass over the probabilities for as many resamples as fit in 32 MB of sums.
+
+    The signed gap of a (class, bin) is Σ w (p − [y = class]); the first bin of all classes is one matrix product a block, the
+    listed entries above 1/m are added row by row.
+    """
+    width = max(1, min(count, (1 << 23) // (num_classes * num_bins), _BLOCK * 2 // n + 1))
+    values = []
+    for weights in weight_blocks(n, count, generator, width):
+        low = torch.zeros(len(weights), num_classes)
+        high = torch.zeros(num_classes * num_bins, len(weights))
+        for offset, block in blocks():
+            here = weights[:, offset : offset + len(block.labels)]
+            cells, rows, signed = _signed_entries(block, num_bins)
+            high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
+            block.rest.div_(block.total.unsqueeze(1))
+            low.addmm_(here, block.rest.float())
+        gaps = high.t().reshape(len(weights), num_classes, num_bins)
+        gaps[:, :, 0] += low
+        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64) / (n * num_classes))
+    return torch.cat(values)
+
+
+def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
+    """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
+    parts = class_parts(block, num_bins)
+    labels = torch.arange(len(block.labels))
+    cells = torch.cat([parts.cls * num_bins + parts.bin, block.labels * num_bins + parts.label_bin])
+    return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])
+
+
+def interval(value: float, replicates: Float[Tensor, " r"], level: float) -> tuple[float, float]:
+    """The replicates' central `level` range, moved so that their mean lies on the value.
+
+    Resampling adds noise to |gap|, so replicates of a calibration error sit above the value by about the bias that the value
+    itself has; plain quantiles would miss the value altogether for classwise ECE. Moved, the interval is one for the metric's
+    expectation at this sample size, bias included: what two models evaluated on equally many samples can be compared by. NaN
+    replicates (an empty denominator) are left out.
+    """
+    finite = replicates[~torch.isnan(replicates)]
+    if len(finite) == 0 or math.isnan(value):
+        return math.nan, math.nan
+    tail = (1 - level) / 2
+    low, high = (float(q) for q in quantiles(finite, (tail, 1 - tail)))
+    if math.isinf(value):
+        return low, high
+    shift = value - float(finite[finite.isfinite()].mean())
+    return low + shift, high + shift
+
+
+def quantiles(values: Float[Tensor, " r"], at: tuple[float, ...]) -> Float[Tensor, " q"]:
+    """Order statistics with linear interpolation; written out because torch.quantile makes NaN of infinite neighbours."""
+    ordered = values.sort().values
+    place = torch.tensor(at, dtype=torch.float64) * (len(ordered) - 1)
+    low, high = ordered[place.floor().long()], ordered[place.ceil().long()]
+    return torch.where(low == high, low, low + (high - low) * (place - place.floor()))

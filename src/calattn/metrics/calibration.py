@@ -1,0 +1,223 @@
+"""Calibration errors as functions of probabilities and labels. Fractions in, fractions out."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn import checks
+from calattn.metrics import ranks
+from calattn.metrics.bins import BinSums, Norm
+from calattn.metrics.classbins import ClassBins, Variant
+from calattn.metrics.columns import Columns, columns_of, one_class
+from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
+
+Probs = Float[checks.ArrayLike, "n c"]
+Labels = Int[checks.ArrayLike, " n"]
+Target = int | Literal["top"]
+Binning = Literal["width", "count"]
+
+
+def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
+    if target == "top":
+        return columns_of(probs, labels, "probs")
+    if not isinstance(target, int):
+        raise ValueError(f'target must be "top" or a class index, got {target!r}')
+    return one_class(probs, labels, target)
+
+
+def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:
+    checks.positive_int(num_bins, "num_bins")
+    if binning == "width":
+        return BinSums.empty(num_bins).add(columns)
+    if binning == "count":
+        return ranks.equal_count_bins(ranks.RankSums(capacity=len(columns)).add(columns).groups(), num_bins)
+    raise ValueError(f'binning must be "width" or "count", got {binning!r}')
+
+
+def ece(probs: Probs, labels: Labels, *, num_bins: int = 15, norm: Norm = "l1", target: Target = "top") -> float:
+    """Expected calibration error: Σ_m |B_m|/N · |acc(B_m) − conf(B_m)| over equal-width bins (lo, hi].
+
+    `target="top"` reads the confidence of the predicted class. `target=k` reads P(class k) against the event "the label
+    is k": for two classes, `target=1` is the binary reading of P(y = 1). `norm="l2"` is the root mean square gap.
+
+    >>> p = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> round(ece(p, torch.tensor([0, 1, 1, 1])), 4)
+    0.4
+    """
+    return _bins(_event(probs, labels, target), num_bins, "width").error(norm)
+
+
+def mce(probs: Probs, labels: Labels, *, num_bins: int = 15, target: Target = "top") -> float:
+    """Maximum calibration error: max over non-empty equal-width bins of |acc − conf|.
+
+    >>> round(mce(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0])), 4)
+    0.6
+    """
+    return _bins(_event(probs, labels, target), num_bins, "width").error("max")
+
+
+def adaptive_ece(
+    probs: Probs, labels: Labels, *, num_bins: int = 15, norm: Norm = "l1", target: Target = "top"
+) -> float:
+    """ECE over equal-count bins of the sorted confidences, boundaries at ⌊kN/m⌋; tied confidences share a boundary.
+
+    >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]), num_bins=2), 4)
+    0.35
+    """
+    return _bins(_event(probs, labels, target), num_bins, "count").error(norm)
+
+
+def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: Variant = "one_vs_rest") -> float:
+    """Mean over classes of the ECE of P(class) over all N samples (the paper's appendix; Kull et al. 2019).
+
+    A class that never occurs still counts: its probabilities should be near zero. `variant="predicted_class"` is
+    the authors' script instead: per class, the top-label ECE of the samples predicted as that class, averaged over
+    the classes that are predicted at all.
+
+    >>> round(classwise_ece(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0])), 4)
+    0.35
+    """
+    checks.positive_int(num_bins, "num_bins")
+    if variant == "one_vs_rest":
+        return class_bins(probs, labels, num_bins=num_bins).error()
+    if variant != "predicted_class":
+        raise ValueError(f'variant must be "one_vs_rest" or "predicted_class", got {variant!r}')
+    predicted: list[Tensor] = []
+    columns = columns_of(probs, labels, "probs", visit=lambda block: predicted.append(block.top))
+    top = torch.cat(predicted)
+    errors = []
+    for cls in top.unique():
+        chosen = top == cls
+        part = Columns(
+            confidence=columns.confidence[chosen],
+            odds=columns.odds[chosen],
+            correct=columns.correct[chosen],
+            nll=columns.nll[chosen],
+            brier=columns.brier[chosen],
+        )
+        errors.append(BinSums.empty(num_bins).add(part).error())
+    return sum(errors) / len(errors)
+
+
+def class_bins(probs: Probs, labels: Labels, *, num_bins: int = 15) -> ClassBins:
+    """The sums behind classwise ECE, for a per-class table: `class_bins(…).per_class()`."""
+    sums = ClassBins.empty(checks.matrix(probs, "probs").shape[1], checks.positive_int(num_bins, "num_bins"))
+    collector = sums.collector()
+    columns_of(probs, labels, "probs", visit=collector)
+    collector.finish()
+    return sums
+
+
+def debiased_ece(
+    probs: Probs,
+    labels: Labels,
+    *,
+    num_bins: int = 15,
+    norm: Norm = "l1",
+    binning: Binning = "width",
+    target: Target = "top",
+) -> float:
+    """ECE less its small-sample bias: plain ECE of a perfectly calibrated model is positive, this one averages near 0.
+
+    `norm="l2"` is the estimator of Kumar et al. 2019 (clipped at 0), `norm="l1"` subtracts the bias of a folded
+    Gaussian in closed form and may be slightly negative.
+
+    >>> p = torch.tensor([[0.6, 0.4]] * 10)
+    >>> round(ece(p, torch.tensor([0] * 5 + [1] * 5)), 4), round(debiased_ece(p, torch.tensor([0] * 5 + [1] * 5)), 4)
+    (0.1, 0.0494)
+    """
+    return _bins(_event(probs, labels, target), num_bins, binning).debiased_error(norm)
+
+
+def ece_sweep(probs: Probs, labels: Labels, *, max_bins: int | None = None, target: Target = "top") -> float:
+    """ECE with as many equal-count bins as keep the bin accuracies rising (Roelofs et al. 2022).
+
+    The count grows from 2 and stops before the first count whose accuracies fall somewhere; one bin if 2 already do.
+
+    >>> round(ece_sweep(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0])), 4)
+    0.35
+    """
+    columns = _event(probs, labels, target)
+    groups = ranks.RankSums(capacity=len(columns)).add(columns).groups()
+    limit = len(columns) if max_bins is None else min(checks.positive_int(max_bins, "max_bins"), len(columns))
+    best = ranks.equal_count_bins(groups, 1)
+    for num_bins in range(2, limit + 1):
+        sums = ranks.equal_count_bins(groups, num_bins)
+        if bool((sums.accuracy.diff() < -1e-12).any()):
+            break
+        best = sums
+    return best.error()
+
+
+class SmoothECE(NamedTuple):
+    value: float
+    bandwidth: float
+
+
+def smooth_ece(
+    probs: Probs,
+    labels: Labels,
+    *,
+    bandwidth: float | None = 0.05,
+    variant: Literal["exact", "relplot"] = "exact",
+    target: Target = "top",
+) -> float:
+    """Smooth ECE of Błasiok & Nakkiran 2023: ∫ |Σ (p − y) K_σ(t, p)| dt / N with the reflected Gaussian kernel.
+
+    `bandwidth=None` takes the σ at which smECE_σ = σ (`smooth_ece_automatic` also returns it). `variant="relplot"`
+    gives the number of relplot 1.0.3, which counts mass at exactly 0 and 1 half.
+
+    >>> p = torch.tensor([[1.0, 0.0]] * 4)
+    >>> round(smooth_ece(p, torch.tensor([0, 0, 0, 1])), 4)
+    0.25
+    """
+    columns = _event(probs, labels, target)
+    if bandwidth is None:
+        return _automatic(columns, variant).value
+    checks.positive(bandwidth, "bandwidth")
+    if variant == "relplot":
+        return relplot_smooth_error(columns, bandwidth)
+    if variant != "exact":
+        raise ValueError(f'variant must be "exact" or "relplot", got {variant!r}')
+    return _grid(columns, bandwidth).smooth_error(bandwidth)
+
+
+def smooth_ece_automatic(
+    probs: Probs, labels: Labels, *, variant: Literal["exact", "relplot"] = "exact", target: Target = "top"
+) -> SmoothECE:
+    """Smooth ECE at its own bandwidth, with that bandwidth."""
+    return _automatic(_event(probs, labels, target), variant)
+
+
+def kernel_ece(probs: Probs, labels: Labels, *, bandwidth: float = 0.05, target: Target = "top") -> float:
+    """The formula the paper prints as smECE: mean |acc(p_i) − p_i|, acc a Nadaraya–Watson average with a Gaussian.
+
+    The paper's tables were made with relplot, which is another quantity: see `smooth_ece`.
+
+    >>> round(kernel_ece(torch.tensor([[0.9, 0.1], [0.9, 0.1]]), torch.tensor([0, 1])), 4)
+    0.4
+    """
+    checks.positive(bandwidth, "bandwidth")
+    return _grid(_event(probs, labels, target), bandwidth).kernel_error(bandwidth)
+
+
+def _grid(columns: Columns, bandwidth: float) -> SmoothGrid:
+    """A grid fine enough for the bandwidth; the default one serves down to 0.001."""
+    cells = CELLS
+    while SmoothGrid.min_bandwidth_of(cells) > bandwidth:
+        cells *= 2
+    if cells > 1 << 22:
+        raise ValueError(f"bandwidth {bandwidth} is below 1e-6: no data set resolves that")
+    return SmoothGrid.empty(cells).add(columns)
+
+
+def _automatic(columns: Columns, variant: str) -> SmoothECE:
+    if variant == "relplot":
+        return SmoothECE(*relplot_automatic(columns))
+    if variant != "exact":
+        raise ValueError(f'variant must be "exact" or "relplot", got {variant!r}')
+    return SmoothECE(*SmoothGrid.empty().add(columns).automatic())

@@ -1,0 +1,148 @@
+"""Sums per class and bin over all N·C probabilities: the mergeable state of classwise ECE and of the Brier decomposition.
+
+A row that sums to one has at most m − 1 entries above 1/m. So the first bin of every class is a column sum, one
+matrix–vector product a block, and the few entries above 1/m are scattered one by one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn.metrics.binning import bin_index
+from calattn.metrics.columns import Block
+
+Variant = Literal["one_vs_rest", "predicted_class"]
+
+
+@dataclasses.dataclass
+class ClassBins:
+    """Count, Σ probability and Σ [label is this class] for each (class, bin), in float64."""
+
+    count: Float[Tensor, "c m"]
+    confidence: Float[Tensor, "c m"]
+    correct: Float[Tensor, "c m"]
+
+    @classmethod
+    def empty(cls, num_classes: int, num_bins: int) -> Self:
+        return cls(*torch.zeros(3, num_classes, num_bins, dtype=torch.float64).unbind())
+
+    def collector(self) -> ClassCollector:
+        """Something to pass as `visit` to `columns_of`; call its `finish` afterwards."""
+        return ClassCollector(self)
+
+    def merge(self, other: ClassBins) -> Self:
+        if self.count.shape != other.count.shape:
+            raise ValueError(f"cannot merge {list(other.count.shape)} (class, bin) sums into {list(self.count.shape)}")
+        return type(self)(self.count + other.count, self.confidence + other.confidence, self.correct + other.correct)
+
+    @property
+    def num_samples(self) -> float:
+        return float(self.count[0].sum())
+
+    def per_class(self) -> Float[Tensor, " c"]:
+        """The ECE of each class's one-vs-rest probability."""
+        return (self.confidence - self.correct).abs().sum(dim=1) / self.num_samples
+
+    def error(self) -> float:
+        return float(self.per_class().mean())
+
+
+class ClassCollector:
+    """Gathers the listed entries of many blocks and bins them together: a bincount over C·m cells a block costs more."""
+
+    def __init__(self, sums: ClassBins) -> None:
+        self.sums = sums
+        self.num_bins = sums.count.shape[1]
+        self.low: Tensor | float = 0.0
+        self.rows = 0
+        self.pending: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def __call__(self, block: Block) -> None:
+        """Adds a block of rows. Zeroes the block's entries above 1/m on the way: nothing may read it afterwards."""
+        parts = class_parts(block, self.num_bins)
+        cells = parts.cls * self.num_bins + parts.bin
+        self.pending.append((cells, parts.prob, block.labels * self.num_bins + parts.label_bin))
+        self.low = self.low + low_mass(block)
+        self.rows += len(block.labels)
+        if len(self.pending) >= 1024:  # at most 15 entries a row are listed: tens of megabytes
+            self.finish()
+
+    def finish(self) -> None:
+        if not self.pending:
+            return
+        sums = self.sums
+        cells, probs, hits = (torch.cat(parts) for parts in zip(*self.pending, strict=True))
+
+        def table(index: Tensor, weights: Tensor | None) -> Tensor:
+            flat = torch.bincount(index, weights=weights, minlength=sums.count.numel())
+            return flat.double().view(sums.count.shape).to(sums.count.device)
+
+        count = table(cells, None)
+        count[:, 0] += self.rows - count.sum(dim=1)  # entries not listed one by one are in the first bin
+        sums.count += count
+        sums.confidence += table(cells, probs.double())
+        sums.confidence[:, 0] += torch.as_tensor(self.low).to(sums.count.device)
+        sums.correct += table(hits, None)
+        self.low, self.rows, self.pending = 0.0, 0, []
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassParts:
+    """Entries of a block that are binned one by one: every top entry, and every other entry above 1/m."""
+
+    row: Int[Tensor, " e"]
+    cls: Int[Tensor, " e"]
+    bin: Int[Tensor, " e"]
+    prob: Float[Tensor, " e"]
+    label_bin: Int[Tensor, " b"]  # the bin of each row's own label
+
+
+def class_parts(block: Block, num_bins: int) -> ClassParts:
+    """Lists the entries above 1/m and the top entries, and zeroes them in `block.rest`."""
+    label_value = block.rest.gather(1, block.labels.unsqueeze(1)).squeeze(1)
+    label_value = torch.where(block.top == block.labels, block.top_value, label_value)
+    rows, columns, values = _above(block, 1 / num_bins)
+    rows = torch.cat([torch.arange(len(block.top), device=rows.device), rows])
+    columns = torch.cat([block.top, columns])
+    probs = torch.cat([block.top_value, values]) / block.total[rows]
+    return ClassParts(
+        row=rows,
+        cls=columns,
+        bin=bin_index(probs, num_bins),
+        prob=probs,
+        label_bin=bin_index(label_value / block.total, num_bins),
+    )
+
+
+def low_mass(block: Block) -> Float[Tensor, " c"]:
+    """Column sums of what is left of the probabilities; float32 over one block of rows, so good to 1e-7 relative."""
+    return torch.mv(block.rest.t(), block.total.reciprocal()).double()
+
+
+def _above(block: Block, edge: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(row, column, value) of the entries of `rest` above `edge` of the total, which are set to zero.
+
+    The threshold is a hair low, so that rounding cannot lose an entry; `bin_index` has the last word. Only rows whose
+    rest exceeds the edge can have such an entry. numpy's compare and nonzero are 5× torch's on the CPU.
+    """
+    threshold = block.total * (edge * (1 - 1e-6))
+    candidates = (block.others > threshold).nonzero().squeeze(1)
+    if 2 * len(candidates) > len(block.top):  # gathering most rows costs more than comparing all of them
+        candidates = torch.arange(len(block.top), device=block.top.device)
+        rest, limit = block.rest, threshold.unsqueeze(1)
+    else:
+        rest, limit = block.rest[candidates], threshold[candidates].unsqueeze(1)
+    if rest.device.type == "cpu":
+        flat = torch.from_numpy(np.flatnonzero(rest.numpy() > limit.numpy()))
+    else:
+        flat = (rest > limit).view(-1).nonzero().squeeze(1)
+    rows, columns = candidates[flat // rest.shape[1]], flat % rest.shape[1]
+    values = block.rest[rows, columns]
+    block.rest[rows, columns] = 0.0
+    return rows, columns, values

@@ -1,0 +1,261 @@
+"""Every metric of a set of predictions with its interval, and the paired difference of two sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calattn import checks
+from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, weight_blocks
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.state import METRICS, MetricState, Options, reduce_for
+from calattn.types import MetricRow, Predictions
+
+# What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
+_RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
+
+Source = Predictions | Iterable[Predictions]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout."""
+
+    rows: dict[str, MetricRow]
+    num_samples: int
+    num_classes: int
+    options: Options
+    level: float
+    num_bootstrap: int
+
+    def __getitem__(self, name: str) -> MetricRow:
+        if name not in self.rows:
+            METRICS[name]  # raises with the nearest name
+            raise ValueError(f"{name} was not evaluated; evaluated: {', '.join(self.rows)}")
+        return self.rows[name]
+
+    def as_dict(self) -> dict[str, dict[str, float | None]]:
+        return {row.name: {"value": row.value, "low": row.low, "high": row.high} for row in self.rows.values()}
+
+    def __str__(self) -> str:
+        lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
+        if self.num_bootstrap:
+            lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
+        width = max(len(METRICS[name].title) for name in self.rows)
+        for name, row in self.rows.items():
+            between = "" if row.low is None else f"  [{row.low:.4f}, {row.high:.4f}]"
+            lines.append(f"{METRICS[name].title:<{width}}  {row.value:8.4f}{between}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """b − a of one metric with its paired interval, and how often a resample falls on the other side of zero."""
+
+    name: str
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+def evaluate(
+    predictions: Source,
+    *,
+    metrics: Iterable[str] | None = None,
+    num_bins: int = 15,
+    bandwidth: float | None = 0.05,
+    threshold: float = 0.9,
+    num_bootstrap: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> Evaluation:
+    """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
+
+    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`): memory then holds a few numbers a sample.
+    `num_bootstrap` defaults to 1,000 resamples, 200 beyond 200,000 samples; 0 leaves the intervals out. Without a
+    `generator`, resampling starts from seed 0. Classwise intervals need a second pass over the predictions: a one-shot
+    iterator gets none.
+
+    >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
+    >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
+    0.2992
+    """
+    state = MetricState(_names(metrics), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+    columns, classes = _one_pass(state, predictions)
+    values = state.compute()
+    count = _resamples(num_bootstrap, len(columns))
+    replicates = _replicates(state, columns, classes, predictions, count, generator) if count else {}
+    checks.in_unit_interval(level, "level")
+    rows = {}
+    for name, value in values.items():
+        low, high = (None, None)
+        if name in replicates:
+            low, high = _interval(name, value, replicates[name], level)
+        rows[name] = MetricRow(name=name, value=value, low=low, high=high)
+    return Evaluation(
+        rows=rows,
+        num_samples=len(columns),
+        num_classes=0 if classes is None else classes.count.shape[0],
+        options=state.options,
+        level=level,
+        num_bootstrap=count,
+    )
+
+
+def compare(
+    a: Source,
+    b: Source,
+    *,
+    metrics: Iterable[str] | None = None,
+    num_bins: int = 15,
+    bandwidth: float | None = 0.05,
+    threshold: float = 0.9,
+    num_bootstrap: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> dict[str, Difference]:
+    """Paired bootstrap of b − a: both are resampled with the same weights, so what they share cancels.
+
+    The two must be predictions of the same samples in the same order; labels (and indices, where both have them) are
+    checked.
+    """
+    if isinstance(a, Predictions) and isinstance(b, Predictions):
+        _check_paired(a, b)
+    names = _names(metrics)
+    seed = torch.Generator().initial_seed() if generator is None else generator.initial_seed()
+    sides = []
+    for source in (a, b):
+        state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+        columns, classes = _one_pass(state, source)
+        count = _resamples(num_bootstrap, len(columns))
+        if not count:
+            raise ValueError("num_bootstrap is 0: a comparison needs resamples")
+        same = torch.Generator().manual_seed(seed)
+        sides.append((len(columns), state.compute(), _replicates(state, columns, classes, source, count, same)))
+    (n_a, values_a, draws_a), (n_b, values_b, draws_b) = sides
+    if n_a != n_b:
+        raise ValueError(f"a has {n_a} samples and b has {n_b}: a paired comparison needs the same samples")
+    result = {}
+    for name in names:
+        if name not in draws_a or name not in draws_b:
+            continue
+        difference = values_b[name] - values_a[name]
+        draws = draws_b[name] - draws_a[name]
+        low, high = interval(difference, draws, level)
+        result[name] = Difference(
+            name=name,
+            a=values_a[name],
+            b=values_b[name],
+            difference=difference,
+            low=low,
+            high=high,
+            p_value=_two_sided(difference, draws),
+        )
+    return result
+
+
+def _names(metrics: Iterable[str] | None) -> tuple[str, ...]:
+    names = tuple(METRICS) if metrics is None else tuple(metrics)
+    for name in names:
+        METRICS[name]
+    return names
+
+
+def _resamples(requested: int | None, n: int) -> int:
+    if requested is None:
+        return 1000 if n <= 200_000 else 200
+    if requested < 0:
+        raise ValueError(f"num_bootstrap must be 0 or more, got {requested}")
+    return requested
+
+
+def _parts(source: Source) -> Iterator[Predictions]:
+    if isinstance(source, Predictions):
+        yield source
+    else:
+        yield from source
+
+
+def _one_pass(state: MetricState, source: Source) -> tuple[Columns, ClassBins]:
+    parts = []
+    state.needs.add("classes")
+    for predictions in _parts(source):
+        columns, classes = reduce_for(state, predictions.logits, predictions.labels, "logits", predictions.scale)
+        state.add(columns, classes)
+        parts.append(columns)
+    if not parts:
+        raise ValueError("predictions is empty: there is nothing to evaluate")
+    return Columns.cat(parts), state.class_bins()
+
+
+def _replicates(
+    state: MetricState,
+    columns: Columns,
+    classes: ClassBins,
+    source: Source,
+    count: int,
+    generator: torch.Generator | None,
+) -> dict[str, Float[Tensor, " r"]]:
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    seed = generator.initial_seed()
+    bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
+    resample = ColumnResampler(columns, state.options, bandwidth)
+    parts = [resample(weights) for weights in weight_blocks(len(columns), count, generator)]
+    draws = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name in state.metrics}
+    again = isinstance(source, Predictions) or iter(source) is not source
+    if "classwise_ece" in state.metrics and again:
+        num_classes, num_bins = classes.count.shape
+        fresh = torch.Generator().manual_seed(seed)
+        draws["classwise_ece"] = class_replicates(
+            lambda: _blocks(source), len(columns), num_classes, num_bins, count, fresh
+        )
+    return draws
+
+
+def _blocks(source: Source) -> Iterator[tuple[int, Block]]:
+    offset = 0
+    for predictions in _parts(source):
+        for block in blocks_of(predictions.logits, predictions.labels, "logits", predictions.scale):
+            yield offset + block.rows.start, block
+        offset += len(predictions)
+
+
+def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float]:
+    low, high = interval(value, replicates, level)
+    least, most = _RANGE.get(name, (0.0, 1.0))
+    return max(low, least), min(high, most)
+
+
+def _two_sided(difference: float, draws: Tensor) -> float:
+    """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0."""
+    finite = draws[draws.isfinite()]
+    if len(finite) == 0:
+        return float("nan")
+    moved = finite + (difference - finite.mean())
+    smaller = min(int((moved <= 0).sum()), int((moved >= 0).sum()))
+    return min(1.0, 2 * (smaller + 1) / (len(moved) + 1))
+
+
+def _check_paired(a: Predictions, b: Predictions) -> None:
+    if len(a) != len(b):
+        raise ValueError(f"a has {len(a)} samples and b has {len(b)}: a paired comparison needs the same samples")
+    for name in ("labels", "indices"):
+        left, right = getattr(a, name), getattr(b, name)
+        if left is not None and right is not None and bool((left != right).any()):
+            index = checks.first(left != right)
+            raise ValueError(
+                f"{name}[{index}] is {int(left[index])} in a and {int(right[index])} in b: not the same samples"
+            )

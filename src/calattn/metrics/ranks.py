@@ -1,0 +1,153 @@
+"""Samples in order of confidence: the mergeable state of adaptive ECE, of AUROC and of the risk–coverage curve.
+
+These need the order of all samples, which no fixed memory holds exactly. Up to `capacity` samples are kept as they are and
+the answers are exact. Beyond that they collapse into 2**18 cells keyed by the leading bits of the odds (1 − p)/p, a tenth of
+a per cent wide each wherever p lies, 1 − 1e-30 included; samples of one cell count as tied. Whether a state is collapsed depends
+on its number of samples alone, so the order of merging does not matter.
+
+Order is by odds, not by confidence: a float32 confidence rounds to 1 at odds of 6e-8, the odds themselves do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from calattn.metrics.binning import equal_count_bounds
+from calattn.metrics.bins import BinSums
+from calattn.metrics.columns import Columns
+
+CAPACITY = 1 << 20
+_KEY_BITS = 18
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """Tied samples, most confident first: count, Σ confidence and Σ correct of each group."""
+
+    count: Float[Tensor, " g"]
+    confidence: Float[Tensor, " g"]
+    correct: Float[Tensor, " g"]
+
+
+@dataclasses.dataclass
+class RankSums:
+    """Exact samples up to `capacity`, a fixed histogram (count, Σ confidence, Σ correct per odds cell) beyond."""
+
+    capacity: int = CAPACITY
+    samples: Float[Tensor, "3 n"] = dataclasses.field(default_factory=lambda: torch.zeros(3, 0, dtype=torch.float64))
+    histogram: Float[Tensor, "3 k"] | None = None
+
+    def add(self, columns: Columns) -> Self:
+        new = torch.stack([columns.odds, columns.confidence.double(), columns.correct.double()])
+        self.samples = torch.cat([self.samples, new.to(self.samples.device)], dim=1)
+        self._collapse_if_full()
+        return self
+
+    def merge(self, other: RankSums) -> Self:
+        if self.capacity != other.capacity:
+            raise ValueError(f"cannot merge rank states of capacity {other.capacity} and {self.capacity}")
+        merged = type(self)(self.capacity, torch.cat([self.samples, other.samples], dim=1), self.histogram)
+        if other.histogram is not None:
+            merged.histogram = other.histogram + (0 if self.histogram is None else self.histogram)
+        merged._collapse_if_full()
+        return merged
+
+    @property
+    def num_samples(self) -> float:
+        return self.samples.shape[1] + (0.0 if self.histogram is None else float(self.histogram[0].sum()))
+
+    def _collapse_if_full(self) -> None:
+        if self.histogram is None and self.samples.shape[1] <= self.capacity:
+            return
+        collapsed = odds_histogram(self.samples)
+        self.histogram = collapsed if self.histogram is None else self.histogram + collapsed
+        self.samples = self.samples[:, :0]
+
+    def groups(self) -> Groups:
+        if self.histogram is not None:
+            return Groups(*self.histogram[:, self.histogram[0] > 0])
+        odds, order = self.samples[0].sort()
+        _, inverse, counts = odds.unique_consecutive(return_inverse=True, return_counts=True)
+        size = len(counts)
+        return Groups(
+            counts.double(),
+            torch.bincount(inverse, weights=self.samples[1, order], minlength=size),
+            torch.bincount(inverse, weights=self.samples[2, order], minlength=size),
+        )
+
+
+def empty_histogram() -> Float[Tensor, "3 k"]:
+    return torch.zeros(3, 1 << _KEY_BITS, dtype=torch.float64)
+
+
+def odds_histogram(samples: Float[Tensor, "3 n"]) -> Float[Tensor, "3 k"]:
+    """Sums over odds cells: the 8 exponent bits and the first 10 fraction bits of the float32 odds, which order as odds do."""
+    key = samples[0].float().view(torch.int32).long() >> (31 - _KEY_BITS)
+    size = 1 << _KEY_BITS
+    return torch.stack(
+        [torch.bincount(key, weights=w, minlength=size) for w in (torch.ones_like(samples[0]), samples[1], samples[2])]
+    )
+
+
+def equal_count_bins(groups: Groups, num_bins: int) -> BinSums:
+    """Bins of ⌊kN/m⌋ boundaries over the samples in ascending confidence; a tied group on a boundary is shared in proportion.
+
+    Sharing makes the value independent of the order in which tied samples happen to stand.
+    """
+    ascending = Groups(groups.count.flip(0), groups.confidence.flip(0), groups.correct.flip(0))
+    ends = torch.cat([ascending.count.new_zeros(1), ascending.count.cumsum(0)])
+    bounds = equal_count_bounds(round(float(ends[-1])), num_bins).to(ends)
+    place = torch.searchsorted(ends, bounds, right=True).clamp_(1, len(ends) - 1)
+    share = (bounds - ends[place - 1]) / ascending.count[place - 1]
+
+    def between(values: Tensor) -> Tensor:
+        sums = torch.cat([values.new_zeros(1), values.cumsum(0)])
+        return (sums[place - 1] + share * values[place - 1]).diff()
+
+    return BinSums(bounds.diff(), between(ascending.confidence), between(ascending.correct))
+
+
+def auroc_of(groups: Groups) -> float:
+    """P(a right prediction is more confident than a wrong one), ties counting half; NaN when all are right or all wrong."""
+    wrong = groups.count - groups.correct
+    right_before = groups.correct.cumsum(0) - groups.correct
+    # `right_before` right predictions are more confident than each wrong one of this group
+    pairs = float((wrong * (right_before + groups.correct / 2)).sum())
+    total = float(groups.correct.sum() * wrong.sum())
+    return pairs / total if total else float("nan")
+
+
+def risk_coverage_of(groups: Groups) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """(coverage, error rate among the covered), most confident first, one point a tied group."""
+    covered = groups.count.cumsum(0)
+    return covered / covered[-1], (groups.count - groups.correct).cumsum(0) / covered
+
+
+def aurc_of(groups: Groups) -> float:
+    """Mean over samples of the risk at that sample's coverage; within a tied group, the expectation over its orders."""
+    end = groups.count.cumsum(0)
+    start = end - groups.count
+    wrong = groups.count - groups.correct
+    rate = wrong / groups.count
+    before = wrong.cumsum(0) - wrong
+    # Σ_{j=1..g} (before + j·rate)/(start + j) = rate·g + (before − rate·start)·(H(end) − H(start))
+    harmonic = torch.digamma(end + 1) - torch.digamma(start + 1)
+    return float((rate * groups.count + (before - rate * start) * harmonic).sum() / end[-1])
+
+
+def two_sample_auroc(low: Float[Tensor, " a"], high: Float[Tensor, " b"]) -> float:
+    """P(high > low) + ½ P(equal) over all pairs: the Mann–Whitney statistic, by one sort."""
+    both = torch.cat([low.double(), high.double().to(low.device)])
+    from_high: Bool[Tensor, " n"] = torch.arange(len(both), device=both.device) >= len(low)
+    values, order = both.sort()
+    _, inverse = values.unique_consecutive(return_inverse=True)
+    size = int(inverse[-1]) + 1
+    highs = torch.bincount(inverse, weights=from_high[order].double(), minlength=size)
+    lows: Int[Tensor, " k"] = torch.bincount(inverse, minlength=size) - highs
+    below = lows.cumsum(0) - lows
+    return float((highs * (below + lows / 2)).sum() / (len(low) * len(high)))

@@ -1,0 +1,202 @@
+"""One mergeable state for any set of metrics: batches, streams, processes and machines are the same three calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn import checks
+from calattn.metrics import ranks
+from calattn.metrics.bins import BinSums
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import Columns, Kind, columns_of
+from calattn.metrics.scoresums import ScoreSums
+from calattn.metrics.smooth import SmoothGrid
+from calattn.registry import Registry
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the metrics of one state agree on. `bandwidth=None` picks smooth ECE's bandwidth from the data."""
+
+    num_bins: int = 15
+    bandwidth: float | None = 0.05
+    threshold: float = 0.9
+
+    def __post_init__(self) -> None:
+        checks.positive_int(self.num_bins, "num_bins")
+        checks.in_unit_interval(self.threshold, "threshold")
+        if self.bandwidth is not None:
+            checks.positive(self.bandwidth, "bandwidth")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """How a metric is read from a state, and how a person reads it."""
+
+    title: str
+    parts: tuple[str, ...]
+    read: Callable[[MetricState], float]
+    better: str  # "lower" or "higher"
+
+
+METRICS: Registry[Metric] = Registry("metric")
+
+
+class MetricState:
+    """`update_probs`/`update_logits`, `merge`, `compute`: constant memory however many predictions pass through.
+
+    Adaptive ECE, AUROC and AURC are exact up to 2**20 samples and then go over to a fixed sketch (see `ranks`).
+
+    >>> import torch
+    >>> a, b = MetricState(["ece", "accuracy"]), MetricState(["ece", "accuracy"])
+    >>> _ = a.update_probs(torch.tensor([[0.9, 0.1]]), torch.tensor([0]))
+    >>> _ = b.update_probs(torch.tensor([[0.7, 0.3]]), torch.tensor([1]))
+    >>> {name: round(value, 3) for name, value in a.merge(b).compute().items()}
+    {'ece': 0.4, 'accuracy': 0.5}
+    """
+
+    def __init__(
+        self,
+        metrics: str | Iterable[str],
+        *,
+        num_bins: int = 15,
+        bandwidth: float | None = 0.05,
+        threshold: float = 0.9,
+        rank_capacity: int = ranks.CAPACITY,
+    ) -> None:
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if not self.metrics:
+            raise ValueError(f"metrics is empty; known: {', '.join(METRICS)}")
+        self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+        self.needs = {part for name in self.metrics for part in METRICS[name].parts}
+        self.scores = ScoreSums(threshold)
+        self.bins = BinSums.empty(num_bins)
+        self.grid = SmoothGrid.empty()
+        self.ranks = ranks.RankSums(rank_capacity)
+        self.classes: ClassBins | None = None
+
+    def update_probs(self, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Self:
+        return self._update(probs, labels, "probs")
+
+    def update_logits(
+        self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"], scale: Float[Tensor, " n"] | None = None
+    ) -> Self:
+        return self._update(logits, labels, "logits", scale)
+
+    def _update(self, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None) -> Self:
+        self.add(*reduce_for(self, values, labels, kind, scale))
+        return self
+
+    def add(self, columns: Columns, classes: ClassBins | None) -> None:
+        """Adds what one pass over a batch gave."""
+        if "scores" in self.needs:
+            self.scores.add(columns)
+        if "bins" in self.needs:
+            self.bins.add(columns)
+        if "grid" in self.needs:
+            self.grid.add(columns)
+        if "ranks" in self.needs:
+            self.ranks.add(columns)
+        if classes is not None:
+            self.classes = classes if self.classes is None else self.classes.merge(classes)
+
+    def merge(self, other: MetricState) -> MetricState:
+        """A new state that has seen what both have seen."""
+        if (self.metrics, self.options) != (other.metrics, other.options):
+            raise ValueError(
+                f"cannot merge states of {other.metrics} with {other.options} and {self.metrics} with {self.options}"
+            )
+        merged = MetricState(self.metrics, **dataclasses.asdict(self.options), rank_capacity=self.ranks.capacity)
+        merged.scores = self.scores.merge(other.scores)
+        merged.bins = self.bins.merge(other.bins)
+        merged.grid = self.grid.merge(other.grid)
+        merged.ranks = self.ranks.merge(other.ranks)
+        both = [state.classes for state in (self, other) if state.classes is not None]
+        merged.classes = both[0].merge(both[1]) if len(both) == 2 else (both[0] if both else None)
+        return merged
+
+    def compute(self) -> dict[str, float]:
+        if not self.seen():
+            raise ValueError("no predictions were added: there is nothing to compute")
+        return {name: float(METRICS[name].read(self)) for name in self.metrics}
+
+    def seen(self) -> bool:
+        counts = (self.scores.sums[0], self.bins.count.sum(), self.grid.weight[0].sum())
+        held = self.ranks.num_samples > 0
+        held = held or (self.classes is not None and self.classes.num_samples > 0)
+        return held or any(float(count) > 0 for count in counts)
+
+    def smooth_error(self) -> float:
+        bandwidth = self.options.bandwidth
+        return self.grid.automatic()[0] if bandwidth is None else self.grid.smooth_error(bandwidth)
+
+    def class_bins(self) -> ClassBins:
+        if self.classes is None:
+            raise ValueError("no predictions were added: there is nothing to compute")
+        return self.classes
+
+
+def reduce_for(
+    state: MetricState, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None
+) -> tuple[Columns, ClassBins | None]:
+    """The one pass over the [n, c] values that `state` needs."""
+    if "classes" not in state.needs:
+        return columns_of(values, labels, kind, scale=scale), None
+    classes = ClassBins.empty(checks.matrix(values, kind).shape[1], state.options.num_bins)
+    collector = classes.collector()
+    columns = columns_of(values, labels, kind, scale=scale, visit=collector)
+    collector.finish()
+    return columns, classes
+
+
+def _score(name: str) -> Callable[[MetricState], float]:
+    return lambda state: state.scores.read()[name]
+
+
+for _name, _title, _parts, _read, _better in (
+    ("accuracy", "accuracy", ("scores",), _score("accuracy"), "higher"),
+    ("nll", "NLL", ("scores",), _score("nll"), "lower"),
+    ("brier", "Brier score", ("scores",), _score("brier"), "lower"),
+    ("ece", "ECE", ("bins",), lambda state: state.bins.error(), "lower"),
+    ("debiased_ece", "ECE, debiased", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower"),
+    ("mce", "MCE", ("bins",), lambda state: state.bins.error("max"), "lower"),
+    (
+        "adaptive_ece",
+        "AdaECE",
+        ("ranks",),
+        lambda state: ranks.equal_count_bins(state.ranks.groups(), state.options.num_bins).error(),
+        "lower",
+    ),
+    ("classwise_ece", "ClassECE", ("classes",), lambda state: state.class_bins().error(), "lower"),
+    ("smooth_ece", "smECE", ("grid",), MetricState.smooth_error, "lower"),
+    (
+        "kernel_ece",
+        "kernel ECE",
+        ("grid",),
+        lambda state: state.grid.kernel_error(state.options.bandwidth or 0.05),
+        "lower",
+    ),
+    (
+        "misclassification_auroc",
+        "AUROC right/wrong",
+        ("ranks",),
+        lambda state: ranks.auroc_of(state.ranks.groups()),
+        "higher",
+    ),
+    ("aurc", "AURC", ("ranks",), lambda state: ranks.aurc_of(state.ranks.groups()), "lower"),
+    ("high_confidence_error_rate", "error rate at p ≥ t", ("scores",), _score("high_confidence_error_rate"), "lower"),
+    ("high_confidence_error_share", "errors at p ≥ t", ("scores",), _score("high_confidence_error_share"), "lower"),
+    (
+        "high_confidence_error_confidence",
+        "their confidence",
+        ("scores",),
+        _score("high_confidence_error_confidence"),
+        "lower",
+    ),
+):
+    METRICS.add(_name, Metric(_title, _parts, _read, _better))

@@ -1,0 +1,282 @@
+"""The predictions folder: safetensors beside a JSON manifest that names and vouches for them.
+
+    test/manifest.json                        what is in the folder, with shapes and checksums
+    test/predictions-1f0c….safetensors        logits, labels, scale, indices
+    test/features-77ab….safetensors           the optional sidecar
+
+Tensor files are named by their content and the manifest is renamed into place last: that one rename turns the
+old version into the new one, and there is no moment at which a kill leaves neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from calattn.atomic import PathArg, atomic_write, commit, is_partial, partial_file, remove_stale
+from calattn.types import Predictions
+
+FORMAT = "calattn-predictions"
+VERSION = 1
+MANIFEST = "manifest.json"
+_ENTRY = {"name", "bytes", "sha256", "tensors"}
+_TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
+
+
+class PredictionFileError(ValueError):
+    """A file that cannot be read as predictions; the message names the file and the remedy."""
+
+
+class PredictionFileMissing(PredictionFileError, FileNotFoundError):
+    """No such file or folder. A FileNotFoundError too, for callers who look for that."""
+
+
+def save_predictions(predictions: Predictions, path: PathArg, *, overwrite: bool = False) -> Path:
+    """Write `predictions` as the folder `path`, whole or not at all; equal predictions give equal bytes.
+
+    >>> import tempfile, torch
+    >>> test = Predictions(logits=torch.tensor([[2.0, 0.0]]), labels=torch.tensor([0]), split="test")
+    >>> folder = save_predictions(test, Path(tempfile.mkdtemp()) / "test")
+    >>> load_predictions(folder).logits
+    tensor([[2., 0.]])
+    """
+    folder = Path(path)
+    before = _referenced(_replaceable(folder, overwrite))
+    parts = {"predictions": _tensors(predictions, "logits", "labels", "scale", "indices")}
+    if predictions.features is not None:
+        parts["features"] = _tensors(predictions, "features")
+    created = not folder.exists()
+    with contextlib.ExitStack() as undo:
+        folder.mkdir(parents=True, exist_ok=True)
+        if created:
+            undo.callback(_remove_if_empty, folder)
+        files = {}
+        for part, tensors in parts.items():
+            files[part] = entry = _write_tensors(folder, part, tensors)
+            if entry["name"] not in before:
+                undo.callback((folder / entry["name"]).unlink, missing_ok=True)
+        with atomic_write(folder / MANIFEST) as partial:
+            partial.write_text(_manifest_text(predictions, files), encoding="utf-8")
+        undo.pop_all()  # the manifest is in place: nothing is taken back from here on
+    _clean(folder, before, {entry["name"] for entry in files.values()})
+    return folder
+
+
+def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto", verify: bool = True) -> Predictions:
+    """Read a folder written by `save_predictions`, checking version, sizes, shapes and (`verify`) checksums.
+
+    `features` is True (must be there), False (leave the sidecar alone) or "auto" (if there). Tensors are
+    mapped, not copied.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    while True:
+        try:
+            tensors = _load_part(folder, manifest, "predictions", verify)
+            if features is True and "features" not in manifest["files"]:
+                raise PredictionFileError(f"{folder} was saved without features; pass features=False or 'auto'")
+            if features and "features" in manifest["files"]:
+                tensors |= _load_part(folder, manifest, "features", verify)
+            break
+        except PredictionFileMissing:
+            # A save may have replaced the version we hold the manifest of; if it did not, files are missing.
+            if (again := read_manifest(folder)) == manifest:
+                raise
+            manifest = again
+    names = manifest["class_names"]
+    try:
+        return Predictions(
+            **tensors,
+            class_names=None if names is None else tuple(names),
+            split=manifest["split"],
+            spec_hash=manifest["spec_hash"],
+        )
+    except (ValueError, TypeError) as error:
+        raise PredictionFileError(f"{folder}: {error}; the folder is damaged, save the predictions again") from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a predictions folder, checked for format and version, not against the tensor files."""
+    try:
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise PredictionFileMissing(_why_no_manifest(folder)) from None
+    except UnicodeDecodeError as error:
+        raise PredictionFileError(f"{folder / MANIFEST} is not UTF-8 text ({error}); copy it again") from None
+    try:
+        manifest = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PredictionFileError(f"{folder / MANIFEST} is not JSON ({error}); copy the folder again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise PredictionFileError(f"{folder / MANIFEST} is not the manifest of a {FORMAT} folder")
+    version = manifest.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise PredictionFileError(
+            f"{folder} has format version {version!r}, this calattn reads up to {VERSION}; "
+            f"it was written by calattn {manifest.get('calattn')}: upgrade to that version"
+        )
+    missing = {"files", "class_names", "split", "spec_hash"} - manifest.keys()
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(entry.keys() >= _ENTRY for entry in files.values()):
+        missing.add("files")
+    elif "predictions" not in files:
+        missing.add("files.predictions")
+    if missing:
+        raise PredictionFileError(f"{folder / MANIFEST} lacks {', '.join(sorted(missing))}; copy the folder again")
+    return manifest
+
+
+def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify: bool) -> Path:
+    """The path of a part's tensor file, after checking that it is there, whole and (`verify`) unchanged."""
+    entry = manifest["files"][part]
+    if not _TENSOR_FILE.fullmatch(str(entry["name"])):  # also keeps "../elsewhere" out
+        raise PredictionFileError(f"{folder / MANIFEST} names {entry['name']!r}, which is no tensor file of ours")
+    path = folder / entry["name"]
+    try:
+        size = path.stat().st_size
+        digest = _sha256(path) if verify and size == entry["bytes"] else entry["sha256"]
+    except FileNotFoundError:
+        raise PredictionFileMissing(f"{path} is named by the manifest but missing; copy the folder again") from None
+    if size != entry["bytes"]:
+        raise PredictionFileError(
+            f"{path} has {size} bytes, the manifest says {entry['bytes']}: truncated or changed; copy the folder again"
+        )
+    if digest != entry["sha256"]:
+        raise PredictionFileError(f"{path} does not match its checksum: it was changed; copy the folder again")
+    return path
+
+
+def _tensors(predictions: Predictions, *fields: str) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for field in fields:
+        tensor = getattr(predictions, field)
+        if tensor is not None:
+            tensor = tensor.detach().cpu().contiguous()
+            # safetensors refuses two names for one memory, such as `indices` that are also the `labels`.
+            shared = any(t.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() for t in found.values())
+            found[field] = tensor.clone() if shared else tensor
+    return found
+
+
+def _write_tensors(folder: Path, part: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    with partial_file(folder, ".safetensors") as partial:
+        try:
+            save_file(tensors, partial)
+        except SafetensorError as error:
+            raise OSError(
+                f"cannot write {part} to {folder}: {error}; nothing was changed, free space and retry"
+            ) from error
+        digest = _sha256(partial)
+        entry: dict[str, Any] = {
+            "name": f"{part}-{digest[:16]}.safetensors",
+            "bytes": partial.stat().st_size,
+            "sha256": digest,
+            "tensors": {name: _described(tensor) for name, tensor in sorted(tensors.items())},
+        }
+        commit(partial, folder / entry["name"])
+    return entry
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+
+
+def _manifest_text(predictions: Predictions, files: Mapping[str, Any]) -> str:
+    try:
+        calattn_version = importlib.metadata.version("calattn")
+    except importlib.metadata.PackageNotFoundError:
+        calattn_version = "unknown"
+    # No time of writing: the same predictions must give the same bytes.
+    manifest = {
+        "format": FORMAT,
+        "version": VERSION,
+        "calattn": calattn_version,
+        "num_rows": len(predictions),
+        "num_classes": predictions.num_classes,
+        "split": predictions.split,
+        "spec_hash": predictions.spec_hash,
+        "class_names": None if predictions.class_names is None else list(predictions.class_names),
+        "files": files,
+    }
+    return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+
+
+def _load_part(folder: Path, manifest: Mapping[str, Any], part: str, verify: bool) -> dict[str, Tensor]:
+    path, entry = tensor_file(folder, manifest, part, verify=verify), manifest["files"][part]
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (FileNotFoundError, RuntimeError):  # the latter from torch, which opens the path a second time
+        if path.exists():
+            raise
+        raise PredictionFileMissing(f"{path} vanished while it was read; load again") from None
+    except SafetensorError as error:
+        raise PredictionFileError(f"{path} is not a whole safetensors file ({error}); copy the folder again") from None
+    found = {name: _described(tensor) for name, tensor in tensors.items()}
+    if found != entry["tensors"]:
+        raise PredictionFileError(f"{path} holds {found}, its manifest says {entry['tensors']}; copy the folder again")
+    return tensors
+
+
+def _replaceable(folder: Path, overwrite: bool) -> dict[str, Any] | None:
+    """The manifest about to be replaced, if any; refuses what is not ours or not to be overwritten."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; predictions are saved as a folder, choose another name")
+    if not folder.exists():
+        return None
+    strangers = [p.name for p in folder.iterdir() if not (p.name == MANIFEST or _is_ours(p))]
+    if strangers:
+        raise FileExistsError(f"{folder} holds other things ({strangers[0]!r}); choose a folder of its own")
+    if not (folder / MANIFEST).exists():
+        return None
+    if not overwrite:
+        raise FileExistsError(f"{folder} already holds predictions; pass overwrite=True to replace them")
+    try:
+        return read_manifest(folder)
+    except PredictionFileError:
+        return None  # damaged: replacing it is what overwrite=True asks for
+
+
+def _referenced(manifest: Mapping[str, Any] | None) -> set[str]:
+    return set() if manifest is None else {str(entry["name"]) for entry in manifest["files"].values()}
+
+
+def _clean(folder: Path, before: set[str], now: set[str]) -> None:
+    """Remove the replaced version, and what killed saves left; a save at work keeps its young files."""
+    remove_stale([folder / name for name in before - now], older_than=-1.0)
+    remove_stale([p for p in folder.iterdir() if _is_ours(p) and p.name not in now])
+
+
+def _is_ours(path: Path) -> bool:
+    return is_partial(path) or bool(_TENSOR_FILE.fullmatch(path.name))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _why_no_manifest(folder: Path) -> str:
+    if not folder.exists():
+        return f"{folder} does not exist"
+    if not folder.is_dir():
+        return f"{folder} is a file; read files of other programs with calattn.readers.read_predictions"
+    inside = sorted(p.parent.name for p in folder.glob(f"*/{MANIFEST}"))
+    if inside:
+        return f"{folder} holds several predictions folders; name one of: {', '.join(inside)}"
+    return f"{folder} has no {MANIFEST}: it is not a predictions folder, or its save was interrupted; save again"
