@@ -1,8 +1,33 @@
 """CalAttn: per-image temperatures for vision transformers, and an honest way to judge calibration."""
 
-from calattn import _torchvision  # noqa: F401  (must run before anything imports torchvision)
-from calattn.types import ModelOutput, Predictions
+from calattn import _torchvision  # noqa: F401  isort: skip  (must run before anything imports torchvision)
+
+from calattn import heads, losses, metrics, posthoc
+from calattn.attach import Adapter, CalibratedModel, attach
+from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
+from calattn.readers import read_predictions, stream_predictions
+from calattn.store import load_predictions, save_predictions
+from calattn.types import MetricRow, ModelOutput, Predictions
 
 __version__ = "0.1.0"
 
-__all__ = ["ModelOutput", "Predictions"]
+__all__ = [
+    "Adapter",
+    "CalibratedModel",
+    "Difference",
+    "Evaluation",
+    "MetricRow",
+    "ModelOutput",
+    "Predictions",
+    "attach",
+    "compare",
+    "evaluate",
+    "heads",
+    "load_predictions",
+    "losses",
+    "metrics",
+    "posthoc",
+    "read_predictions",
+    "save_predictions",
+    "stream_predictions",
+]

@@ -170,5 +170,5 @@ def _check_sum(sums: Tensor, tolerance: float, offset: int) -> None:
     if off.any():
         row = checks.first(off)
         raise ValueError(
-            f"probs[{row + offset}] sums to {float(sums[row]):.6g}, not 1; if these are logits, apply softmax first"
+            f"probs[{row + offset}] sums to {float(sums[row]):.9g}, not 1; if these are logits, apply softmax first"
         )

@@ -2,8 +2,8 @@
 
 These need the order of all samples, which no fixed memory holds exactly. Up to `capacity` samples are kept as they are and
 the answers are exact. Beyond that they collapse into 2**18 cells keyed by the leading bits of the odds (1 − p)/p, a tenth of
-a per cent wide each wherever p lies, 1 − 1e-30 included; samples of one cell count as tied. Whether a state is collapsed depends
-on its number of samples alone, so the order of merging does not matter.
+a per cent wide each wherever p lies, 1 − 1e-30 included (odds below 1e-38 share a cell); samples of one cell count as tied.
+Whether a state is collapsed depends on its number of samples alone, so the order of merging does not matter.
 
 Order is by odds, not by confidence: a float32 confidence rounds to 1 at odds of 6e-8, the odds themselves do not.
 """

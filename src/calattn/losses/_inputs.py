@@ -1,0 +1,90 @@
+"""What every loss does with its two inputs: check them, widen them, read one term per label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from calattn import checks
+
+
+def prepare(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits in float32 (float64 stays), labels as int64 [n] or as targets [n, c] of the logits' precision.
+
+    Shapes, dtypes and devices are always checked. Label values are checked on the CPU only: on an accelerator
+    the check would stop the host until the device has caught up, once a step; `check_labels` does it there on
+    request. It is skipped under `torch.compile`, which cannot trace it. Non-finite logits pass: they show up
+    in the loss.
+    """
+    _check_shapes(logits, labels)
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_values(labels, num_classes=logits.shape[1])
+    # Half precision cannot hold the loss: bf16 has 8 bits, and 1 − p is 0 from p = 0.998 on. No loss uses a
+    # matrix product, so nothing below is cast down again by autocast.
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits, labels.to(logits.dtype if labels.is_floating_point() else torch.int64)
+
+
+def check_labels(logits: Tensor, labels: Tensor) -> None:
+    """Raise `ValueError` if labels do not fit the logits, naming the first bad row; waits for the device.
+
+    >>> check_labels(torch.zeros(2, 3), torch.tensor([0, 3]))
+    Traceback (most recent call last):
+    ...
+    ValueError: labels[1] is 3, outside [0, 2]
+    """
+    _check_shapes(logits, labels)
+    _check_values(labels, num_classes=logits.shape[1])
+
+
+def over_labels(term: Callable[[Tensor], Tensor], log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Per sample, term(log p_y) for class indices, or Σ_k q_k term(log p_k) for soft labels q."""
+    if labels.ndim == 1:
+        return term(log_probs.gather(1, labels.unsqueeze(1)).squeeze(1))
+    # A class without label mass must not count, even at log p = −inf, where 0 · ∞ would be NaN.
+    return (labels * term(log_probs.masked_fill(labels == 0, 0.0))).sum(dim=1)
+
+
+def dense(labels: Tensor, like: Tensor) -> Tensor:
+    """Labels as distributions over classes: one-hot rows for class indices, soft labels as they are."""
+    if labels.ndim == 2:
+        return labels
+    return torch.zeros_like(like).scatter(1, labels.unsqueeze(1), 1.0)
+
+
+def _check_shapes(logits: Tensor, labels: Tensor) -> None:
+    if not isinstance(logits, Tensor):
+        hint = "; pass its calibrated_logits" if hasattr(logits, "calibrated_logits") else ""
+        raise ValueError(f"logits must be a tensor, got {type(logits).__name__}{hint}")
+    if logits.ndim != 2 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point [n, c], got {logits.dtype} {list(logits.shape)}")
+    n, num_classes = logits.shape
+    if n == 0 or num_classes < 2:
+        raise ValueError(f"logits must have a row and two classes at least, got shape {[n, num_classes]}")
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}")
+    wanted = [n, num_classes] if labels.is_floating_point() else [n]
+    if list(labels.shape) != wanted or labels.dtype == torch.bool or labels.is_complex():
+        got = f"{labels.dtype} {list(labels.shape)}"
+        raise ValueError(f"labels must be class indices [{n}] or soft labels [{n}, {num_classes}], got {got}")
+    if labels.device != logits.device:
+        raise ValueError(f"labels are on {labels.device}, logits on {logits.device}; move the labels")
+
+
+def _check_values(labels: Tensor, *, num_classes: int) -> None:
+    if not labels.is_floating_point():
+        bad = (labels < 0) | (labels >= num_classes)
+        if bad.any():
+            row = checks.first(bad)
+            raise ValueError(f"labels[{row}] is {int(labels[row])}, outside [0, {num_classes - 1}]")
+        return
+    total = labels.sum(dim=1, dtype=torch.float64)
+    # Written with ~(…) so that NaN is caught too.
+    bad = ~((labels.amin(dim=1) >= 0) & ((total - 1).abs() <= checks.sum_tolerance(labels.dtype)))
+    if bad.any():
+        row = checks.first(bad)
+        if not labels[row].min() >= 0:
+            raise ValueError(f"labels[{row}] has a negative or NaN entry")
+        raise ValueError(f"labels[{row}] sums to {float(total[row]):.6g}, not 1")

@@ -1,0 +1,40 @@
+"""Shape and type checks are on in the tests: jaxtyping's import hook puts beartype on every calattn function."""
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two pytest workers on two cores; a pool each would fight
+
+import jaxtyping
+from jaxtyping import install_import_hook
+
+import tests.typecheck  # noqa: F401  (the hook names it as text)
+
+with install_import_hook("calattn", "tests.typecheck.checked"):
+    import calattn  # noqa: F401
+
+import hypothesis
+import pytest
+import torch
+
+hypothesis.settings.register_profile(
+    "calattn",
+    deadline=None,
+    max_examples=40,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("calattn")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def untyped() -> Iterator[None]:
+    """Shape checks off: for tests of our own errors, which a shape checker would otherwise pre-empt."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

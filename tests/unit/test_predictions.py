@@ -1,0 +1,102 @@
+"""The Predictions seam: what it takes, what it refuses, what it derives."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from calattn import ModelOutput, Predictions
+
+
+pytestmark = pytest.mark.usefixtures("untyped")
+
+
+def make(**changes):
+    fields = {"logits": torch.randn(6, 3), "labels": torch.arange(6) % 3} | changes
+    return Predictions(**fields)
+
+
+def test_numpy_and_half_precision_come_in_as_float32():
+    p = Predictions(logits=np.zeros((4, 3), dtype=np.float16), labels=np.arange(4) % 3)
+    assert p.logits.dtype == torch.float32
+    assert p.labels.dtype == torch.int64
+
+
+def test_calibrated_logits_divide_by_the_scale():
+    p = make(scale=torch.full((6,), 2.0))
+    assert torch.equal(p.calibrated_logits, p.logits / 2)
+    assert torch.allclose(p.probs.sum(1), torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scale": torch.tensor([1.0, 1, 1, 0, 1, 1])}, r"scale\[3\] is 0.0; a temperature must be positive"),
+        ({"scale": torch.tensor([1.0, math.nan, 1, 1, 1, 1])}, r"scale\[1\] is nan"),
+        ({"scale": torch.ones(5)}, r"scale must have shape \[6\]"),
+        ({"features": torch.ones(5, 2)}, r"features must be floating point \[6, d\]"),
+        ({"features": torch.full((6, 2), math.inf)}, r"features\[0\] has a NaN or infinite"),
+        ({"indices": torch.ones(6)}, "indices must be 6 integers"),
+        ({"class_names": ("a", "b")}, "class_names has 2 names for 3 classes"),
+        ({"logits": torch.full((6, 3), math.nan)}, r"logits\[0, 0\] is nan"),
+        ({"logits": torch.full((6, 3), math.inf)}, r"logits\[0, 0\] is inf"),
+        ({"labels": torch.tensor([0, 1, 2, 3, 0, 1])}, r"labels\[3\] is 3, outside \[0, 2\]"),
+    ],
+)
+def test_bad_fields(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make(**changes)
+
+
+def test_minus_infinity_is_a_probability_of_zero():
+    p = make(logits=torch.tensor([[0.0, -math.inf, 0.0]] * 6))
+    assert float(p.probs[0, 1]) == 0
+
+
+def test_from_probs_round_trips_and_keeps_zeros():
+    probs = torch.tensor([[0.2, 0.8], [1.0, 0.0]])
+    p = Predictions.from_probs(probs, torch.tensor([1, 0]))
+    assert torch.allclose(p.probs, probs)
+    assert p.logits[1, 1] == -math.inf
+    floored = Predictions.from_probs(probs, torch.tensor([1, 0]), floor=1e-6)
+    assert torch.isfinite(floored.logits).all()
+
+
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        ([[0.5, 0.4]], r"probs\[0\] sums to 0.9, not 1"),
+        ([[1.5, -0.5]], r"probs\[0\] has a negative entry"),
+        ([[math.nan, 0.5]], r"probs\[0, 0\] is nan"),
+    ],
+)
+def test_from_probs_refuses(probs, message):
+    with pytest.raises(ValueError, match=message):
+        Predictions.from_probs(torch.tensor(probs), torch.tensor([0]))
+
+
+def test_select_and_split_keep_rows_together():
+    p = make(scale=torch.arange(1.0, 7), features=torch.arange(12.0).view(6, 2), indices=torch.arange(6) + 100)
+    a, b = p.shuffle_split(0.5, torch.Generator().manual_seed(0))
+    assert len(a) == len(b) == 3
+    rows = torch.cat([a.indices, b.indices])
+    assert sorted(rows.tolist()) == list(range(100, 106))
+    assert torch.equal(a.logits, p.logits[a.indices - 100])
+    assert torch.equal(a.features, p.features[a.indices - 100])
+    assert torch.equal(a.scale, p.scale[a.indices - 100])
+    with pytest.raises(ValueError, match="leaves one part empty"):
+        p.shuffle_split(0.01, torch.Generator())
+
+
+def test_frozen_and_fingerprinted():
+    p = make()
+    with pytest.raises(AttributeError):
+        p.split = "test"
+    assert p.fingerprint() == p.replace(split="test").fingerprint()
+    assert p.fingerprint() != p.replace(logits=p.logits + 1).fingerprint()
+
+
+def test_model_output_with_offset():
+    out = ModelOutput(torch.ones(2, 3), torch.full((2,), 2.0), torch.zeros(2, 4), torch.tensor([[1.0, 0, 0]] * 2))
+    assert out.calibrated_logits.tolist() == [[1.5, 0.5, 0.5]] * 2

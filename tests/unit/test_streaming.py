@@ -1,0 +1,114 @@
+"""States: constant memory, merging errors, torchmetrics wrappers alone and under two processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+import torch.distributed
+import torch.multiprocessing
+
+from calattn.metrics import METRICS, MetricState
+from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
+from tests.samples import logits_and_labels
+
+
+def tensors_of(value: object) -> int:
+    """Bytes held by the tensors reachable from a state."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if hasattr(value, "__dict__"):
+        return sum(tensors_of(part) for part in vars(value).values())
+    return 0
+
+
+def test_memory_does_not_grow():
+    state = MetricState(tuple(METRICS), rank_capacity=1000)
+    sizes = []
+    for seed in range(12):
+        logits = torch.randn(500, 20, generator=torch.Generator().manual_seed(seed))
+        state.update_logits(logits, torch.arange(500) % 20)
+        sizes.append(tensors_of(state))
+    assert len(set(sizes[3:])) == 1
+    assert sizes[-1] < 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (MetricState("ece", num_bins=10), "cannot merge"),
+        (MetricState("mce"), "cannot merge"),
+        (MetricState("ece", threshold=0.5), "cannot merge"),
+    ],
+)
+def test_merging_different_questions_is_refused(other, message):
+    with pytest.raises(ValueError, match=message):
+        MetricState("ece").merge(other)
+
+
+def test_merging_different_class_counts_is_refused():
+    a = MetricState("classwise_ece").update_logits(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
+    b = MetricState("classwise_ece").update_logits(torch.randn(4, 5), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(ValueError, match="cannot merge"):
+        a.merge(b)
+
+
+def test_merging_rank_capacities_is_refused():
+    with pytest.raises(ValueError, match="capacity"):
+        MetricState("aurc", rank_capacity=5).merge(MetricState("aurc"))
+
+
+ALL = tuple(METRICS)
+
+
+def test_torchmetrics_wrapper_equals_the_functions():
+    logits, labels = logits_and_labels("ten_classes")
+    metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
+    for part in torch.arange(len(labels)).split(700):
+        metric.update(logits[part], labels[part])
+    expected = MetricState(ALL, rank_capacity=0).update_logits(logits, labels).compute()
+    assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(expected, abs=1e-9)
+    exact = MetricState(ALL).update_logits(logits, labels).compute()
+    for name in ("adaptive_ece", "misclassification_auroc", "aurc"):
+        assert float(metric.compute()[name]) == pytest.approx(exact[name], abs=2e-4)
+    metric.reset()
+    with pytest.raises(ValueError, match="no predictions"):
+        metric.compute()
+
+
+def test_torchmetrics_wrapper_forward_clone_pickle_and_device_moves():
+    logits, labels = logits_and_labels("ten_classes")
+    metric = CalibrationMetric("ece", num_classes=10, from_logits=True)
+    batch = metric(logits[:100], labels[:100])
+    assert float(batch) == pytest.approx(float(metric.compute()))
+    copy = pickle.loads(pickle.dumps(metric.clone().to("cpu")))
+    copy.update(logits[100:], labels[100:])
+    assert float(copy.compute()) == pytest.approx(MetricState("ece").update_logits(logits, labels).compute()["ece"])
+
+
+def test_torchmetrics_wrapper_needs_to_know_its_input():
+    with pytest.raises(TypeError, match="from_logits"):
+        CalibrationMetric("ece", num_classes=3)
+    metric = CalibrationMetric("ece", num_classes=3, from_logits=False)
+    with pytest.raises(ValueError, match="sums to"):
+        metric.update(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
+    with pytest.raises(ValueError, match="num_classes is 3"):
+        metric.update(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
+
+
+def _worker(rank: int, world: int, path: str) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    logits, labels = logits_and_labels("ten_classes")
+    metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
+    metric.update(logits[rank::world], labels[rank::world])
+    synced = {name: float(value) for name, value in metric.compute().items()}
+    expected = MetricState(ALL, rank_capacity=0).update_logits(logits, labels).compute()
+    assert synced == pytest.approx(expected, abs=1e-9)
+    alone = MetricState(ALL, rank_capacity=0).update_logits(logits[rank::world], labels[rank::world]).compute()
+    assert synced["ece"] != pytest.approx(alone["ece"], abs=1e-6)
+    torch.distributed.destroy_process_group()
+
+
+def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path):
+    torch.multiprocessing.spawn(_worker, args=(2, str(tmp_path / "rendezvous")), nprocs=2)
