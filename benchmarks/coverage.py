@@ -33,7 +33,9 @@ def coverage(n: int, classes: int, temperature: float, simulations: int, seed: i
     for _ in track(range(simulations), description=f"N={n}, T={temperature}", transient=True):
         rows.append(
             calattn.evaluate(
-                draw(n, classes, temperature, g), num_bootstrap=resamples, generator=torch.Generator().manual_seed(len(rows))
+                draw(n, classes, temperature, g),
+                num_bootstrap=resamples,
+                generator=torch.Generator().manual_seed(len(rows)),
             ).as_dict()
         )
     found = {}

@@ -11,6 +11,7 @@ out here in our own words.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import subprocess
@@ -47,7 +48,7 @@ def masked_ece(confidence: Tensor, correct: Tensor) -> float:
     """ECE by a loop over bins with boolean masks, as focal_calibration and most scripts do it."""
     edges = torch.linspace(0, 1, BINS + 1)
     total = torch.zeros(1)
-    for low, high in zip(edges[:-1], edges[1:], strict=True):
+    for low, high in itertools.pairwise(edges):
         inside = confidence.gt(low) & confidence.le(high)
         share = inside.float().mean()
         if share > 0:
@@ -118,9 +119,7 @@ def peers(logits: Tensor, labels: Tensor, skip_slow: bool) -> Peers:
             "netcal": lambda: NetcalMCE(BINS).measure(p.max(1), (p.argmax(1) == y).astype(int)),
         },
         "adaptive_ece": {
-            "torch-uncertainty": tu_run(
-                tu.AdaptiveCalibrationError(task="multiclass", num_classes=C, num_bins=BINS)
-            ),
+            "torch-uncertainty": tu_run(tu.AdaptiveCalibrationError(task="multiclass", num_classes=C, num_bins=BINS)),
             "uncertainty-calibration": lambda: uc.get_ece_em(p, y, num_bins=BINS),
         },
         "classwise_ece": {"focal_calibration's way": lambda: masked_classwise_ece(probs, labels)},

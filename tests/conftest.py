@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # two pytest workers on two cores; a pool each would fight
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 import jaxtyping
 from jaxtyping import install_import_hook
@@ -16,6 +16,8 @@ with install_import_hook("calattn", "tests.typecheck.checked"):
 import hypothesis
 import pytest
 import torch
+
+torch.set_num_threads(1)  # two pytest workers on two cores: a pool each would fight, and lose by a factor of ten
 
 hypothesis.settings.register_profile(
     "calattn",

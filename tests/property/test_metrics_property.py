@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -52,7 +54,9 @@ def test_permutation_of_classes_changes_nothing_but_ties(case, seed):
     assert before == pytest.approx(after, abs=1e-9, nan_ok=True)
 
 
-@given(prediction_sets(min_n=2), st.lists(st.integers(0, 10_000), min_size=1, max_size=4), st.sampled_from([0, 5, 1 << 20]))
+@given(
+    prediction_sets(min_n=2), st.lists(st.integers(0, 10_000), min_size=1, max_size=4), st.sampled_from([0, 5, 1 << 20])
+)
 def test_any_split_merged_in_any_order_is_the_whole(case, cuts, capacity):
     """`capacity` 0 and 5 exercise the sketch and the change-over to it, 2**20 the exact path."""
     logits, labels = case
@@ -62,13 +66,13 @@ def test_any_split_merged_in_any_order_is_the_whole(case, cuts, capacity):
         return MetricState(tuple(METRICS), rank_capacity=capacity)
 
     whole = state().update_logits(logits, labels)
-    parts = [state().update_logits(logits[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [state().update_logits(logits[a:b], labels[a:b]) for a, b in itertools.pairwise(bounds)]
     forward, backward, stream = parts[0], parts[-1], state()
     for part in parts[1:]:
         forward = forward.merge(part)
     for part in reversed(parts[:-1]):
         backward = part.merge(backward) if len(parts) % 2 else backward.merge(part)
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         stream.update_logits(logits[a:b], labels[a:b])
     expected = whole.compute()
     for other in (forward, backward, stream):

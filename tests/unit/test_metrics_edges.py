@@ -113,7 +113,9 @@ def test_precisions(metric, dtype):
     value = metric(probs, labels)
     wide = probs.double()
     # renormalised rounding moves every probability by less than the type's own step
-    assert value == pytest.approx(metric(wide / wide.sum(1, keepdim=True), labels), abs=3e-2 if dtype != torch.float64 else 1e-6)
+    assert value == pytest.approx(
+        metric(wide / wide.sum(1, keepdim=True), labels), abs=3e-2 if dtype != torch.float64 else 1e-6
+    )
 
 
 def test_numpy_arrays_lists_of_numbers_and_other_integer_types():
@@ -211,10 +213,10 @@ def test_offending_index_is_global_across_blocks():
         (lambda p, y: metrics.ece(p, y, target=9), r"target is 9, outside \[0, 3\]"),
         (lambda p, y: metrics.high_confidence_errors(p, y, threshold=1.5), r"threshold must be in \[0, 1\], got 1.5"),
         (lambda p, y: metrics.nll(p * math.nan, y), r"logits\[0, 0\] is nan"),
-        (lambda p, y: metrics.nll(torch.full((30, 4), -math.inf), y), r"logits\[0\] is -inf for every class"),
-        (lambda p, y: metrics.MetricState("eec"), "unknown metric 'eec'; did you mean 'ece'"),
-        (lambda p, y: metrics.MetricState([]), "metrics is empty"),
-        (lambda p, y: metrics.MetricState("ece").compute(), "no predictions were added"),
+        (lambda _, y: metrics.nll(torch.full((30, 4), -math.inf), y), r"logits\[0\] is -inf for every class"),
+        (lambda *_: metrics.MetricState("eec"), "unknown metric 'eec'; did you mean 'ece'"),
+        (lambda *_: metrics.MetricState([]), "metrics is empty"),
+        (lambda *_: metrics.MetricState("ece").compute(), "no predictions were added"),
     ],
 )
 def test_bad_options(call, message):
@@ -282,7 +284,10 @@ def test_brier_near_certainty_keeps_its_digits():
 
 
 def test_ece_sweep_against_a_plain_loop():
-    probs, labels = softmax(300, 3, seed=4).double(), torch.randint(3, (300,), generator=torch.Generator().manual_seed(4))
+    probs, labels = (
+        softmax(300, 3, seed=4).double(),
+        torch.randint(3, (300,), generator=torch.Generator().manual_seed(4)),
+    )
     confidence, predicted = probs.max(1)
     order = confidence.argsort()
     confidence, correct = confidence[order], (predicted == labels)[order].double()

@@ -8,7 +8,6 @@ import torch
 
 from calattn import ModelOutput, Predictions
 
-
 pytestmark = pytest.mark.usefixtures("untyped")
 
 

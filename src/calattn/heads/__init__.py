@@ -1,0 +1,9 @@
+"""Heads: they read the features and judge the logits. `calattn.attach` puts one on a network."""
+
+from calattn.heads.base import HEADS, Head
+from calattn.heads.calattn import CalAttn
+from calattn.heads.dirichlet import Dirichlet, evidence, log_evidence
+from calattn.heads.none import NoHead
+from calattn.heads.relaxed_softmax import RelaxedSoftmax
+
+__all__ = ["HEADS", "CalAttn", "Dirichlet", "Head", "NoHead", "RelaxedSoftmax", "evidence", "log_evidence"]

@@ -1,0 +1,29 @@
+"""Post-hoc calibrators: fitted on a held-out split's predictions, applied to another's."""
+
+from calattn.posthoc.base import Calibrator, FitWarning, NotFittedError, SameDataWarning
+from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.files import load
+from calattn.posthoc.frozen_calattn import FrozenCalAttn
+from calattn.posthoc.histogram import HistogramBinning
+from calattn.posthoc.isotonic import IsotonicCalibration
+from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
+from calattn.posthoc.sats import SATS
+from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
+
+__all__ = [
+    "CALIBRATORS",
+    "PROTOCOL_GRID",
+    "SATS",
+    "Calibrator",
+    "DirichletCalibration",
+    "FitWarning",
+    "FrozenCalAttn",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MatrixScaling",
+    "NotFittedError",
+    "SameDataWarning",
+    "TemperatureScaling",
+    "VectorScaling",
+    "load",
+]

@@ -1,0 +1,68 @@
+"""What every head is: features and logits in, `ModelOutput` out, its own arithmetic in float32."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from calattn.registry import Registry
+from calattn.types import ModelOutput
+
+EPSILON = 1e-6
+"""ε of Eq. 1: keeps the scale above zero where Softplus underflows."""
+
+IDENTITY_BIAS = math.log(math.expm1(1.0 - EPSILON)) + 2.0**-24
+"""The b with Softplus(b) + ε = 1. The paper prints ln(e − 1), whose scale is 1 + ε, not the identity.
+
+The last term is one float32 step at that value: without it the sum rounds to 1 − 6e-8, with it to 1 exactly.
+"""
+
+
+class Head(nn.Module):
+    """Base of the heads: `head(features, logits)` gives `ModelOutput(logits, scale, features[, offset])`.
+
+    The scale is float32 whatever comes in, so half-precision logits give float32 calibrated logits.
+    """
+
+    @abstractmethod
+    def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
+        """Judges each sample by its features; the logits pass through unchanged."""
+
+
+class HeadBuilder(Protocol):
+    def __call__(self, *, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> Head: ...
+
+
+HEADS: Registry[HeadBuilder] = Registry("head")
+
+
+def float32(values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """`compute(values)` in float32, without autocast, which would run linear layers in half precision."""
+    kind = values.device.type
+    if not torch.amp.is_autocast_available(kind):  # the meta device has none
+        return compute(values.float())
+    with torch.autocast(kind, enabled=False):
+        return compute(values.float())
+
+
+def linear32(layer: nn.Linear, values: Tensor) -> Tensor:
+    """The layer with its parameters widened to float32, for models that were cast to half precision."""
+    return functional.linear(values, layer.weight.float(), None if layer.bias is None else layer.bias.float())
+
+
+def positive(values: Tensor) -> Tensor:
+    """Softplus(values) + ε, the paper's map onto positive numbers."""
+    return functional.softplus(values) + EPSILON
+
+
+def start_at_identity(layer: nn.Linear) -> None:
+    """Zero weights and the bias that `positive` maps to 1, so that a fresh head changes nothing."""
+    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.bias, IDENTITY_BIAS)

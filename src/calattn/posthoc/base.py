@@ -1,0 +1,143 @@
+"""The calibrator: fitted on one split's predictions, applied to another's."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from calattn.types import Predictions
+
+# `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
+C = TypeVar("C", bound="Calibrator")
+Learned = Tensor | dict[str, Tensor] | float | int | bool | str
+
+
+class NotFittedError(ValueError, AttributeError):
+    """A calibrator was used before `fit`. An AttributeError too, so that `hasattr` works."""
+
+
+class SameDataWarning(UserWarning):
+    """A calibrator is applied to the very predictions it was fitted on, which says nothing about new data."""
+
+
+class FitWarning(UserWarning):
+    """A fit ended without an optimum: at a bound, or out of iterations."""
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Calibrator(abc.ABC):
+    """Maps predictions to better calibrated ones after `fit` on a held-out split.
+
+    Options are constructor arguments, learned values end in `_` and exist only after `fit`. Every calibrator
+    reads `predictions.calibrated_logits`, so calibrators compose with CalAttn's scale and with each other.
+
+    >>> from calattn.posthoc import TemperatureScaling
+    >>> TemperatureScaling().temperature_
+    Traceback (most recent call last):
+    ...
+    calattn.posthoc.base.NotFittedError: TemperatureScaling has no temperature_: call fit(predictions) first
+    """
+
+    num_classes_: int = dataclasses.field(init=False, repr=False)
+    fitted_on_: str = dataclasses.field(init=False, repr=False)
+
+    @abc.abstractmethod
+    def _fit(self, predictions: Predictions) -> dict[str, Learned]:
+        """The learned values by name. Sets nothing, so a failing refit leaves the calibrator as it was."""
+
+    @abc.abstractmethod
+    def _apply(self, predictions: Predictions) -> Predictions:
+        """Calibrated predictions; labels, features, indices, class names and split are kept."""
+
+    def fit(self: C, predictions: Predictions) -> C:
+        """Learn from one split, and return self."""
+        learned = self._fit(predictions)
+        learned |= {"num_classes_": predictions.num_classes, "fitted_on_": predictions.fingerprint()}
+        assert set(learned) == set(self.learned_names()), f"{set(learned) ^ set(self.learned_names())}"
+        for name, value in learned.items():
+            setattr(self, name, value)
+        return self
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        """The predictions, calibrated."""
+        self._check_fitted()
+        if predictions.num_classes != self.num_classes_:
+            raise ValueError(
+                f"{type(self).__name__} was fitted on {self.num_classes_} classes, "
+                f"but predictions has {predictions.num_classes}"
+            )
+        if predictions.fingerprint() == self.fitted_on_:
+            warnings.warn(
+                f"{type(self).__name__} is applied to the predictions it was fitted on; "
+                "calibration error measured there is too good. Fit on a validation split instead",
+                SameDataWarning,
+                stacklevel=2,
+            )
+        return self._apply(predictions)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_") and not name.startswith("_"):
+            raise NotFittedError(f"{type(self).__name__} has no {name}: call fit(predictions) first")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _check_fitted(self) -> None:
+        if "num_classes_" not in vars(self):
+            raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(predictions) first")
+
+    @classmethod
+    def learned_names(cls) -> tuple[str, ...]:
+        """Names of what `fit` learns and a file holds."""
+        return tuple(field.name for field in dataclasses.fields(cls) if not field.init)
+
+    def options(self) -> dict[str, Any]:
+        """The constructor arguments a file holds: all but the random generator, which only `fit` uses."""
+        names = (field.name for field in dataclasses.fields(self) if field.init)
+        return {name: getattr(self, name) for name in names if name != "generator"}
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file; see `calattn.posthoc.load`."""
+        from calattn.posthoc import files
+
+        self._check_fitted()
+        files.save(self, path)
+
+    @classmethod
+    def load(cls: type[C], path: str | Path) -> C:
+        """Read what `save` wrote, checking that it is one of this class."""
+        from calattn.posthoc import files
+
+        calibrator = files.load(path)
+        if not isinstance(calibrator, cls):
+            raise ValueError(f"{path} holds a {type(calibrator).__name__}, not a {cls.__name__}")
+        return calibrator
+
+
+def rescaled(predictions: Predictions, temperature: Tensor | float) -> Predictions:
+    """The predictions with their per-sample scale multiplied by a temperature; raw logits stay."""
+    factor = torch.as_tensor(temperature, dtype=predictions.logits.dtype, device=predictions.logits.device)
+    before = torch.ones_like(predictions.logits[:, 0]) if predictions.scale is None else predictions.scale
+    return predictions.replace(scale=before * factor)
+
+
+def finite_logits(predictions: Predictions, who: str) -> Tensor:
+    """Calibrated logits for methods that mix or standardise them, where −inf has no meaning."""
+    logits = predictions.calibrated_logits
+    bad = (logits == -torch.inf).any(dim=1)
+    if bad.any():
+        row = int(bad.nonzero()[0, 0])
+        raise ValueError(
+            f"logits[{row}] has a −inf entry (probability 0), which {who} cannot transform; "
+            "build the predictions with Predictions.from_probs(..., floor=1e-6)"
+        )
+    return logits
+
+
+def seeded(generator: torch.Generator | None) -> torch.Generator:
+    """The caller's generator, or a fresh one with seed 0, so that a fit without one repeats as well."""
+    return torch.Generator().manual_seed(0) if generator is None else generator

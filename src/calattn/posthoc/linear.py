@@ -1,0 +1,205 @@
+"""Linear calibrators: an affine map of the logits or log-probabilities, fitted by maximum likelihood."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import warnings
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calattn import checks
+from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
+from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.types import Predictions, row_blocks
+
+# Penalties of `None`, 1/(2σ²): a normal prior of standard deviation 0.02 for each w_ij and 0.5 for each b_j. Made-up
+# logits, 2,500 samples: with 10 classes the NLL is within 0.01 of the best of seven strengths, with 100 classes within
+# 0.02, where a strength that does not know n and C (λ = 0.01, say) overfits to an NLL of 80 against 3.5.
+_PRIOR_OFF_DIAGONAL = 1 / (2 * 0.02**2)
+_PRIOR_INTERCEPT = 1 / (2 * 0.5**2)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class LinearCalibrator(Calibrator):
+    """softmax(W z + b) minimising NLL + ODIR, from the identity, by L-BFGS in float64 with exact gradients.
+
+    The problem is convex and the penalty is zero at the identity, so the fit never has a higher NLL than its
+    input had on the fitting split. On separable data without a penalty no optimum exists: `converged_` is
+    False and `FitWarning` is given when `max_iterations` run out.
+    """
+
+    max_iterations: int = 1000
+    weight_: Tensor = dataclasses.field(init=False, repr=False)
+    bias_: Float[Tensor, " c"] = dataclasses.field(init=False, repr=False)
+    objective_value_: float = dataclasses.field(init=False, repr=False)
+    converged_: bool = dataclasses.field(init=False, repr=False)
+    iterations_: int = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checks.positive_int(self.max_iterations, "max_iterations")
+
+    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
+        return finite_logits(predictions, type(self).__name__)
+
+    @abc.abstractmethod
+    def _identity(self, num_classes: int) -> Tensor:
+        """W at the start: a vector for a diagonal, a matrix else."""
+
+    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:  # noqa: ARG002
+        """The penalty of a fit to n samples, with its gradients in W and b."""
+        return 0.0, torch.zeros_like(weight), torch.zeros_like(bias)
+
+    def _fit(self, predictions: Predictions) -> dict[str, Learned]:
+        inputs, labels = self._inputs(predictions), predictions.labels
+        identity = self._identity(predictions.num_classes).to(inputs.device)
+        # L-BFGS starts from a unit metric: in units of the inputs' spread, W and b are equally steep.
+        unit = float((inputs - inputs.mean(dim=1, keepdim=True)).std(correction=0)) or 1.0
+
+        def split(flat: np.ndarray) -> tuple[Tensor, Tensor]:
+            values = torch.from_numpy(flat).to(inputs.device)
+            return identity + values[: identity.numel()].view_as(identity) / unit, values[identity.numel() :]
+
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            weight, bias = split(flat)
+            value, by_weight, by_bias = _nll(inputs, labels, weight, bias)
+            extra, extra_weight, extra_bias = self._penalty(weight, bias, len(labels))
+            gradient = torch.cat([(by_weight + extra_weight).flatten() / unit, by_bias + extra_bias])
+            return value + extra, gradient.cpu().numpy()
+
+        start = np.zeros(identity.numel() + predictions.num_classes)
+        import scipy.optimize  # here, to keep `import calattn` light
+
+        found = scipy.optimize.minimize(
+            objective,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            options={
+                "maxiter": self.max_iterations,
+                "maxfun": 2 * self.max_iterations,
+                "ftol": 1e-14,
+                "gtol": 1e-8,
+            },
+        )
+        if not found.success:
+            warnings.warn(
+                f"{type(self).__name__} stopped after {found.nit} iterations, short of an optimum. The split may be "
+                "separable; use a penalty, or a calibrator with fewer parameters",
+                FitWarning,
+                stacklevel=3,
+            )
+        weight, bias = split(found.x)
+        return {
+            "weight_": weight.cpu(),
+            "bias_": bias.cpu(),
+            "objective_value_": float(found.fun),
+            "converged_": bool(found.success),
+            "iterations_": int(found.nit),
+        }
+
+    def _apply(self, predictions: Predictions) -> Predictions:
+        inputs = self._inputs(predictions)
+        weight, bias = self.weight_.to(inputs.device), self.bias_.to(inputs.device)
+        logits = torch.empty_like(inputs)
+        for rows in row_blocks(*inputs.shape):
+            logits[rows] = _affine(inputs[rows].double(), weight, bias).to(logits.dtype)
+        return predictions.replace(logits=logits, scale=None)
+
+
+def _affine(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return (z * weight if weight.ndim == 1 else z @ weight.T) + bias
+
+
+def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
+    """Mean NLL of softmax(W z + b) and its gradients, block by block in float64."""
+    total, by_weight, by_bias = 0.0, torch.zeros_like(weight), torch.zeros_like(bias)
+    for rows in row_blocks(*inputs.shape):
+        z, picked = inputs[rows].double(), labels[rows].unsqueeze(1)
+        log_probs = _affine(z, weight, bias).log_softmax(dim=1)
+        total -= float(log_probs.gather(1, picked).sum())
+        residual = log_probs.exp_()
+        residual.scatter_add_(1, picked, residual.new_full(picked.shape, -1.0))
+        by_bias += residual.sum(dim=0)
+        by_weight += (residual * z).sum(dim=0) if weight.ndim == 1 else residual.T @ z
+    n = len(labels)
+    return total / n, by_weight / n, by_bias / n
+
+
+@CALIBRATORS.register("vector")
+@dataclasses.dataclass(kw_only=True, eq=False)
+class VectorScaling(LinearCalibrator):
+    """softmax(w ⊙ ℓ + b): a temperature and an offset for every class (Guo et al. 2017).
+
+    >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
+    >>> new = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]))
+    >>> VectorScaling().fit(p)(new).probs.numpy().round(4).tolist()  # the offset learns the class shares
+    [[0.75, 0.25]]
+    """
+
+    def _identity(self, num_classes: int) -> Tensor:
+        return torch.ones(num_classes, dtype=torch.float64)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class _FullMatrix(LinearCalibrator):
+    off_diagonal: float | None = 0.0
+    intercept: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("off_diagonal", "intercept"):
+            value = getattr(self, name)
+            if value is not None and not (value >= 0.0 and np.isfinite(value)):
+                raise ValueError(f"{name} must be a penalty of at least 0, got {value!r}")
+
+    def _identity(self, num_classes: int) -> Tensor:
+        return torch.eye(num_classes, dtype=torch.float64)
+
+    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:
+        c = bias.numel()
+        off = weight - torch.diag(weight.diagonal())
+        by_off = _PRIOR_OFF_DIAGONAL / n if self.off_diagonal is None else self.off_diagonal / (c * (c - 1))
+        by_intercept = _PRIOR_INTERCEPT / n if self.intercept is None else self.intercept / c
+        value = by_off * float(off.square().sum()) + by_intercept * float(bias.square().sum())
+        return value, 2 * by_off * off, 2 * by_intercept * bias
+
+
+@CALIBRATORS.register("matrix")
+@dataclasses.dataclass(kw_only=True, eq=False)
+class MatrixScaling(_FullMatrix):
+    """softmax(W ℓ + b) with a full matrix (Guo et al. 2017), and ODIR as an option.
+
+    C² + C parameters overfit easily: with 100 classes they are more than a 5 % validation split has samples.
+    The penalty is `off_diagonal`·mean of w_ij² (i ≠ j) + `intercept`·mean of b_j² (Kull et al. 2019);
+    Guo et al. have none.
+
+    >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
+    >>> MatrixScaling().fit(p).weight_.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+
+@CALIBRATORS.register("dirichlet")
+@dataclasses.dataclass(kw_only=True, eq=False)
+class DirichletCalibration(_FullMatrix):
+    """softmax(W log p + b), the linear form of Dirichlet calibration, with ODIR (Kull et al. 2019).
+
+    The penalty is `off_diagonal`·mean of w_ij² (i ≠ j) + `intercept`·mean of b_j²; the diagonal is free. Kull
+    et al. choose both strengths by cross-validation on each data set. None stands for a normal prior instead:
+    Σ w_ij² / (2σ²n) with σ = 0.02, and σ = 0.5 for b, so that the strength follows n and C.
+
+    >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
+    >>> new = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]))
+    >>> DirichletCalibration(off_diagonal=0.0, intercept=0.0).fit(p)(new).probs.numpy().round(4).tolist()
+    [[0.75, 0.25]]
+    """
+
+    off_diagonal: float | None = None
+    intercept: float | None = None
+
+    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
+        return finite_logits(predictions, "DirichletCalibration").log_softmax(dim=1)

@@ -1,0 +1,181 @@
+"""The per-sample temperature: a CalAttn head trained on stored arrays, what SATS and FrozenCalAttn share."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calattn import checks
+from calattn.heads.base import EPSILON
+from calattn.heads.calattn import CalAttn
+from calattn.posthoc.base import Calibrator, Learned, rescaled, seeded
+from calattn.posthoc.newton import check_labels_possible, nll_optimum
+from calattn.types import Predictions
+
+# Far below any logit that matters, and finite: −inf has no gradient in the scale.
+_LOWEST_LOGIT = -1e4
+# The single temperature that training starts from; outside, softplus' slope is too small or its bias too
+# large to learn.
+_START_RANGE = (0.02, 50.0)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class ScaleHeadCalibrator(Calibrator):
+    """T(x) = Softplus(w2ᵀ GELU(W1 z + b1) + b2) + ε on standardised inputs z, trained with AdamW in float32.
+
+    The fitting data are split once more: a part trains, the share `holdout` judges each epoch, and the best
+    is kept. Training starts from the NLL-optimal single temperature; that start and T = 1 are candidates as
+    well, so that a head that learns nothing useful falls back to plain temperature scaling, or to nothing.
+    Without a `generator` the split, the initial weights and the batches come from seed 0.
+    """
+
+    hidden: int = 128
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 0.03
+    weight_decay: float = 0.1
+    holdout: float = 0.2
+    generator: torch.Generator | None = dataclasses.field(default=None, repr=False)
+    weights_: dict[str, Tensor] = dataclasses.field(init=False, repr=False)
+    mean_: Float[Tensor, " d"] = dataclasses.field(init=False, repr=False)
+    std_: Float[Tensor, " d"] = dataclasses.field(init=False, repr=False)
+    epoch_: int = dataclasses.field(init=False, repr=False)
+    """The epoch kept; 0 is the single temperature before training, −1 is T = 1."""
+    history_: Float[Tensor, " k"] = dataclasses.field(init=False, repr=False)
+    """Hold-out score of T = 1, of the start, and of each epoch."""
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "epochs", "batch_size"):
+            checks.positive_int(getattr(self, name), name)
+        checks.positive(self.learning_rate, "learning_rate")
+        if not 0.0 < self.holdout < 1.0:
+            raise ValueError(f"holdout must be between 0 and 1, got {self.holdout!r}")
+        if not self.weight_decay >= 0.0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
+
+    @abc.abstractmethod
+    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
+        """What the head reads, before standardisation."""
+
+    @abc.abstractmethod
+    def _loss(self, log_probs: Float[Tensor, "b c"], labels: Tensor) -> Tensor:
+        """The mean training loss of a batch."""
+
+    @abc.abstractmethod
+    def _score(self, predictions: Predictions) -> float:
+        """What epochs are chosen by, on the hold-out; lower is better."""
+
+    def _fit(self, predictions: Predictions) -> dict[str, Learned]:
+        if len(predictions) < 2:
+            raise ValueError("predictions has one row; a part to train on and a part to choose by need at least two")
+        check_labels_possible(predictions)
+        generator = seeded(self.generator)
+        train, judge = predictions.shuffle_split(1.0 - self.holdout, generator)
+        inputs = self._inputs(train).double()
+        mean, std = inputs.mean(dim=0), inputs.std(dim=0, correction=0)
+        std = torch.where(std > 0, std, 1.0)
+        inputs = ((inputs - mean) / std).float()
+        learned: dict[str, Learned] = {"mean_": mean.cpu(), "std_": std.cpu()}
+
+        def judged(head: CalAttn) -> float:
+            scale = _scale(head, self._inputs(judge), mean, std)
+            # Training that blew up is an epoch that loses, not a reason to fail.
+            return self._score(rescaled(judge, scale)) if torch.isfinite(scale).all() else math.inf
+
+        head = _identity_head(inputs.shape[1], self.hidden, generator).to(inputs.device)
+        best, kept = _copied(head), -1
+        history = [judged(head)]
+        _start_at(head, nll_optimum(train, _START_RANGE).temperature)
+        history.append(judged(head))
+        if history[1] < history[0]:
+            best, kept = _copied(head), 0
+        for epoch in self._train(head, inputs, train, generator):
+            history.append(judged(head))
+            if history[-1] < min(history[:-1]):
+                best, kept = _copied(head), epoch
+        history_ = torch.tensor(history, dtype=torch.float64)
+        return learned | {"weights_": best, "epoch_": kept, "history_": history_}
+
+    def _train(self, head: CalAttn, inputs: Tensor, train: Predictions, generator: torch.Generator) -> Iterator[int]:
+        """Yields after each epoch; the learning rate falls to zero along a cosine."""
+        logits = train.calibrated_logits
+        logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(_LOWEST_LOGIT).float()
+        matrices = [parameter for parameter in head.parameters() if parameter.ndim == 2]
+        biases = [parameter for parameter in head.parameters() if parameter.ndim < 2]  # decay would pull T towards ln 2
+        groups = [
+            {"params": matrices, "weight_decay": self.weight_decay},
+            {"params": biases, "weight_decay": 0.0},
+        ]
+        # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features
+        # alike.
+        optimiser = torch.optim.AdamW(groups, lr=self.learning_rate / math.sqrt(inputs.shape[1]))
+        steps = self.epochs * math.ceil(len(train) / self.batch_size)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        for epoch in range(1, self.epochs + 1):
+            order = torch.randperm(len(train), generator=generator).to(inputs.device)
+            for rows in order.split(self.batch_size):
+                scaled = head(inputs[rows], logits[rows]).calibrated_logits
+                loss = self._loss(scaled.log_softmax(dim=1), train.labels[rows])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                schedule.step()
+            yield epoch
+
+    @property
+    def head_(self) -> CalAttn:
+        """The fitted head; it reads `(features − mean_) / std_`."""
+        self._check_fitted()
+        num_features, hidden = self.mean_.shape[0], self.weights_["mlp.fc1.weight"].shape[0]
+        head = _identity_head(num_features, hidden, seeded(None))
+        head.load_state_dict(self.weights_)
+        return head.eval()
+
+    def temperatures(self, predictions: Predictions) -> Float[Tensor, " n"]:
+        """The temperature of each sample."""
+        inputs = self._inputs(predictions)
+        if inputs.shape[1] != self.mean_.shape[0]:
+            raise ValueError(f"{type(self).__name__} was fitted on {self.mean_.shape[0]} inputs, got {inputs.shape[1]}")
+        return _scale(self.head_.to(inputs.device), inputs, self.mean_, self.std_)
+
+    def _apply(self, predictions: Predictions) -> Predictions:
+        return rescaled(predictions, self.temperatures(predictions))
+
+
+def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -> CalAttn:
+    """A fresh head with its first layer drawn from the generator: `nn.Linear` itself uses the global one."""
+    with torch.device("meta"):
+        head = CalAttn(num_features, hidden=hidden)
+    head.to_empty(device="cpu")
+    bound = 1.0 / math.sqrt(num_features)
+    with torch.no_grad():
+        head.mlp.fc1.weight.uniform_(-bound, bound, generator=generator)
+        head.mlp.fc1.bias.zero_()
+        head.mlp.fc2.weight.zero_()
+    _start_at(head, 1.0)
+    return head
+
+
+def _start_at(head: CalAttn, temperature: float) -> None:
+    with torch.no_grad():
+        head.mlp.fc2.bias.fill_(math.log(math.expm1(temperature - EPSILON)))
+
+
+def _copied(head: CalAttn) -> dict[str, Tensor]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in head.state_dict().items()}
+
+
+@torch.no_grad()
+def _scale(head: CalAttn, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """The head's output in blocks of rows, because the hidden layer of 50,000 samples takes 25 MB a copy."""
+    parts = []
+    for block in inputs.split(4096):
+        z = ((block.double() - mean.to(block.device)) / std.to(block.device)).float()
+        parts.append(head(z, z).scale)
+    return torch.cat(parts)

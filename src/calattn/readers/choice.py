@@ -1,0 +1,165 @@
+"""The choice: every field that will be read from a file, settled before the first row is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from calattn.readers import names as known
+from calattn.readers.names import Chooser, Kind
+from calattn.readers.source import Source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One name in `values` is an array or list column (or, if `binary`, class 1); several are one a class."""
+
+    kind: Kind
+    values: tuple[str, ...]
+    binary: bool
+    num_classes: int
+    class_names: tuple[str, ...] | None
+    labels: str | None
+    label_offset: int
+    scale: str | None
+    features: str | None
+    indices: str | None
+
+
+def choose(
+    source: Source,
+    *,
+    kind: Kind | None,
+    columns: str | Sequence[str] | None,
+    labels: str | None,
+    labels_given: bool,
+    label_offset: int | None,
+    class_names: Sequence[str] | None,
+    ignore: Sequence[str],
+    features: bool | Literal["auto"],
+) -> Choice:
+    """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
+    chooser = Chooser(source, ignore)
+    found_kind, values = chooser.values(kind, columns)
+    classes: tuple[str, ...] | None = None
+    if len(values) > 1:
+        values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
+    num_classes, binary = _width(chooser, values, explicit=kind is not None)
+    label_field = None if labels_given else chooser.labels(labels)
+    scale = chooser.one_of(known.SCALE, "scale")
+    if scale is not None and found_kind == "probs":
+        raise chooser.fail(
+            f"probabilities stand beside {scale!r}, which may be in them already; "
+            f'pass ignore=["{scale}"] if it is, else save logits'
+        )
+    feature_field = chooser.one_of(known.FEATURES, "features") if features else None
+    if features is True and feature_field is None:
+        raise chooser.fail("there are no features; pass features=False")
+    choice = Choice(
+        kind=found_kind,
+        values=values,
+        binary=binary,
+        num_classes=num_classes,
+        class_names=_class_names(chooser, class_names, classes, num_classes),
+        labels=label_field,
+        label_offset=label_offset or 0,
+        scale=scale,
+        features=feature_field,
+        indices=_indices(chooser),
+    )
+    _check_shapes(chooser, choice)
+    return choice
+
+
+def _ordered(
+    chooser: Chooser, values: tuple[str, ...], columns: str | Sequence[str] | None, label_offset: int | None
+) -> tuple[tuple[str, ...], tuple[str, ...] | None, int | None]:
+    """Class columns in class order, their class names if they have any, and the label offset they imply."""
+    if columns is not None and not isinstance(columns, str):
+        suffixes = known.class_suffixes(values)  # the caller's own order
+        return values, None if all(s.isdecimal() for s in suffixes) else suffixes, label_offset
+    if isinstance(columns, str):
+        suffixes = tuple(name.removeprefix(columns.partition("*")[0]) for name in values)
+    else:
+        suffixes = known.class_suffixes(values)
+    if not any(suffix.isdecimal() for suffix in suffixes):
+        return values, suffixes, label_offset
+    if not all(suffix.isdecimal() for suffix in suffixes):
+        odd = next(name for name, suffix in zip(values, suffixes, strict=True) if not suffix.isdecimal())
+        raise chooser.fail(f"{odd!r} stands among numbered class columns; pass columns=[…] with the class columns")
+    # prob_10 comes after prob_9, whatever the file's own order.
+    pairs = sorted(zip((int(suffix) for suffix in suffixes), values, strict=True))
+    numbers, count = [number for number, _ in pairs], len(pairs)
+    if numbers == list(range(1, count + 1)):
+        if label_offset is None:
+            raise chooser.fail(
+                f"class columns are numbered 1…{count}; pass label_offset=1 if the labels are too, "
+                "label_offset=0 if they start at 0"
+            )
+    elif numbers != list(range(count)):
+        missing = next(i for i, number in enumerate(numbers) if number != i)
+        raise chooser.fail(f"class columns are not numbered 0…{count - 1}: {missing} is missing or repeated")
+    return tuple(name for _, name in pairs), None, label_offset
+
+
+def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tuple[int, bool]:
+    """The number of classes, and whether one value a row has to stand for two of them."""
+    fields = [chooser.source.fields[name] for name in values]
+    if len(values) > 1:
+        wide = next((name for name, field in zip(values, fields, strict=True) if field.tail), None)
+        if wide is not None:
+            raise chooser.fail(f"{wide!r} is not one number a row, so it cannot be one class of several")
+        return len(values), False
+    field, name = fields[0], values[0]
+    if field.type == "object" or field.scalar or len(field.tail) > 1:
+        raise chooser.fail(f"{name!r} is {field}; logits or probabilities must be numbers of shape [n, c]")
+    if field.tail in ((), (1,)):
+        if not explicit:
+            raise chooser.fail(
+                f"{name!r} is one value a row; if it speaks for class 1 of a binary problem, say so with "
+                'kind="probs" or kind="logits"'
+            )
+        return 2, True
+    return field.tail[0], False
+
+
+def _class_names(
+    chooser: Chooser, given: Sequence[str] | None, suffixes: tuple[str, ...] | None, num_classes: int
+) -> tuple[str, ...] | None:
+    names = tuple(given) if given is not None else chooser.source.class_names
+    field = None if chooser.source.is_table else chooser.one_of(known.CLASS_NAMES, "class names")
+    if names is None and field is not None and chooser.source.fields[field].type in ("text", "object"):
+        whole = chooser.source.whole(field)  # an object array fails here, with the remedy
+        names = tuple(n.decode() if isinstance(n, bytes) else str(n) for n in whole.reshape(-1).tolist())
+    if names is None:
+        names = suffixes
+    if names is not None and len(names) != num_classes:
+        raise chooser.fail(f"there are {len(names)} class names for {num_classes} classes; pass class_names=[…]")
+    return names
+
+
+def _indices(chooser: Chooser) -> str | None:
+    """Integer sample indices; identifiers that are anything else (file names, say) are none of ours."""
+    found = [name for name in chooser.names if name.lower() in known.INDICES]
+    usable = [name for name in found if chooser.source.fields[name].type in ("integer", "text")]
+    return usable[0] if len(usable) == 1 and not chooser.source.fields[usable[0]].tail else None
+
+
+def _check_shapes(chooser: Chooser, choice: Choice) -> None:
+    fields = chooser.source.fields
+    if choice.labels is not None and fields[choice.labels].tail not in ((), (1,)):
+        raise chooser.fail(
+            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class a row; "
+            "save the argmax of one-hot labels"
+        )
+    if choice.features is not None and len(fields[choice.features].tail) != 1:
+        raise chooser.fail(f"features {choice.features!r} are {fields[choice.features]}, not [n, d]")
+    rows = fields[choice.values[0]].rows
+    for name in (choice.labels, choice.scale, choice.features, choice.indices):
+        if name is not None and not fields[name].scalar and fields[name].rows != rows:
+            raise chooser.fail(
+                f"{name!r} has {fields[name].rows} rows but {choice.values[0]!r} has {rows}; save them from one run"
+            )
+    if rows == 0:
+        raise chooser.fail(f"{choice.values[0]!r} has no rows")

@@ -1,0 +1,87 @@
+"""Labels as class indices: from integers of any width, whole floats, booleans, or class names."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from calattn.readers.source import Values
+
+
+class LabelReader:
+    """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
+
+    >>> LabelReader(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
+    tensor([1, 0])
+    """
+
+    def __init__(self, num_classes: int, class_names: tuple[str, ...] | None, offset: int) -> None:
+        self._num_classes, self._names, self._offset = num_classes, class_names, offset
+        self._lowest: int | None = None
+
+    def __call__(self, values: Values) -> Int[Tensor, " n"]:
+        array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise ValueError(f"labels have shape {list(array.shape)}, not [n]; save the argmax of one-hot labels")
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+        if array.dtype.kind == "U":
+            _refuse(array == "", "labels", array, "is missing; fill it in or remove the row")
+            integers = _parsed(array)
+            if integers is None:
+                return torch.from_numpy(self._from_names(array))
+            array = integers
+        return torch.from_numpy(self._in_range(self._whole(array)))
+
+    def _from_names(self, array: np.ndarray) -> np.ndarray:
+        if self._names is None:
+            raise ValueError(f"labels are text such as {str(array[0])!r}; pass class_names=[…] in class order")
+        position = {name: index for index, name in enumerate(self._names)}
+        names, inverse = np.unique(array, return_inverse=True)
+        indices = np.array([position.get(str(name), -1) for name in names])[inverse]
+        shown = ", ".join(self._names[:5]) + ("…" if len(self._names) > 5 else "")
+        _refuse(indices < 0, "labels", array, f"is not among the class names ({shown})")
+        return indices.astype(np.int64)
+
+    def _whole(self, array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind == "b" and self._num_classes > 2:
+            raise ValueError(f"labels are booleans, but there are {self._num_classes} classes; save class indices")
+        if array.dtype.kind == "f":
+            _refuse(np.isnan(array), "labels", array, "is missing; fill it in or remove the row")
+            _refuse(array != np.floor(array), "labels", array, "is no whole number; save class indices")
+        elif array.dtype.kind not in "iub":
+            raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
+        return array
+
+    def _in_range(self, array: np.ndarray) -> np.ndarray:
+        lowest, highest = int(array.min()), int(array.max())
+        self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
+        low, high = self._offset, self._offset + self._num_classes - 1
+        if lowest < low or highest > high:
+            hint = "; pass class_names=[…] if the numbers are names"
+            if self._offset == 0 and self._lowest == 1 and highest == self._num_classes:
+                hint = "; labels look 1-based: pass label_offset=1"
+            elif self._offset and lowest == 0:
+                hint = "; labels look 0-based: pass label_offset=0"
+            _refuse((array < low) | (array > high), "labels", array, f"is outside [{low}, {high}]{hint}")
+        return array.astype(np.int64) - self._offset
+
+
+def _parsed(array: np.ndarray) -> np.ndarray | None:
+    """Text that is integers, or whole floats such as "3.0", as numbers; None if any entry is neither."""
+    for dtype in (np.int64, np.float64):
+        try:
+            return array.astype(dtype)
+        except ValueError:
+            continue
+    return None
+
+
+def _refuse(bad: np.ndarray, name: str, array: np.ndarray, why: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(f"{name}[{row}] is {array[row]!s} and {why}".replace("is  and is missing", "is missing"))

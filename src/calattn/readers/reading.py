@@ -1,0 +1,189 @@
+"""Reading: a path and what the caller knows about it in, predictions out, at once or as a stream."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calattn import checks
+from calattn.atomic import PathArg
+from calattn.readers.arrays import NumpySource
+from calattn.readers.choice import choose
+from calattn.readers.names import Kind
+from calattn.readers.source import Source, Values
+from calattn.readers.stream import PredictionStream
+from calattn.readers.tables import CsvSource, ParquetSource
+from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
+from calattn.store import PredictionFileError, PredictionFileMissing
+from calattn.types import Predictions
+
+LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
+
+_TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+_PARQUET = (".parquet", ".pq")
+_TORCH = (".pt", ".pth")
+_PICKLE = (".pkl", ".pickle", ".joblib", ".dill")
+SUFFIXES = (".npz", ".npy", *_TEXT, *_PARQUET, ".safetensors", *_TORCH)
+
+
+def stream_predictions(
+    path: PathArg,
+    *,
+    kind: Kind | None = None,
+    columns: str | Sequence[str] | None = None,
+    labels: LabelsArg = None,
+    label_offset: int | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    features: bool | Literal["auto"] = "auto",
+    split: str | None = None,
+    floor: float = 0.0,
+    sum_tolerance: float | None = None,
+    delimiter: str | None = None,
+    header: Sequence[str] | None = None,
+    rows_per_block: int | None = None,
+) -> PredictionStream:
+    """Open a file of anybody's making as a stream of `Predictions` blocks, in memory that stays small.
+
+    `kind` says whether the values are logits or probabilities, where their name does not. `columns` names
+    them: one array or list column, a pattern such as "out_*", or one column a class. `labels` names the
+    labels, or is an array of them, or the Path of an .npy file. `floor` replaces smaller probabilities, as in
+    `Predictions.from_probs`.
+    """
+    if kind not in (None, "logits", "probs"):
+        raise ValueError(f'kind must be "logits" or "probs", got {kind!r}')
+    if rows_per_block is not None:
+        checks.positive_int(rows_per_block, "rows_per_block")
+    source = _opened(Path(path), delimiter, header)
+    given = _given_labels(labels)
+    choice = choose(
+        source,
+        kind=kind,
+        columns=columns,
+        labels=labels if isinstance(labels, str) else None,
+        labels_given=given is not None,
+        label_offset=label_offset,
+        class_names=class_names,
+        ignore=ignore,
+        features=features,
+    )
+    return PredictionStream(
+        source,
+        choice,
+        labels=given,
+        rows_per_block=rows_per_block,
+        floor=floor,
+        sum_tolerance=sum_tolerance,
+        split=split,
+    )
+
+
+def read_predictions(
+    path: PathArg,
+    *,
+    kind: Kind | None = None,
+    columns: str | Sequence[str] | None = None,
+    labels: LabelsArg = None,
+    label_offset: int | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    features: bool | Literal["auto"] = "auto",
+    split: str | None = None,
+    floor: float = 0.0,
+    sum_tolerance: float | None = None,
+    delimiter: str | None = None,
+    header: Sequence[str] | None = None,
+) -> Predictions:
+    """Read a whole file of anybody's making; the arguments are those of `stream_predictions`.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> path = Path(tempfile.mkdtemp()) / "test.npz"
+    >>> np.savez(path, logits=np.array([[2.0, 0.0], [0.5, 1.0]]), labels=np.array([0, 1]))
+    >>> read_predictions(path).labels
+    tensor([0, 1])
+    """
+    stream = stream_predictions(
+        path,
+        kind=kind,
+        columns=columns,
+        labels=labels,
+        label_offset=label_offset,
+        class_names=class_names,
+        ignore=ignore,
+        features=features,
+        split=split,
+        floor=floor,
+        sum_tolerance=sum_tolerance,
+        delimiter=delimiter,
+        header=header,
+    )
+    if stream.num_rows is not None:
+        stream.rows_per_block = stream.num_rows  # one block, so that nothing is held twice
+    blocks = list(stream)
+    return blocks[0] if len(blocks) == 1 else _joined(blocks)
+
+
+def _joined(blocks: list[Predictions]) -> Predictions:
+    def cat(name: str) -> Tensor | None:
+        parts = [getattr(block, name) for block in blocks]
+        return None if any(part is None for part in parts) else torch.cat(parts)
+
+    fields = ("logits", "labels", "scale", "features", "indices")
+    return blocks[0].replace(**{name: cat(name) for name in fields})
+
+
+def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> Source:
+    if not path.exists():
+        raise PredictionFileMissing(_why_missing(path))
+    if path.is_dir():
+        return FolderSource(path)
+    name = path.name.lower()
+    if name.endswith(_PICKLE):
+        raise PredictionFileError(
+            f"{path} is a pickle, and unpickling runs whatever is in it; save it again from the program "
+            "that made it, with numpy.savez(path, logits=…, labels=…)"
+        )
+    if not name.endswith(SUFFIXES):
+        raise PredictionFileError(f"{path} has a suffix that is not read; known: {' '.join(SUFFIXES)}")
+    if path.stat().st_size == 0:
+        raise PredictionFileError(f"{path} is empty (0 bytes); copy or save it again")
+    if name.endswith(_TEXT):
+        return CsvSource(path, delimiter=delimiter, header=header)
+    if delimiter is not None or header is not None:
+        raise ValueError(f"delimiter and header are for text files, {path} is not one")
+    if name.endswith(_PARQUET):
+        return ParquetSource(path)
+    if name.endswith(_TORCH):
+        return TorchSource(path)
+    return SafetensorsSource(path) if name.endswith(".safetensors") else NumpySource(path)
+
+
+def _given_labels(labels: LabelsArg) -> Values | None:
+    """Labels that are not in the file: an array, or the Path of an .npy file."""
+    if labels is None or isinstance(labels, str):
+        return None
+    if isinstance(labels, Path):
+        if not labels.exists():
+            raise PredictionFileMissing(_why_missing(labels))
+        if labels.suffix.lower() != ".npy":
+            raise PredictionFileError(f"labels={labels} must be an .npy file; else pass the labels as an array")
+        return NumpySource(labels).whole("arr_0")
+    values = labels.detach().cpu() if isinstance(labels, Tensor) else np.asarray(labels)
+    if values.ndim == 0:
+        raise ValueError("labels must be one entry a row, got a single number")
+    return values
+
+
+def _why_missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"{path} does not exist: there is no folder {folder}"
+    near = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=3, cutoff=0.5)
+    return f"{path} does not exist" + (f"; near it: {', '.join(near)}" if near else f"; look in {folder}")

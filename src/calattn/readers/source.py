@@ -1,0 +1,58 @@
+"""A source: named fields of one file, read in row blocks. What every format has to offer, and no more."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from calattn.store import PredictionFileError
+
+Values = np.ndarray | Tensor
+FieldType = Literal["real", "integer", "text", "object"]
+# What a field is wanted for. Text formats need it to convert; the others bring their own types.
+Role = Literal["real", "label", "integer"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field:
+    """One array or column: its number of rows (None where only reading would tell) and a row's shape."""
+
+    rows: int | None
+    tail: tuple[int, ...]
+    type: FieldType
+    dtype: str
+    # A single number for the whole file, such as one temperature: it has no rows at all.
+    scalar: bool = False
+
+    def __str__(self) -> str:
+        rows = () if self.scalar else ("n" if self.rows is None else self.rows,)
+        return f"{self.dtype} [{', '.join(str(size) for size in (*rows, *self.tail))}]"
+
+
+class Source(abc.ABC):
+    """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
+
+    path: Path
+    fields: Mapping[str, Field]
+    # What the file itself says about the split it holds, beside its fields.
+    class_names: tuple[str, ...] | None = None
+    split: str | None = None
+    spec_hash: str | None = None
+    # Text rounds probabilities to a few decimals, so their sums may be further from one than binary ones.
+    is_text: bool = False
+    # In a table every field has one entry a row, so none of them can be the list of class names.
+    is_table: bool = False
+
+    @abc.abstractmethod
+    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
+        """Consecutive blocks of at most `rows` rows of the wanted fields."""
+
+    def whole(self, name: str) -> Values:
+        """A small field at once, such as the class names or one temperature."""
+        raise PredictionFileError(f"{self.path}: {name!r} cannot be read as a whole")

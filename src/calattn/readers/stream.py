@@ -1,0 +1,188 @@
+"""A stream of predictions: the rows of one file as checked `Predictions` blocks, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calattn import checks
+from calattn.readers.choice import Choice
+from calattn.readers.labels import LabelReader
+from calattn.readers.source import Role, Source, Values
+from calattn.store import PredictionFileError
+from calattn.types import Predictions
+
+# 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small beside torch itself.
+_VALUES_PER_BLOCK = 1 << 20
+
+
+class PredictionStream:
+    """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
+
+    `num_rows` is None where only reading to the end would tell (CSV). Row numbers in errors count from 0 over
+    the whole file.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        choice: Choice,
+        *,
+        labels: Values | None,
+        rows_per_block: int | None,
+        floor: float,
+        sum_tolerance: float | None,
+        split: str | None,
+    ) -> None:
+        self._source, self._choice, self._labels = source, choice, labels
+        self._floor, self._sum_tolerance = floor, sum_tolerance
+        self.split = source.split if split is None else split
+        width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
+        self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // width)
+        self.num_rows = source.fields[choice.values[0]].rows
+        if labels is not None and self.num_rows is not None:
+            self._check_label_count(self.num_rows)
+
+    @property
+    def path(self) -> Path:
+        return self._source.path
+
+    @property
+    def kind(self) -> str:
+        return self._choice.kind
+
+    @property
+    def num_classes(self) -> int:
+        return self._choice.num_classes
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self._choice.class_names
+
+    def __iter__(self) -> Iterator[Predictions]:
+        choice, source = self._choice, self._source
+        wanted: dict[str, Role] = dict.fromkeys(choice.values, "real")
+        temperature: Values | None = None
+        if choice.scale is not None and source.fields[choice.scale].scalar:
+            temperature = source.whole(choice.scale)
+        elif choice.scale is not None:
+            wanted[choice.scale] = "real"
+        if choice.features is not None:
+            wanted[choice.features] = "real"
+        if choice.indices is not None:
+            wanted[choice.indices] = "integer"
+        if choice.labels is not None:
+            wanted[choice.labels] = "label"
+        reader = LabelReader(choice.num_classes, choice.class_names, choice.label_offset)
+        start = 0
+        for raw in source.blocks(wanted, self.rows_per_block):
+            try:
+                block = self._assembled(raw, start, reader, temperature)
+            except ValueError as error:
+                raise PredictionFileError(f"{self.path}: {_with_global_row(str(error), start)}") from error
+            start += len(block)
+            yield block
+        if start == 0:
+            raise PredictionFileError(f"{self.path} has column names but no rows")
+        if self._labels is not None:
+            self._check_label_count(start)
+
+    def _assembled(
+        self, raw: dict[str, Values], start: int, reader: LabelReader, temperature: Values | None
+    ) -> Predictions:
+        choice = self._choice
+        values = self._matrix(raw)
+        count = values.shape[0]
+        logits = self._log_probs(values) if choice.kind == "probs" else values
+        labels = self._labels[start : start + count] if self._labels is not None else raw[choice.labels or ""]
+        if len(labels) != count:
+            raise ValueError(f"labels has {start + len(labels)} entries but the file has more rows")
+        scale = None
+        if temperature is not None:
+            scale = checks.as_tensor(temperature, "scale").to(torch.float64).reshape(1).expand(count)
+        elif choice.scale is not None:
+            scale = _real(raw[choice.scale], choice.scale)
+        return Predictions(
+            logits=logits,
+            labels=reader(labels),
+            scale=scale,
+            features=None if choice.features is None else _real(raw[choice.features], choice.features),
+            indices=None if choice.indices is None else _integers(raw[choice.indices]),
+            class_names=choice.class_names,
+            split=self.split,
+            spec_hash=self._source.spec_hash,
+        )
+
+    def _matrix(self, raw: dict[str, Values]) -> Tensor:
+        choice = self._choice
+        if len(choice.values) > 1:
+            columns = [np.asarray(raw[name]) for name in choice.values]
+            return _real(np.stack(columns, axis=1), choice.kind)
+        values = _real(raw[choice.values[0]], choice.values[0])
+        if not choice.binary:
+            return values
+        one = values.reshape(-1).to(torch.float64)  # 1 − p in the precision of p would lose what is left of it
+        if choice.kind == "logits":
+            return torch.stack([torch.zeros_like(one), one], dim=1)  # softmax of (0, z) is the sigmoid of z
+        outside = ~((one >= 0) & (one <= 1))
+        if outside.any():
+            row = checks.first(outside)
+            raise ValueError(f'probs[{row}] is {float(one[row])}, not in [0, 1]; pass kind="logits" if it is a logit')
+        return torch.stack([1 - one, one], dim=1)
+
+    def _log_probs(self, probs: Tensor) -> Tensor:
+        """Log-probabilities after the checks; the tolerance is that of the file's own precision."""
+        tolerance = self._sum_tolerance
+        if tolerance is None:
+            half = probs.dtype in (torch.float16, torch.bfloat16)
+            tolerance = checks.sum_tolerance(probs.dtype) if half else 1e-3 if self._source.is_text else 1e-4
+        probs = checks.widened(checks.matrix(probs, "probs"))
+        checks.finite_rows(probs.amax(dim=1), "probs", probs)
+        negative = (probs < 0).any(dim=1)
+        if negative.any():
+            raise ValueError(
+                f'probs[{checks.first(negative)}] has a negative entry; pass kind="logits" if it is logits'
+            )
+        sums = probs.sum(dim=1)
+        off = (sums - 1).abs() > tolerance
+        if off.any():
+            row = checks.first(off)
+            raise ValueError(
+                f"probs[{row}] sums to {float(sums[row]):.6g}, not 1; "
+                'pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
+            )
+        return probs.clamp_min(self._floor).log()
+
+    def _check_label_count(self, rows: int) -> None:
+        assert self._labels is not None
+        if len(self._labels) != rows:
+            raise PredictionFileError(f"{self.path} has {rows} rows but labels has {len(self._labels)} entries")
+
+
+def _real(values: Values, name: str) -> Tensor:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "USO":
+        raise ValueError(f"{name!r} holds text, numbers are needed")
+    tensor = checks.as_tensor(values, name)
+    # Integers are exact in float64; a column of hard 0/1 probabilities is often stored as such.
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+
+
+def _integers(values: Values) -> Tensor | None:
+    """Sample indices, or None where they are names after all."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "U":
+        try:
+            values = values.astype(np.int64)
+        except ValueError:
+            return None
+    tensor = checks.as_tensor(values, "indices").reshape(-1)
+    return None if tensor.is_floating_point() else tensor.to(torch.int64)
+
+
+def _with_global_row(message: str, start: int) -> str:
+    """Every row check, here and in `Predictions`, begins "name[row": make that the row of the file."""
+    return re.sub(r"^(\w+)\[(\d+)", lambda m: f"{m[1]}[{int(m[2]) + start}", message)

@@ -1,0 +1,200 @@
+"""Tables: CSV (also .tsv and compressed) and Parquet, read batch by batch through Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from calattn.readers.source import Field, FieldType, Role, Source, Values
+from calattn.store import PredictionFileError
+
+
+class CsvSource(Source):
+    """The columns of a delimited text file with a header line."""
+
+    is_text = is_table = True
+
+    def __init__(self, path: Path, *, delimiter: str | None = None, header: Sequence[str] | None = None) -> None:
+        self.path = path
+        plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
+        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else ",")
+        self._header = None if header is None else list(header)
+        names = self._header or self._first_line()
+        self._check_header(names)
+        self.fields = {name: Field(rows=None, tail=(), type="text", dtype="text") for name in names}
+
+    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
+        types = {name: pa.float64() if role == "real" else pa.string() for name, role in wanted.items()}
+        bad_rows: list[pa.csv.InvalidRow] = []
+        with self._damage(bad_rows), self._open(types, bad_rows) as reader:
+            for table in _rebatched(reader, rows):
+                yield {name: _column(table[name]) for name in wanted}
+
+    def _open(self, types: Mapping[str, pa.DataType], bad_rows: list) -> pa.csv.CSVStreamingReader:
+        def remember(row: pa.csv.InvalidRow) -> str:
+            bad_rows.append(row)
+            return "error"
+
+        return pa.csv.open_csv(
+            self.path,
+            # One thread: only then does Arrow know the line numbers of what it cannot parse.
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
+            parse_options=pa.csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=remember),
+            convert_options=pa.csv.ConvertOptions(
+                column_types=types, include_columns=list(types), strings_can_be_null=True
+            ),
+        )
+
+    def _first_line(self) -> list[str]:
+        with self._damage([]), pa.input_stream(str(self.path), compression="detect") as stream:
+            # Other columns may hold text of any encoding; a name that cannot be decoded is one we do not want.
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
+            return next((line for line in csv.reader(text, delimiter=self._delimiter) if line), [])
+
+    def _check_header(self, names: list[str]) -> None:
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise PredictionFileError(f"{self.path} has several columns named {repeated[0]!r}; rename all but one")
+        other = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+        if other is not None:
+            raise PredictionFileError(f"{self.path} seems to be separated by {other!r}; pass delimiter={other!r}")
+        if all(_is_number(name) for name in names) and [*names] != [str(i) for i in range(len(names))]:
+            raise PredictionFileError(
+                f"{self.path} has no header: its first line is {', '.join(names[:4])}…; "
+                "add a line of column names (logit_0,logit_1,…,label) or pass header=[…]"
+            )
+
+    @contextlib.contextmanager
+    def _damage(self, bad_rows: list) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+            if bad_rows:
+                row = bad_rows[0]
+                raise PredictionFileError(
+                    f"{self.path}, line {row.number}: {row.actual_columns} fields where the header has "
+                    f"{row.expected_columns}: {row.text[:60]!r}; mend or remove the line"
+                ) from None
+            where = re.sub(r"^In CSV column #(\d+): Row #(\d+): ", r"line \2, field \1: ", str(error))
+            raise PredictionFileError(f"{self.path}: {where}; mend the file or save it again") from None
+
+
+class ParquetSource(Source):
+    """The columns of a Parquet file: one column a class, or lists of one length."""
+
+    is_table = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._damage(), self._open() as file:
+            self._rows = file.metadata.num_rows
+            schema = file.schema_arrow
+            self.fields = {field.name: self._field(file, field) for field in schema}
+
+    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
+        start = 0
+        with self._damage(), self._open() as file:
+            batches = file.iter_batches(batch_size=min(rows, 1 << 16), columns=list(wanted))
+            for table in _rebatched(batches, rows):
+                yield {name: self._values(table[name], name, start) for name in wanted}
+                start += table.num_rows
+
+    def _open(self) -> pa.parquet.ParquetFile:
+        # A buffered reader holds a window of each column; otherwise it is a row group, which may be all.
+        return pa.parquet.ParquetFile(self.path, buffer_size=1 << 16, pre_buffer=False)
+
+    def _field(self, file: pa.parquet.ParquetFile, field: pa.Field) -> Field:
+        kind = field.type
+        tail: tuple[int, ...] = ()
+        if _is_list(kind):
+            if pa.types.is_fixed_size_list(kind):
+                tail = (kind.list_size,)
+            else:
+                first = next(file.iter_batches(batch_size=1, columns=[field.name]), None)
+                tail = (len(first.column(0)[0] or ()) if first else 0,)
+            kind = kind.value_type
+        return Field(rows=self._rows, tail=tail, type=_type_name(kind), dtype=str(kind))
+
+    def _values(self, column: pa.ChunkedArray, name: str, start: int) -> Values:
+        if not _is_list(column.type):
+            return _column(column)
+        width = self.fields[name].tail[0]
+        array = column.combine_chunks()
+        lengths = np.asarray(pc.fill_null(pc.list_value_length(array), -1))
+        if (lengths != width).any():
+            row = int(np.argmax(lengths != width))
+            have = "is missing" if lengths[row] < 0 else f"has {lengths[row]} values"
+            raise PredictionFileError(
+                f"{self.path}: {name!r} {have} in row {start + row}, the first row has {width}; "
+                "every row needs one value a class"
+            )
+        return _column(pa.chunked_array([array.flatten()])).reshape(-1, width)
+
+    @contextlib.contextmanager
+    def _damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            raise PredictionFileError(
+                f"{self.path} is not a whole Parquet file ({error}); copy or save it again"
+            ) from None
+
+
+def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Tables of exactly `rows` rows (the last may be shorter), however the file was cut into batches."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        while batch.num_rows:
+            part = batch.slice(0, rows - count)
+            held.append(part)
+            count += part.num_rows
+            batch = batch.slice(part.num_rows)
+            if count == rows:
+                yield pa.Table.from_batches(held)
+                held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _column(column: pa.ChunkedArray) -> np.ndarray:
+    """Numbers as they are (a missing one is NaN), text as a NumPy array of str (a missing one is empty)."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    return column.to_numpy()
+
+
+def _type_name(kind: pa.DataType) -> FieldType:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "real"
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "integer"
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "object"
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""Tensor files: safetensors, our own predictions folder, and torch files without pickled objects."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from calattn.readers.source import Field, Role, Source, Values
+from calattn.store import PredictionFileError, read_manifest, tensor_file
+
+
+class SafetensorsSource(Source):
+    """The tensors of one or more safetensors files."""
+
+    def __init__(self, path: Path, files: tuple[Path, ...] | None = None) -> None:
+        self.path = path
+        self.fields: dict[str, Field] = {}
+        self._file_of: dict[str, Path] = {}
+        for file_path in files or (path,):
+            try:
+                with safe_open(file_path, framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118  (not a mapping)
+                        part = file.get_slice(name)
+                        self.fields[name] = _safetensors_field(tuple(part.get_shape()), part.get_dtype())
+                        self._file_of[name] = file_path
+            except SafetensorError as error:
+                raise PredictionFileError(
+                    f"{file_path} is not a whole safetensors file ({error}); copy or save it again"
+                ) from None
+
+    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
+        total = min(self.fields[name].rows or 0 for name in wanted)
+        for start in range(0, total, rows):
+            yield {name: self._slice(name, start, min(start + rows, total)) for name in wanted}
+
+    def whole(self, name: str) -> Values:
+        with safe_open(self._file_of[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+    def _slice(self, name: str, start: int, stop: int) -> Tensor:
+        # Opened for every block: pages of a mapped file count as ours while the map lives, and a file of 4 GB
+        # would seem to need 4 GB. Opening costs 0.1 ms.
+        path = self._file_of[name]
+        try:
+            with safe_open(path, framework="pt") as file:
+                return file.get_slice(name)[start:stop].clone()
+        except (FileNotFoundError, RuntimeError):
+            if path.exists():
+                raise
+            raise PredictionFileError(f"{path} vanished while it was read; start again") from None
+
+
+class FolderSource(SafetensorsSource):
+    """A folder written by `save_predictions`, checked against its manifest."""
+
+    def __init__(self, path: Path) -> None:
+        manifest = read_manifest(path)
+        super().__init__(path, tuple(tensor_file(path, manifest, part, verify=True) for part in manifest["files"]))
+        names = manifest["class_names"]
+        self.class_names = None if names is None else tuple(names)
+        self.split, self.spec_hash = manifest["split"], manifest["spec_hash"]
+
+
+class TorchSource(Source):
+    """The tensors in a dict, list or lone tensor that torch.save wrote; list entries are named "0", "1", …"""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        content = _torch_load(path)
+        if isinstance(content, Tensor):
+            content = {"arr_0": content}
+        elif isinstance(content, list | tuple):
+            content = {str(position): value for position, value in enumerate(content)}
+        if not isinstance(content, dict):
+            raise PredictionFileError(f"{path} holds a {type(content).__name__}; save a dict of tensors")
+        self._values = {str(name): _as_values(value) for name, value in content.items()}
+        self.fields = {name: _torch_field(value) for name, value in self._values.items()}
+
+    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
+        total = min(self.fields[name].rows or 0 for name in wanted)
+        for start in range(0, total, rows):
+            yield {name: self._values[name][start : min(start + rows, total)] for name in wanted}
+
+    def whole(self, name: str) -> Values:
+        return self._values[name]
+
+
+def _torch_load(path: Path) -> object:
+    try:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            if "mmap" not in str(error):
+                raise
+            return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+    except pickle.UnpicklingError:
+        raise PredictionFileError(
+            f"{path} holds more than tensors, and pickled objects are never loaded; "
+            'save plain tensors: torch.save({"logits": logits, "labels": labels}, path)'
+        ) from None
+    except (RuntimeError, EOFError, ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise PredictionFileError(f"{path} is not a whole torch file ({reason}); copy or save it again") from None
+
+
+def _as_values(value: object) -> Values:
+    if isinstance(value, Tensor):
+        return value.detach()
+    try:
+        return np.asarray(value)
+    except ValueError:  # ragged lists
+        return np.empty((), dtype=object)
+
+
+def _torch_field(value: Values) -> Field:
+    if isinstance(value, Tensor):
+        real, complicated = value.is_floating_point(), value.is_complex() or value.layout != torch.strided
+        kind = "object" if complicated else "real" if real else "integer"
+        dtype = str(value.dtype).removeprefix("torch.")
+    else:
+        kind = {"f": "real", "i": "integer", "b": "integer", "U": "text"}.get(value.dtype.kind, "object")
+        dtype = str(value.dtype)
+    shape = tuple(value.shape)
+    return Field(
+        rows=shape[0] if shape else None,
+        tail=shape[1:],
+        type=kind,  # type: ignore[arg-type]
+        dtype=dtype,
+        scalar=not shape,
+    )
+
+
+def _safetensors_field(shape: tuple[int, ...], dtype: str) -> Field:
+    if dtype in ("F64", "F32", "F16", "BF16"):
+        kind = "real"
+    else:
+        kind = "integer" if dtype.startswith(("I", "U")) or dtype == "BOOL" else "object"
+    return Field(
+        rows=shape[0] if shape else None,
+        tail=shape[1:],
+        type=kind,  # type: ignore[arg-type]
+        dtype=dtype,
+        scalar=not shape,
+    )

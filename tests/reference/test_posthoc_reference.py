@@ -1,0 +1,158 @@
+"""Our calibrators against scikit-learn, scipy and netcal, every known difference pinned."""
+
+import math
+import warnings
+
+import netcal.binning
+import netcal.scaling
+import numpy as np
+import pytest
+import scipy.optimize
+import sklearn.calibration
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.frozen import FrozenEstimator
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional
+
+from calattn import Predictions
+from calattn.posthoc import (
+    DirichletCalibration,
+    HistogramBinning,
+    IsotonicCalibration,
+    MatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+
+
+def drawn(temperature: float, n: int = 3000, c: int = 5, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, c, generator=g)
+    labels = torch.multinomial((logits / temperature).softmax(dim=1), 1, generator=g).squeeze(1)
+    return Predictions(logits=logits, labels=labels)
+
+
+def nll(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    return float(functional.cross_entropy(logits.double(), labels))
+
+
+class Scores(ClassifierMixin, BaseEstimator):
+    """A fitted classifier for scikit-learn that answers with the scores it is given."""
+
+    def fit(self, x, y):  # noqa: ARG002
+        self.classes_ = np.unique(y)
+        return self
+
+    def decision_function(self, x):
+        return x
+
+    def predict(self, x):
+        return self.classes_[x.argmax(axis=1)]
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0, 8.0])
+def test_nll_optimum_against_scipy(temperature):
+    p = drawn(temperature)
+    logits = p.logits.double()
+    found = scipy.optimize.minimize_scalar(
+        lambda u: nll(logits / math.exp(u), p.labels), bounds=(-5, 5), method="bounded", options={"xatol": 1e-10}
+    )
+    fit = TemperatureScaling(objective="nll").fit(p)
+    assert fit.temperature_ == pytest.approx(math.exp(found.x), rel=1e-5)
+    assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-12)
+    assert fit.objective_value_ <= found.fun + 1e-14
+
+
+def test_nll_optimum_against_scikit_learn():
+    p, new = drawn(2.0), drawn(2.0, n=50, seed=1)
+    x, y = p.logits.double().numpy(), p.labels.numpy()
+    model = sklearn.calibration.CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method="temperature")
+    theirs = model.fit(x, y).predict_proba(new.logits.double().numpy())
+    ours = TemperatureScaling(objective="nll").fit(p)(new).probs
+    np.testing.assert_allclose(ours.numpy(), theirs, atol=2e-5)
+
+
+def test_netcal_temperature_is_the_inverse():
+    """netcal's parameter multiplies the logits: it is 1/T. Its optimiser starts from probabilities and is less exact."""
+    p = drawn(2.0)
+    model = netcal.scaling.TemperatureScaling()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(p.probs.double().numpy(), p.labels.numpy())
+    theirs = float(np.squeeze(model.temperature))
+    ours = TemperatureScaling(objective="nll").fit(p).temperature_
+    assert ours == pytest.approx(2.0, rel=0.1)
+    assert theirs == pytest.approx(1 / ours, rel=0.02)
+    assert abs(theirs - ours) > 1
+
+
+def test_isotonic_against_scikit_learn():
+    p, new = drawn(2.0, n=600), drawn(2.0, n=200, seed=1)
+    x, y = p.probs.double().numpy(), p.labels.numpy()
+    model = sklearn.calibration.CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method="isotonic")
+    theirs = model.fit(x, y).predict_proba(new.probs.double().numpy())
+    ours = IsotonicCalibration().fit(p)(new).probs.numpy()
+    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+    one = IsotonicRegression(out_of_bounds="clip").fit(x[:, 0], y == 0)
+    fit = IsotonicCalibration().fit(p)
+    np.testing.assert_allclose(fit.values_[: fit.starts_[1]], one.y_thresholds_, atol=1e-9)
+
+
+def test_histogram_against_netcal():
+    """Two classes, where netcal calibrates P(y = 1) alone. Its bins are [lo, hi): no value may lie on an edge."""
+    p, new = drawn(2.0, n=2000, c=2), drawn(2.0, n=300, c=2, seed=1)
+    model = netcal.binning.HistogramBinning(bins=10)
+    model.fit(p.probs[:, 1].double().numpy(), p.labels.numpy())
+    theirs = model.transform(new.probs[:, 1].double().numpy())
+    fit = HistogramBinning(num_bins=10).fit(p)
+    ours = fit(new).probs[:, 1].numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_matrix_scaling_reaches_logistic_regression():
+    p = drawn(2.0)
+    x, y = p.logits.double().numpy(), p.labels.numpy()
+    reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=2000).fit(x, y)
+    best = nll(torch.from_numpy(reference.predict_log_proba(x)), p.labels)
+    fit = MatrixScaling().fit(p)
+    assert fit.converged_
+    assert fit.objective_value_ == pytest.approx(best, rel=1e-7)
+
+
+def test_dirichlet_reaches_logistic_regression_on_log_probabilities():
+    p = drawn(2.0)
+    x, y = p.logits.double().log_softmax(dim=1).numpy(), p.labels.numpy()
+    reference = LogisticRegression(C=np.inf, tol=1e-8, max_iter=4000).fit(x, y)
+    best = nll(torch.from_numpy(reference.predict_log_proba(x)), p.labels)
+    fit = DirichletCalibration(off_diagonal=0.0, intercept=0.0).fit(p)
+    assert fit.converged_
+    assert fit.objective_value_ == pytest.approx(best, rel=1e-6)
+
+
+def test_odir_against_an_independent_minimiser():
+    p = drawn(2.0, n=400, c=3)
+    logits = p.logits.double().log_softmax(dim=1)
+
+    def objective(flat):
+        weight, bias = torch.from_numpy(flat[:9]).view(3, 3), torch.from_numpy(flat[9:])
+        off = (weight.square().sum() - weight.diagonal().square().sum()) / 6
+        return nll(logits @ weight.T + bias, p.labels) + 0.05 * float(off) + 0.02 * float(bias.square().mean())
+
+    found = scipy.optimize.minimize(objective, np.append(np.eye(3).ravel(), np.zeros(3)), method="BFGS", tol=1e-9)
+    fit = DirichletCalibration(off_diagonal=0.05, intercept=0.02).fit(p)
+    assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-8)
+    np.testing.assert_allclose(fit.weight_.numpy().ravel(), found.x[:9], atol=2e-3)
+
+
+def test_vector_scaling_against_an_independent_minimiser():
+    p = drawn(2.0, n=400, c=3)
+
+    def objective(flat):
+        return nll(p.logits.double() * torch.from_numpy(flat[:3]) + torch.from_numpy(flat[3:]), p.labels)
+
+    found = scipy.optimize.minimize(objective, np.array([1.0] * 3 + [0.0] * 3), method="BFGS", tol=1e-9)
+    fit = VectorScaling().fit(p)
+    assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-8)
+    np.testing.assert_allclose(fit.weight_.numpy(), found.x[:3], atol=1e-3)

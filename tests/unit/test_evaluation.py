@@ -1,0 +1,180 @@
+"""evaluate and compare: intervals, pairing, streams, determinism."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from calattn import Predictions, compare, evaluate, metrics
+from calattn.metrics import METRICS
+from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, quantiles, weight_blocks
+from calattn.metrics.columns import blocks_of, columns_of
+from calattn.metrics.state import Options
+from tests.samples import logits_and_labels
+
+
+def predictions(name: str = "ten_classes", n: int = 900) -> Predictions:
+    logits, labels = logits_and_labels(name)
+    return Predictions(logits=logits[:n].float(), labels=labels[:n])
+
+
+def test_every_metric_has_an_interval_around_its_value():
+    result = evaluate(predictions(), num_bootstrap=200)
+    assert set(result.rows) == set(METRICS)
+    for name, row in result.rows.items():
+        assert row.low <= row.value <= row.high, name
+        assert row.high - row.low < 0.5, name
+    assert "ClassECE" in str(result)
+
+
+def test_replicates_are_the_metric_of_the_resampled_rows():
+    """The one thing the fast bootstrap must get right: weights w give exactly what duplicating the rows gives."""
+    logits, labels = logits_and_labels("ten_classes")
+    logits, labels = (logits[:300] / 0.5).round() * 0.5, labels[:300]  # with ties
+    options = Options()
+    resample = ColumnResampler(columns_of(logits, labels, "logits"), options, 0.05)
+    weights = next(weight_blocks(300, 6, torch.Generator().manual_seed(3)))
+    fast = resample(weights)
+    classwise = class_replicates(
+        lambda: ((b.rows.start, b) for b in blocks_of(logits, labels, "logits")),
+        300,
+        10,
+        15,
+        6,
+        torch.Generator().manual_seed(3),
+    )
+    for k, weight in enumerate(weights):
+        rows = torch.arange(300).repeat_interleave(weight.long())
+        slow = evaluate(Predictions(logits=logits[rows], labels=labels[rows]), num_bootstrap=0)
+        for name, draws in fast.items():
+            tolerance = 2e-4 if name in ("kernel_ece", "aurc") else 2e-6
+            assert float(draws[k]) == pytest.approx(slow[name].value, abs=tolerance), name
+        assert float(classwise[k]) == pytest.approx(slow["classwise_ece"].value, abs=1e-6)
+        assert set(fast) | {"classwise_ece"} == set(METRICS)
+
+
+def test_same_seed_same_intervals_and_other_seed_others():
+    p = predictions()
+    a, b = (evaluate(p, num_bootstrap=50, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    c = evaluate(p, num_bootstrap=50, generator=torch.Generator().manual_seed(2))
+    assert a.as_dict() == b.as_dict()
+    assert a["ece"].low != c["ece"].low
+    assert a["ece"].value == c["ece"].value
+
+
+def test_stream_of_blocks_equals_the_whole():
+    p = predictions()
+    parts = [p.select(torch.arange(start, min(start + 250, len(p)))) for start in range(0, len(p), 250)]
+    whole, streamed = evaluate(p, num_bootstrap=40), evaluate(parts, num_bootstrap=40)
+    for name, row in whole.as_dict().items():
+        assert streamed.as_dict()[name] == pytest.approx(row, abs=1e-6), name
+    one_shot = evaluate(iter(parts), num_bootstrap=40)
+    assert one_shot["classwise_ece"].low is None
+    assert one_shot["classwise_ece"].value == pytest.approx(whole["classwise_ece"].value)
+
+
+def test_scale_is_applied():
+    p = predictions()
+    scaled = p.replace(scale=torch.full((len(p),), 3.0))
+    direct = Predictions(logits=p.logits / 3.0, labels=p.labels)
+    a, b = evaluate(scaled, num_bootstrap=20), evaluate(direct, num_bootstrap=20)
+    for name, row in a.as_dict().items():
+        assert row == pytest.approx(b.as_dict()[name], abs=1e-5, nan_ok=True), name
+    assert a["ece"].value != pytest.approx(evaluate(p, num_bootstrap=0)["ece"].value, abs=1e-3)
+
+
+def test_infinite_nll_stays_infinite():
+    logits = torch.tensor([[0.0, -math.inf]] * 40)
+    p = Predictions(logits=logits, labels=torch.tensor([1] * 20 + [0] * 20))
+    row = evaluate(p, num_bootstrap=30)["nll"]
+    assert row.value == row.high == math.inf
+
+
+def test_automatic_bandwidth():
+    p = predictions()
+    row = evaluate(p, bandwidth=None, num_bootstrap=30)["smooth_ece"]
+    assert row.value == pytest.approx(metrics.smooth_ece(p.probs, p.labels, bandwidth=None), abs=1e-5)
+    assert row.low <= row.value <= row.high
+
+
+def test_unknown_and_unevaluated_metrics_are_named():
+    result = evaluate(predictions(n=50), metrics=["ece"], num_bootstrap=0)
+    with pytest.raises(ValueError, match="unknown metric 'eec'"):
+        result["eec"]
+    with pytest.raises(ValueError, match="nll was not evaluated; evaluated: ece"):
+        result["nll"]
+    with pytest.raises(ValueError, match="unknown metric 'accurracy'; did you mean 'accuracy'"):
+        evaluate(predictions(n=50), metrics=["accurracy"])
+    with pytest.raises(ValueError, match="num_bootstrap must be 0 or more"):
+        evaluate(predictions(n=50), num_bootstrap=-1)
+    with pytest.raises(ValueError, match="predictions is empty"):
+        evaluate([])
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------------
+
+
+def test_identical_predictions_differ_by_nothing():
+    p = predictions()
+    for name, difference in compare(p, p, num_bootstrap=50).items():
+        assert difference.difference == difference.low == difference.high == 0, name
+        assert not difference.significant
+        assert difference.p_value == 1
+
+
+def test_a_real_difference_is_found_and_pairing_is_what_finds_it():
+    p = predictions(n=900)
+    sharper = p.replace(scale=torch.full((len(p),), 0.95))
+    paired = compare(p, sharper, num_bootstrap=300)["nll"]
+    assert paired.significant
+    assert paired.p_value < 0.05
+    alone = [evaluate(q, num_bootstrap=300)["nll"] for q in (p, sharper)]
+    assert alone[0].high > alone[1].low  # unpaired intervals overlap
+    width = paired.high - paired.low
+    assert width < 0.5 * (alone[0].high - alone[0].low)
+
+
+def test_pairs_must_be_the_same_samples():
+    p = predictions(n=100)
+    with pytest.raises(ValueError, match="a has 100 samples and b has 99"):
+        compare(p, p.select(torch.arange(99)))
+    with pytest.raises(ValueError, match=r"labels\[0\] is"):
+        compare(p, p.replace(labels=(p.labels + 1) % 10))
+    with pytest.raises(ValueError, match=r"indices\[0\] is 0 in a and 99 in b"):
+        compare(p.replace(indices=torch.arange(100)), p.replace(indices=torch.arange(100).flip(0)))
+    with pytest.raises(ValueError, match="a comparison needs resamples"):
+        compare(p, p, num_bootstrap=0)
+
+
+# --- the interval itself ------------------------------------------------------------------------------------------------
+
+
+def test_interval_is_centred_on_the_value():
+    draws = torch.linspace(10, 12, 2001, dtype=torch.float64)
+    assert interval(5.0, draws, 0.95) == pytest.approx((4.05, 5.95))
+    assert all(math.isnan(end) for end in interval(math.nan, draws, 0.95))
+
+
+def test_quantiles_like_torch_but_safe_at_infinity():
+    draws = torch.randn(101, dtype=torch.float64)
+    expected = torch.quantile(draws, torch.tensor([0.1, 0.37, 0.9], dtype=torch.float64))
+    assert torch.allclose(quantiles(draws, (0.1, 0.37, 0.9)), expected)
+    assert float(quantiles(torch.tensor([1.0, math.inf, math.inf]), (0.9,))[0]) == math.inf
+
+
+def test_resampling_weights():
+    weights = torch.cat(list(weight_blocks(50, 400, torch.Generator().manual_seed(0), width=7)))
+    assert weights.shape == (400, 50)
+    assert torch.equal(weights.sum(1), torch.full((400,), 50.0))
+    assert float(weights.var()) == pytest.approx(1 - 1 / 50, abs=0.05)
+
+
+def test_coverage_of_the_intervals_by_simulation():
+    """95 % intervals of means, ECE and AUROC over 120 simulated sets; `benchmarks/coverage.py` does all of it at length."""
+    from benchmarks.coverage import coverage
+
+    found = coverage(n=400, classes=5, temperature=0.6, simulations=120, seed=7, resamples=200)
+    for name in ("accuracy", "nll", "brier", "ece", "smooth_ece", "misclassification_auroc", "aurc"):
+        assert 0.85 <= found[name]["coverage"] <= 1.0, (name, found[name])

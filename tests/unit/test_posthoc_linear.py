@@ -1,0 +1,115 @@
+"""Vector, matrix and Dirichlet calibration."""
+
+import pytest
+import torch
+
+from calattn import Predictions
+from calattn.posthoc import DirichletCalibration, FitWarning, MatrixScaling, TemperatureScaling, VectorScaling
+from calattn.posthoc.linear import _nll
+
+
+def drawn(weight: torch.Tensor, bias: torch.Tensor, n: int, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, len(bias), generator=g)
+    target = (logits * weight if weight.ndim == 1 else logits @ weight.T) + bias
+    return Predictions(logits=logits, labels=torch.multinomial(target.softmax(dim=1), 1, generator=g).squeeze(1))
+
+
+@pytest.mark.parametrize("matrix", [False, True])
+def test_gradient_matches_autograd(matrix):
+    g = torch.Generator().manual_seed(0)
+    z, labels = torch.randn(20, 3, generator=g, dtype=torch.float64), torch.arange(20) % 3
+    shape = (3, 3) if matrix else (3,)
+    weight = torch.randn(shape, generator=g, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(3, generator=g, dtype=torch.float64, requires_grad=True)
+    out = (z @ weight.T if matrix else z * weight) + bias
+    loss = torch.nn.functional.cross_entropy(out, labels)
+    loss.backward()
+    value, by_weight, by_bias = _nll(z, labels, weight.detach(), bias.detach())
+    assert value == pytest.approx(float(loss.detach()))
+    torch.testing.assert_close(by_weight, weight.grad)
+    torch.testing.assert_close(by_bias, bias.grad)
+
+
+def test_penalty_gradient_matches_autograd_and_spares_the_diagonal():
+    it = MatrixScaling(off_diagonal=0.3, intercept=0.7)
+    weight = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    bias = torch.arange(4, dtype=torch.float64, requires_grad=True)
+    off = weight * (1 - torch.eye(4, dtype=torch.float64))
+    (0.3 * off.square().sum() / 12 + 0.7 * bias.square().mean()).backward()
+    _, by_weight, by_bias = it._penalty(weight.detach(), bias.detach(), 50)
+    torch.testing.assert_close(by_weight, weight.grad)
+    torch.testing.assert_close(by_bias, bias.grad)
+    assert it._penalty(3 * torch.eye(4, dtype=torch.float64), 0 * bias.detach(), 50)[0] == 0.0
+
+
+def test_vector_scaling_recovers_weights_and_offsets():
+    weight, bias = torch.tensor([0.5, 1.0, 1.5]), torch.tensor([0.7, 0.0, -0.7])
+    fit = VectorScaling().fit(drawn(weight, bias, 40_000))
+    assert fit.converged_
+    torch.testing.assert_close(fit.weight_.float(), weight, atol=0.04, rtol=0)
+    torch.testing.assert_close((fit.bias_ - fit.bias_.mean()).float(), bias, atol=0.04, rtol=0)
+
+
+def test_matrix_scaling_recovers_the_map():
+    weight, bias = torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.7, 0.0], [0.0, 0.0, 1.2]]), torch.tensor([0.3, 0.0, -0.3])
+    fit, new = MatrixScaling().fit(drawn(weight, bias, 40_000)), drawn(weight, bias, 500, seed=1)
+    assert fit.converged_
+    torch.testing.assert_close(fit(new).probs, (new.logits @ weight.T + bias).softmax(dim=1), atol=0.04, rtol=0)
+
+
+def test_dirichlet_recovers_the_map_of_log_probabilities():
+    weight, bias = torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.7, 0.0], [0.0, 0.0, 1.2]]), torch.tensor([0.3, 0.0, -0.3])
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(40_000, 3, generator=g)
+    target = (logits.log_softmax(dim=1) @ weight.T + bias).softmax(dim=1)
+    p = Predictions(logits=logits, labels=torch.multinomial(target, 1, generator=g).squeeze(1))
+    fit = DirichletCalibration(off_diagonal=0.0, intercept=0.0).fit(p)
+    assert fit.converged_
+    torch.testing.assert_close(fit(p.replace(labels=p.labels.roll(1))).probs, target, atol=0.04, rtol=0)
+
+
+def test_odir_shrinks_off_diagonals_and_offsets_only():
+    p = drawn(torch.tensor([[2.0, 0.5, 0.0], [0.0, 2.0, 0.5], [0.5, 0.0, 2.0]]), torch.tensor([0.5, 0.0, -0.5]), 2000)
+    free, tight = (DirichletCalibration(off_diagonal=x, intercept=x).fit(p) for x in (0.0, 1e6))
+    off = ~torch.eye(3, dtype=torch.bool)
+    assert free.weight_[off].abs().max() > 0.1
+    assert tight.weight_[off].abs().max() < 1e-4
+    assert tight.bias_.abs().max() < 1e-4
+    assert tight.weight_.diagonal().min() > 1.1  # free to sharpen
+
+
+def test_dirichlet_does_not_see_a_shift_of_the_logits():
+    p = drawn(torch.ones(3), torch.tensor([0.5, 0.0, -0.5]), 500)
+    new = drawn(torch.ones(3), torch.zeros(3), 50, seed=1)
+    shifted = p.replace(logits=p.logits + 7 * torch.arange(500).unsqueeze(1) / 500)
+    torch.testing.assert_close(
+        DirichletCalibration().fit(p)(new).probs, DirichletCalibration().fit(shifted)(new).probs, atol=1e-4, rtol=0
+    )
+
+
+def test_default_penalty_follows_the_number_of_samples_and_classes():
+    """Where C² parameters outnumber the samples, the default must still be near plain temperature scaling."""
+    p, new = (drawn(torch.full((30,), 0.5), torch.zeros(30), n, seed) for n, seed in ((400, 0), (2000, 1)))
+
+    def nll(q):
+        return float(torch.nn.functional.cross_entropy(q.calibrated_logits, q.labels))
+
+    single = nll(TemperatureScaling(objective="nll").fit(p)(new))
+    assert nll(DirichletCalibration().fit(p)(new)) < single + 0.1
+    with pytest.warns(FitWarning):
+        blind = DirichletCalibration(off_diagonal=0.01, intercept=0.01, max_iterations=100).fit(p)
+    assert nll(blind(new)) > single + 1.0
+
+
+def test_separable_data_without_a_penalty_is_not_converged():
+    p = Predictions(logits=torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 3), labels=torch.tensor([0, 1] * 3))
+    with pytest.warns(FitWarning, match="separable"):
+        fit = MatrixScaling(max_iterations=3).fit(p)
+    assert not fit.converged_
+
+
+@pytest.mark.parametrize("options", [{"off_diagonal": -1.0}, {"intercept": float("nan")}])
+def test_bad_penalties_raise(options):
+    with pytest.raises(ValueError, match="must be a penalty of at least 0"):
+        DirichletCalibration(**options)

@@ -1,0 +1,312 @@
+"""What every calibrator promises, whichever it is: each registered name runs through each test."""
+
+import dataclasses
+import os
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from calattn import Predictions
+from calattn.posthoc import (
+    CALIBRATORS,
+    Calibrator,
+    FitWarning,
+    FrozenCalAttn,
+    NotFittedError,
+    SameDataWarning,
+    TemperatureScaling,
+    VectorScaling,
+    load,
+)
+
+QUICK = {"sats": {"epochs": 2, "hidden": 8}, "frozen_calattn": {"epochs": 2, "hidden": 8}}
+SCALES = {"temperature", "temperature_nll", "sats", "frozen_calattn"}
+NAMES = sorted(CALIBRATORS)
+
+
+def build(name: str, **options) -> Calibrator:
+    return CALIBRATORS[name](**QUICK.get(name, {}), **options)
+
+
+def made_up(seed: int, n: int = 400, c: int = 4) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, c, generator=g)
+    labels = torch.multinomial((logits / 1.7).softmax(dim=1), 1, generator=g).squeeze(1)
+    return Predictions(
+        logits=logits,
+        labels=labels,
+        features=torch.randn(n, 6, generator=g),
+        indices=torch.arange(n) + 10,
+        scale=0.5 + torch.rand(n, generator=g),
+        class_names=tuple("abcdefgh"[:c]),
+        split="val",
+        spec_hash="f00",
+    )
+
+
+def same(first: Calibrator, second: Calibrator) -> bool:
+    def flat(calibrator):
+        for name in calibrator.learned_names():
+            value = getattr(calibrator, name)
+            yield from sorted(value.items()) if isinstance(value, dict) else [(name, value)]
+
+    pairs = list(zip(flat(first), flat(second), strict=True))
+    return all(a == b and (torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y) for (a, x), (b, y) in pairs)
+
+
+def test_the_names_that_others_build_on():
+    assert set(NAMES) >= {
+        "temperature",
+        "temperature_nll",
+        "vector",
+        "matrix",
+        "dirichlet",
+        "isotonic",
+        "histogram",
+        "sats",
+        "frozen_calattn",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unfitted_raises(name, tmp_path):
+    calibrator = build(name)
+    with pytest.raises(NotFittedError, match=r"not fitted: call fit\(predictions\) first"):
+        calibrator(made_up(0))
+    with pytest.raises(NotFittedError):
+        calibrator.save(tmp_path / "never")
+    with pytest.raises(ValueError, match="has no num_classes_"):
+        _ = calibrator.num_classes_
+    assert not hasattr(calibrator, "num_classes_")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_number_of_classes_raises_and_names_both(name):
+    calibrator = build(name).fit(made_up(0))
+    with pytest.raises(ValueError, match="fitted on 4 classes, but predictions has 3"):
+        calibrator(made_up(1, c=3))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keeps_everything_but_logits_and_scale(name):
+    new = made_up(1)
+    out = build(name).fit(made_up(0))(new)
+    for field in dataclasses.fields(Predictions):
+        before, after = getattr(new, field.name), getattr(out, field.name)
+        if field.name == "logits":
+            assert torch.equal(before, after) == (name in SCALES)
+        elif field.name == "scale":
+            assert (after is None) == (name not in SCALES)
+        else:
+            assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_calibrated_logits(name):
+    """CalAttn + calibrator composes: a scale, and logits divided by that scale beforehand, are the same input."""
+    held_out, new = made_up(0), made_up(1)
+
+    def divided(p):
+        return p.replace(logits=p.calibrated_logits, scale=None)
+
+    a = build(name).fit(held_out)(new).probs
+    b = build(name).fit(divided(held_out))(divided(new)).probs
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_save_and_load_are_bit_equal(name, tmp_path):
+    calibrator, new = build(name).fit(made_up(0)), made_up(1)
+    calibrator.save(tmp_path / "it.safetensors")
+    again = load(tmp_path / "it.safetensors")
+    assert type(again) is type(calibrator)
+    assert again.options() == calibrator.options()
+    assert same(again, calibrator)
+    assert torch.equal(again(new).calibrated_logits, calibrator(new).calibrated_logits)
+    assert os.listdir(tmp_path) == ["it.safetensors"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fitting_twice_is_bit_equal_and_leaves_the_global_generator_alone(name):
+    options = {"generator": torch.Generator().manual_seed(5)} if name in ("sats", "frozen_calattn") else {}
+    state = torch.get_rng_state()
+    first = build(name, **options).fit(made_up(0))
+    if options:
+        options = {"generator": torch.Generator().manual_seed(5)}
+    torch.rand(1)
+    assert same(build(name, **options).fit(made_up(0)), first)
+    torch.set_rng_state(state)
+    build(name).fit(made_up(0))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("name", ["sats", "frozen_calattn"])
+def test_the_generator_matters(name):
+    fits = [build(name, generator=torch.Generator().manual_seed(k)).fit(made_up(0)) for k in (1, 2)]
+    assert not same(*fits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_split_warns(name):
+    """temperature_scaling #29, #37: users fitted and tested on one split, and could not tell."""
+    held_out = made_up(0)
+    calibrator = build(name).fit(held_out)
+    with pytest.warns(SameDataWarning, match="applied to the predictions it was fitted on"):
+        calibrator(held_out)
+    calibrator(made_up(1))  # another split does not: pytest's configuration turns the warning into an error
+
+
+def test_same_split_warns_after_loading_too(tmp_path):
+    held_out = made_up(0)
+    TemperatureScaling().fit(held_out).save(tmp_path / "ts")
+    with pytest.warns(SameDataWarning):
+        load(tmp_path / "ts")(held_out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_logits(name):
+    p = made_up(0)
+    half = Predictions(logits=p.logits.half(), labels=p.labels, features=p.features)
+    new = Predictions(logits=made_up(1).logits.half(), labels=made_up(1).labels, features=made_up(1).features)
+    out = build(name).fit(half)(new)
+    assert out.logits.dtype == torch.float32
+    assert torch.isfinite(out.probs).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_double_precision_logits(name):
+    p, q = made_up(0), made_up(1)
+    fit = build(name).fit(p.replace(logits=p.logits.double()))
+    out = fit(q.replace(logits=q.logits.double()))
+    assert out.logits.dtype == torch.float64
+    torch.testing.assert_close(out.probs.float(), fit(q).probs, atol=1e-5, rtol=1e-4)
+
+
+def test_a_failing_refit_leaves_the_calibrator_as_it_was():
+    calibrator = FrozenCalAttn(epochs=1, hidden=4).fit(made_up(0))
+    before = calibrator(made_up(1)).scale
+    with pytest.raises(ValueError, match="features"):
+        calibrator.fit(made_up(2).replace(features=None))
+    assert torch.equal(calibrator(made_up(1)).scale, before)
+
+
+def test_load_of_another_class_raises(tmp_path):
+    TemperatureScaling().fit(made_up(0)).save(tmp_path / "ts")
+    with pytest.raises(ValueError, match="holds a TemperatureScaling, not a VectorScaling"):
+        VectorScaling.load(tmp_path / "ts")
+    assert TemperatureScaling.load(tmp_path / "ts").num_classes_ == 4
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
+def test_truncated_file_raises(tmp_path, keep):
+    path = tmp_path / "cut"
+    build("isotonic").fit(made_up(0)).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep * len(data))])
+    with pytest.raises(ValueError, match=r"cut is truncated, or no safetensors file"):
+        load(path)
+
+
+def test_foreign_files_raise(tmp_path):
+    save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="not one a calibrator was saved to"):
+        load(tmp_path / "model.safetensors")
+    (tmp_path / "text").write_text("temperature: 1.5")
+    with pytest.raises(ValueError, match="truncated, or no safetensors"):
+        load(tmp_path / "text")
+    with pytest.raises(FileNotFoundError, match="no calibrator file at"):
+        load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"format": 1', '"format": 2', "has format 2; this calattn reads up to 1"),
+        ('"temperature"', '"temprature"', "unknown calibrator 'temprature'; did you mean 'temperature'"),
+        ('"num_bins"', '"num_bims"', "damaged calibrator header"),
+        ('"iterations_"', '"iteration_"', "iteration_, iterations_ missing or unknown"),
+    ],
+)
+def test_damaged_header_raises(tmp_path, old, new, message):
+    path = tmp_path / "ts"
+    TemperatureScaling().fit(made_up(0)).save(path)
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        ((key, text),) = file.metadata().items()
+    assert old in text
+    save_file(load_file(path), path, metadata={key: text.replace(old, new)})
+    with pytest.raises(ValueError, match=message):
+        load(path)
+
+
+def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "ts"
+    TemperatureScaling().fit(made_up(0)).save(path)
+    before = path.read_bytes()
+
+    def dies(_, partial, **__):
+        partial.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("calattn.posthoc.files.save_file", dies)
+    with pytest.raises(OSError, match="disk full"):
+        TemperatureScaling().fit(made_up(1)).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["ts"]
+
+
+def test_unregistered_class_cannot_be_saved(tmp_path):
+    class Mine(TemperatureScaling):
+        pass
+
+    with pytest.raises(ValueError, match="Mine is not registered; add it"):
+        Mine().fit(made_up(0)).save(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet", "sats"])
+def test_minus_infinity_where_it_has_no_meaning_raises_with_the_remedy(name):
+    p = made_up(0)
+    logits = p.logits.clone()
+    logits[7, (p.labels[7] + 1) % 4] = -torch.inf
+    with pytest.raises(ValueError, match=r"logits\[7\] has a −inf entry.*from_probs\(\.\.\., floor=1e-6\)"):
+        build(name).fit(p.replace(logits=logits))
+
+
+@pytest.mark.parametrize("name", ["temperature", "temperature_nll", "frozen_calattn", "isotonic", "histogram"])
+def test_minus_infinity_elsewhere_means_probability_zero(name):
+    p, new = made_up(0), made_up(1)
+
+    def with_zeros(q):
+        logits = q.logits.clone()
+        logits[::3].scatter_(1, ((q.labels[::3] + 1) % 4).unsqueeze(1), -torch.inf)
+        return q.replace(logits=logits)
+
+    calibrator = build(name).fit(with_zeros(p))
+    out = calibrator(with_zeros(new)).probs
+    assert torch.isfinite(out).all()
+    # A logit far below all others is the same thing, and reaches the same fit.
+    far = with_zeros(p)
+    other = build(name).fit(far.replace(logits=far.logits.clamp_min(-500.0)))
+    torch.testing.assert_close(out, other(with_zeros(new)).probs, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["temperature_nll", "frozen_calattn"])
+def test_a_label_of_probability_zero_raises_with_the_remedy(name):
+    p = made_up(0)
+    logits = p.logits.scatter(1, p.labels.unsqueeze(1), -torch.inf)
+    with pytest.raises(ValueError, match=r"probability 0.*from_probs\(\.\.\., floor=1e-6\)"):
+        build(name).fit(p.replace(logits=logits))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_classes_and_a_missing_class(name):
+    g = torch.Generator().manual_seed(3)
+    for c, labels in ((2, torch.arange(60) % 2), (5, torch.arange(60) % 3)):
+        p = Predictions(logits=torch.randn(60, c, generator=g), labels=labels, features=torch.randn(60, 2, generator=g))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)  # a class that never occurs pushes its offset to −∞
+            out = build(name).fit(p)(p.replace(logits=p.logits + 0.1 * torch.randn(60, c, generator=g)))
+        torch.testing.assert_close(out.probs.sum(dim=1), torch.ones(60))

@@ -1,0 +1,615 @@
+"""Readers of other people's files: every format by a foreign writer, every fault by its message."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+
+from calattn import Predictions
+from calattn.readers import PredictionFileError, read_predictions, stream_predictions
+from calattn.store import save_predictions
+
+N, C = 23, 4
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(N, C)).astype(np.float32)
+PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
+LABELS = RNG.integers(C, size=N)
+
+
+def write_npz(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def write_compressed(path: Path, **arrays: np.ndarray) -> Path:
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def write_safetensors(path: Path, **arrays: np.ndarray) -> Path:
+    save_file({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, path)
+    return path
+
+
+def write_torch(path: Path, **arrays: np.ndarray) -> Path:
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
+    return path
+
+
+def write_torch_legacy(path: Path, **arrays: np.ndarray) -> Path:
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
+    return path
+
+
+def columns_of(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One column a class: logits [n, c] becomes logit_0 … ."""
+    flat = {}
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            flat |= {f"{name.removesuffix('s')}_{i}": array[:, i] for i in range(array.shape[1])}
+        else:
+            flat[name] = array
+    return flat
+
+
+def write_csv(path: Path, **arrays: np.ndarray) -> Path:
+    columns = columns_of(arrays)
+    open_text = gzip.open if path.suffix == ".gz" else open
+    with open_text(path, "wt", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t" if ".tsv" in path.name else ",")
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return path
+
+
+def write_parquet(path: Path, **arrays: np.ndarray) -> Path:
+    pq.write_table(pa.table(columns_of(arrays)), path, row_group_size=10)
+    return path
+
+
+def as_list_column(array: np.ndarray, *, fixed: bool) -> pa.Array:
+    if array.ndim == 1:
+        return pa.array(array)
+    kind = pa.list_(pa.float32(), array.shape[1]) if fixed else pa.list_(pa.float32())
+    return pa.array(list(array), type=kind)
+
+
+def write_parquet_lists(path: Path, **arrays: np.ndarray) -> Path:
+    columns = {name: as_list_column(array, fixed=False) for name, array in arrays.items()}
+    pq.write_table(pa.table(columns), path, row_group_size=10)
+    return path
+
+
+def write_parquet_fixed_lists(path: Path, **arrays: np.ndarray) -> Path:
+    columns = {name: as_list_column(array, fixed=True) for name, array in arrays.items()}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+WRITERS = {
+    "stored.npz": write_npz,
+    "deflated.npz": write_compressed,
+    "p.safetensors": write_safetensors,
+    "p.pt": write_torch,
+    "old.pth": write_torch_legacy,
+    "p.csv": write_csv,
+    "p.tsv": write_csv,
+    "p.csv.gz": write_csv,
+    "wide.parquet": write_parquet,
+    "lists.parquet": write_parquet_lists,
+    "fixed.pq": write_parquet_fixed_lists,
+}
+EVERY_FORMAT = pytest.mark.parametrize("name", WRITERS)
+
+
+def fails(message: str, path: Path, **options: object) -> None:
+    """Reading must fail with this message, and the message must name the file."""
+    with pytest.raises(PredictionFileError, match=message) as caught:
+        read_predictions(path, **options)  # type: ignore[arg-type]
+    assert str(path) in str(caught.value)
+
+
+@EVERY_FORMAT
+def test_logits_labels_and_the_rest_come_back(tmp_path, name):
+    scale = np.linspace(0.5, 2.0, N, dtype=np.float32)
+    path = WRITERS[name](tmp_path / name, logits=LOGITS, labels=LABELS, scale=scale, indices=np.arange(N)[::-1].copy())
+    read = read_predictions(path)
+    np.testing.assert_array_equal(read.logits.numpy(), LOGITS)
+    np.testing.assert_array_equal(read.labels.numpy(), LABELS)
+    assert read.scale is not None
+    np.testing.assert_array_equal(read.scale.numpy(), scale)
+    assert read.indices is not None
+    assert read.indices.tolist() == list(range(N))[::-1]
+
+
+@EVERY_FORMAT
+def test_probabilities_become_log_probabilities(tmp_path, name):
+    read = read_predictions(WRITERS[name](tmp_path / name, probs=PROBS, y_true=LABELS))
+    np.testing.assert_allclose(read.logits.numpy(), np.log(PROBS), rtol=1e-6)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("rows", [1, 7, N, 1000])
+def test_blocks_of_any_size_are_the_file(tmp_path, name, rows):
+    path = WRITERS[name](tmp_path / name, logits=LOGITS, labels=LABELS)
+    stream = stream_predictions(path, rows_per_block=rows)
+    assert stream.num_classes == C
+    assert stream.num_rows in ((None,) if ".csv" in name or ".tsv" in name else (N,))
+    for _ in range(2):  # a stream can be walked again
+        blocks = list(stream)
+        assert [len(block) for block in blocks] == [min(rows, N - start) for start in range(0, N, rows)]
+        np.testing.assert_array_equal(torch.cat([block.logits for block in blocks]).numpy(), LOGITS)
+        np.testing.assert_array_equal(torch.cat([block.labels for block in blocks]).numpy(), LABELS)
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("rows", [5, 1000])
+def test_errors_name_the_row_of_the_file_not_of_the_block(tmp_path, name, rows):
+    def first_error(**arrays: np.ndarray) -> str:
+        path = WRITERS[name](tmp_path / name, **arrays)
+        with pytest.raises(PredictionFileError) as caught:
+            list(stream_predictions(path, rows_per_block=rows))
+        return str(caught.value)
+
+    bad_logits, bad_probs, bad_labels = LOGITS.copy(), PROBS.copy(), LABELS.copy()
+    bad_logits[17, 2] = np.nan
+    assert "logits[17, 2] is nan" in first_error(logits=bad_logits, labels=LABELS)
+    bad_logits[17, 2] = np.inf
+    assert "logits[17, 2] is inf" in first_error(logits=bad_logits, labels=LABELS)
+    bad_probs[18] *= 2
+    assert "probs[18] sums to 2, not 1" in first_error(probs=bad_probs, labels=LABELS)
+    bad_probs[18, 0] = -1
+    assert "probs[18] has a negative entry" in first_error(probs=bad_probs, labels=LABELS)
+    bad_labels[19] = C + 3
+    assert "labels[19] is 7 and is outside [0, 3]" in first_error(logits=LOGITS, labels=bad_labels)
+    scale = np.ones(N, np.float32)
+    scale[20] = 0
+    assert "scale[20] is 0.0" in first_error(logits=LOGITS, labels=LABELS, scale=scale)
+
+
+@EVERY_FORMAT
+def test_both_kinds_at_once_are_not_guessed(tmp_path, name):
+    other = np.full_like(PROBS, 1 / C)
+    path = WRITERS[name](tmp_path / name, logits=LOGITS, probs=other, labels=LABELS)
+    fails('both logits and probabilities.*pass kind="logits" or kind="probs"', path)
+    np.testing.assert_array_equal(read_predictions(path, kind="logits").logits.numpy(), LOGITS)
+    np.testing.assert_allclose(read_predictions(path, kind="probs").probs.numpy(), other, rtol=1e-6)
+
+
+@EVERY_FORMAT
+def test_labels_that_are_missing_or_start_at_one(tmp_path, name):
+    fails(
+        r"nothing named like labels; pass labels=.*It has: logit",
+        WRITERS[name](tmp_path / name, logits=LOGITS),
+    )
+    path = WRITERS[name](tmp_path / f"one_{name}", logits=LOGITS, labels=LABELS + 1)
+    fails("labels look 1-based: pass label_offset=1", path)
+    np.testing.assert_array_equal(read_predictions(path, label_offset=1).labels.numpy(), LABELS)
+    fails("labels look 0-based", WRITERS[name](tmp_path / name, logits=LOGITS, labels=LABELS), label_offset=1)
+
+
+@EVERY_FORMAT
+def test_labels_can_come_from_elsewhere(tmp_path, name):
+    path = WRITERS[name](tmp_path / name, logits=LOGITS)
+    np.save(tmp_path / "labels.npy", LABELS)
+    for labels in (LABELS, torch.from_numpy(LABELS), LABELS.tolist(), tmp_path / "labels.npy"):
+        np.testing.assert_array_equal(read_predictions(path, labels=labels).labels.numpy(), LABELS)
+    fails(f"has {N} rows but labels has {N + 1} entries", path, labels=np.append(LABELS, 0))
+    fails(f"labels has {N - 1} entries", path, labels=LABELS[:-1])
+    fails("labels has 0 entries", path, labels=LABELS[:0])
+
+
+@EVERY_FORMAT
+def test_a_truncated_file_says_so(tmp_path, name):
+    path = WRITERS[name](tmp_path / name, logits=np.tile(LOGITS, (50, 1)), labels=np.tile(LABELS, 50))
+    size = path.stat().st_size
+    if name in ("p.csv", "p.tsv"):
+        path.write_bytes(path.read_bytes().rstrip()[:-3])  # cut inside the last line, so that a field is missing
+        if name == "p.csv":
+            fails(r"line 1151: 4 fields where the header has 5", path)
+        return
+    for keep in (size - 1, size // 2, 20):
+        os.truncate(path, keep)
+        fails("copy|save it again|ends early", path)
+    path.write_bytes(b"")
+    fails("is empty", path)
+
+
+@EVERY_FORMAT
+def test_no_rows_at_all(tmp_path, name):
+    fails("no rows", WRITERS[name](tmp_path / name, logits=LOGITS[:0], labels=LABELS[:0]))
+
+
+@pytest.mark.parametrize("writer", [write_npz, write_compressed])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8", "<f2"])
+def test_npz_of_any_byte_order_precision_and_layout(tmp_path, writer, dtype):
+    logits = LOGITS.astype(dtype)
+    for order, label_type in (("C", ">i2"), ("F", "u1")):
+        path = writer(tmp_path / "p.npz", logits=np.asarray(logits, order=order), labels=LABELS.astype(label_type))
+        blocks = list(stream_predictions(path, rows_per_block=5))
+        np.testing.assert_array_equal(torch.cat([b.logits for b in blocks]).numpy(), logits.astype(np.float64))
+        np.testing.assert_array_equal(torch.cat([b.labels for b in blocks]).numpy(), LABELS)
+
+
+def test_half_precision_probabilities_get_half_precision_tolerance(tmp_path):
+    probs = np.full((3, 1000), np.float16(1 / 1000))
+    assert abs(float(probs.astype(np.float64).sum(1)[0]) - 1) > 1e-4
+    read = read_predictions(write_npz(tmp_path / "p.npz", probs=probs, labels=np.zeros(3, int)))
+    assert read.logits.dtype == torch.float32
+    np.testing.assert_allclose(read.logits.numpy(), np.log(np.float32(probs)), rtol=1e-6)
+
+
+def test_probabilities_too_small_for_float32_survive_text(tmp_path):
+    (tmp_path / "p.csv").write_text("prob_0,prob_1,label\n1e-60,1,0\n")
+    assert float(read_predictions(tmp_path / "p.csv").logits[0, 0]) == pytest.approx(np.log(1e-60))
+
+
+def test_exact_zeros_stay_zeros_unless_floored(tmp_path):
+    path = write_npz(tmp_path / "p.npz", probs=np.array([[0.0, 1.0]]), labels=np.array([0]))
+    assert float(read_predictions(path).logits[0, 0]) == -np.inf
+    assert float(read_predictions(path, floor=1e-6).logits[0, 0]) == pytest.approx(np.log(1e-6))
+
+
+def test_rounded_text_probabilities(tmp_path):
+    (tmp_path / "p.csv").write_text("prob_a,prob_b,prob_c,label\n0.33,0.33,0.33,a\n")
+    fails("sums to 0.99, not 1;.*larger sum_tolerance", tmp_path / "p.csv")
+    read = read_predictions(tmp_path / "p.csv", sum_tolerance=0.02)
+    np.testing.assert_allclose(read.probs.numpy(), 1 / 3)
+
+
+def test_npz_objects_are_never_unpickled(tmp_path):
+    ragged = np.array([[1.0, 2.0], [3.0]], dtype=object)
+    fails(r"'logits' is object \[2\]", write_npz(tmp_path / "p.npz", logits=ragged, labels=LABELS[:2]))
+    names = np.array(["a", "b", "c", "d"], dtype=object)
+    path = write_npz(tmp_path / "n.npz", logits=LOGITS, labels=LABELS, class_names=names)
+    fails("'class_names' holds Python objects.*never unpickled", path)
+    assert read_predictions(path, ignore=["class_names"]).class_names is None
+    path = write_npz(tmp_path / "l.npz", logits=LOGITS, labels=LABELS.astype(object))
+    fails("'labels' holds Python objects.*never unpickled", path)
+
+
+def test_npz_checksums_are_checked_to_the_last_byte(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS)
+    with zipfile.ZipFile(path) as archive:
+        where = archive.getinfo("logits.npy").header_offset + 300
+    raw = bytearray(path.read_bytes())
+    raw[where] ^= 1
+    path.write_bytes(raw)
+    fails("Bad CRC-32", path)
+
+
+def test_an_npz_that_is_no_zip(tmp_path):
+    (tmp_path / "p.npz").write_text("<html>404</html>")
+    fails("is not a whole .npz file", tmp_path / "p.npz")
+
+
+def test_npy_needs_a_kind_and_labels(tmp_path):
+    np.save(tmp_path / "p.npy", LOGITS)
+    path = tmp_path / "p.npy"
+    fails('may be logits or probabilities; pass kind="logits" or kind="probs"', path, labels=LABELS)
+    fails("nothing named like labels", path, kind="logits")
+    np.testing.assert_array_equal(read_predictions(path, kind="logits", labels=LABELS).logits.numpy(), LOGITS)
+
+
+@pytest.mark.parametrize("key", ["predictions", "outputs", "scores", "arr_0", "y_pred"])
+def test_names_that_say_nothing_need_a_kind(tmp_path, key):
+    path = write_npz(tmp_path / "p.npz", **{key: LOGITS}, labels=LABELS)
+    fails('pass kind="logits" or kind="probs"', path)
+    assert len(read_predictions(path, kind="logits")) == N
+
+
+def test_unknown_names_need_columns_and_a_kind(tmp_path):
+    path = write_npz(tmp_path / "p.npz", zed=LOGITS, truth=LABELS)
+    fails(r"nothing is named like.*It has: zed \(float32 \[23, 4\]\), truth", path)
+    fails("'zed' does not say what it is; pass kind=", path, columns="zed")
+    fails("columns names 'zee'; did you mean 'zed'", path, columns="zee", kind="logits")
+    fails("labels names 'true'", path, columns="zed", kind="logits", labels="true")
+    assert len(read_predictions(path, columns="zed", kind="logits", labels="truth")) == N
+
+
+def test_two_fields_for_one_role_need_a_choice(tmp_path):
+    path = write_npz(tmp_path / "p.npz", test_logits=LOGITS, val_logits=LOGITS, y=LABELS, target=LABELS[::-1])
+    fails("several fields could be the logits: 'test_logits' or 'val_logits'; pass columns", path)
+    fails("'y' and 'target' could both be the labels", path, columns="test_logits")
+    assert read_predictions(path, columns="test_logits", labels="y").labels.tolist() == LABELS.tolist()
+
+
+def test_a_temperature_beside_probabilities_is_not_applied_twice(tmp_path):
+    path = write_npz(tmp_path / "p.npz", probs=PROBS, temperature=np.float64(2.0), labels=LABELS)
+    fails(r'may be in them already; pass ignore=\["temperature"\]', path)
+    assert read_predictions(path, ignore=["temperature"]).scale is None
+
+
+def test_one_temperature_for_the_whole_file(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS, temperature=np.float64(2.0), labels=LABELS)
+    read = torch.cat([block.calibrated_logits for block in stream_predictions(path, rows_per_block=9)])
+    np.testing.assert_allclose(read.numpy(), LOGITS / 2)
+
+
+@pytest.mark.parametrize("writer", [write_npz, write_safetensors])
+def test_features_are_read_unless_declined(tmp_path, writer):
+    features = RNG.normal(size=(N, 5)).astype(np.float32)
+    path = writer(
+        tmp_path / f"p.{'npz' if writer is write_npz else 'safetensors'}",
+        logits=LOGITS,
+        y=LABELS,
+        embeddings=features,
+    )
+    read = read_predictions(path)
+    assert read.features is not None
+    np.testing.assert_array_equal(read.features.numpy(), features)
+    assert read_predictions(path, features=False).features is None
+    fails("there are no features", writer(path, logits=LOGITS, y=LABELS), features=True)
+
+
+def test_shapes_that_do_not_fit(tmp_path):
+    path = tmp_path / "p.npz"
+    fails("'labels' has 22 rows but 'logits' has 23", write_npz(path, logits=LOGITS, labels=LABELS[:-1]))
+    fails("save the argmax of one-hot labels", write_npz(path, logits=LOGITS, labels=np.eye(C)[LABELS]))
+    fails(r"must be numbers of shape \[n, c\]", write_npz(path, logits=LOGITS[None], labels=LABELS))
+    fails(
+        "3 class names for 4 classes",
+        write_npz(path, logits=LOGITS, labels=LABELS),
+        class_names=["a", "b", "c"],
+    )
+
+
+def test_one_value_a_row_is_binary_only_if_told(tmp_path):
+    p, y = np.array([0.25, 1.0, 0.0]), np.array([0, 1, 0])
+    for path in (write_npz(tmp_path / "p.npz", probs=p, y=y), write_csv(tmp_path / "p.csv", prob=p, y=y)):
+        fails('one value a row.*kind="probs"', path)
+        np.testing.assert_allclose(read_predictions(path, kind="probs").probs[:, 1].numpy(), p)
+    path = write_csv(tmp_path / "s.csv", score=p, y=y)
+    fails('pass kind="logits" or kind="probs"', path)
+    np.testing.assert_allclose(read_predictions(path, kind="probs").probs[:, 1].numpy(), p)
+    z = np.array([3.0, -2.0, 0.0])
+    path = write_npz(tmp_path / "z.npz", logits=z[:, None], y=y)
+    np.testing.assert_allclose(read_predictions(path, kind="logits").probs[:, 1].numpy(), 1 / (1 + np.exp(-z)))
+    fails(r"probs\[0\] is 3.0, not in \[0, 1\]", path, columns="logits", kind="probs")
+
+
+def test_scikit_learn_through_the_csv_module(tmp_path):
+    x, y = load_iris(return_X_y=True)
+    names = load_iris().target_names
+    model = LogisticRegression(max_iter=1000).fit(x, names[y])
+    with (tmp_path / "iris.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *(f"proba_{name}" for name in model.classes_), "label"])
+        for i, (row, label) in enumerate(zip(model.predict_proba(x), names[y], strict=True)):
+            writer.writerow([f"flower-{i}", *row, label])
+    read = read_predictions(tmp_path / "iris.csv")
+    assert read.class_names == tuple(model.classes_)
+    assert read.indices is None  # "flower-0" is a name, not an index
+    accuracy = (read.logits.argmax(1) == read.labels).double().mean()
+    assert float(accuracy) == pytest.approx(model.score(x, names[y]))
+
+
+def test_class_columns_are_sorted_by_number_not_by_name_or_place(tmp_path):
+    order = ["10", "2", "0", "1", "3", "4", "5", "6", "7", "8", "9"]
+    (tmp_path / "p.csv").write_text(
+        ",".join(f"logit_{i}" for i in order) + ",y\n" + ",".join(order) + ",10\n", encoding="utf-8"
+    )
+    assert read_predictions(tmp_path / "p.csv").logits[0].tolist() == list(range(11))
+    assert read_predictions(tmp_path / "p.csv", columns="logit_*").logits[0].tolist() == list(range(11))
+    chosen = read_predictions(tmp_path / "p.csv", columns=["logit_2", "logit_0"], labels=[1])
+    assert chosen.logits[0].tolist() == [2, 0]
+
+
+CSV_FAULTS = {
+    "no header": ("0.1,0.9,1\n0.2,0.8,0\n", {}, r"has no header: its first line is 0\.1.*header="),
+    "semicolons": ("prob_0;prob_1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", {}, "several columns named 'prob_0'"),
+    "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", {}, "not numbered 0…1: 1 is missing"),
+    "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", {}, "numbered 1…2; pass label_offset=1"),
+    "stranger": ("prob_0,prob_1,prob_max,label\n0.5,0.5,0.5,1\n", {}, "'prob_max' stands among numbered"),
+    "plain numbers": ("0,1,label\n0.5,0.5,1\n", {}, 'pass kind="logits" or kind="probs"'),
+    "too many fields": (
+        "prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,1,9\n",
+        {},
+        "line 3: 4 fields where the header has 3",
+    ),
+    "not a number": ("prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n", {}, "line 3, field 1.*'oops'"),
+    "empty cell": ("prob_0,prob_1,label\n0.5,,1\n", {}, r"probs\[0, 1\] is nan"),
+    "empty label": ("prob_0,prob_1,label\n0.5,0.5,\n", {}, r"labels\[0\] is missing"),
+    "unknown name": (
+        "prob_cat,prob_dog,label\n0.5,0.5,cow\n",
+        {},
+        r"labels\[0\] is cow and is not among the class names \(cat, dog\)",
+    ),
+    "names unknown": (
+        "prob_0,prob_1,label\n0.5,0.5,cow\n",
+        {},
+        "labels are text such as 'cow'; pass class_names",
+    ),
+    "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", {}, r"labels\[0\] is 0.5 and is no whole number"),
+    "negative label": ("prob_0,prob_1,label\n0.5,0.5,-1\n", {}, r"labels\[0\] is -1 and is outside \[0, 1\]"),
+    "logits as probs": (
+        "a,b,label\n2,-1,0\n",
+        {"columns": ["a", "b"], "kind": "probs"},
+        "negative entry; pass kind",
+    ),
+    "header only": ("prob_0,prob_1,label\n", {}, "column names but no rows"),
+}
+
+
+@pytest.mark.parametrize("fault", CSV_FAULTS)
+def test_csv_faults(tmp_path, fault):
+    text, options, message = CSV_FAULTS[fault]
+    (tmp_path / "p.csv").write_text(text, encoding="utf-8")
+    fails(message, tmp_path / "p.csv", **options)
+
+
+def test_csv_remedies_work(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("0.1,0.9,1\n0.2,0.8,0\n")
+    assert read_predictions(path, header=["prob_0", "prob_1", "label"]).labels.tolist() == [1, 0]
+    path.write_text("prob_1;prob_2;label\n0.1;0.9;2\n")
+    assert read_predictions(path, delimiter=";", label_offset=1).labels.tolist() == [1]
+    path.write_text("0,1,label\n0.1,0.9,1.0\n")
+    assert read_predictions(path, kind="probs").labels.tolist() == [1]
+    path.write_text("\ufeffout_cat,out_dog,label\r\n0.1,0.9,dog\r\n", encoding="utf-8")
+    read = read_predictions(path, columns="out_*", kind="probs")
+    assert (read.class_names, read.labels.tolist()) == (("cat", "dog"), [1])
+
+
+def test_csv_line_numbers_are_right_far_into_the_file(tmp_path):
+    lines = ["prob_0,prob_1,label"] + ["0.25,0.75,1"] * 200_000
+    lines[150_000] += ",extra"
+    (tmp_path / "p.csv").write_text("\n".join(lines))
+    fails("line 150001: 4 fields", tmp_path / "p.csv")
+
+
+def test_blocks_are_even_however_the_text_was_cut(tmp_path):
+    (tmp_path / "p.csv").write_text("prob_0,prob_1,label\n" + "0.25,0.75,1\n" * 250_000)
+    sizes = [len(block) for block in stream_predictions(tmp_path / "p.csv", rows_per_block=60_000)]
+    assert sizes == [60_000] * 4 + [10_000]
+
+
+def test_ragged_lists_name_the_row(tmp_path):
+    rows = [[0.0, 1.0]] * 30
+    rows[21] = [0.0, 1.0, 2.0]
+    pq.write_table(pa.table({"logits": rows, "label": [0] * 30}), tmp_path / "p.parquet", row_group_size=8)
+    fails("'logits' has 3 values in row 21, the first row has 2", tmp_path / "p.parquet")
+    rows[21] = None
+    pq.write_table(pa.table({"logits": rows, "label": [0] * 30}), tmp_path / "p.parquet")
+    fails("'logits' is missing in row 21", tmp_path / "p.parquet")
+
+
+def test_parquet_text_labels_dictionaries_and_nulls(tmp_path):
+    labels = pa.array(["dog", "cat", "dog"]).dictionary_encode()
+    table = {"prob_cat": [0.5, 1.0, 0.25], "prob_dog": [0.5, 0.0, 0.75]}
+    pq.write_table(pa.table(table | {"label": labels}), tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [1, 0, 1]
+    pq.write_table(pa.table(table | {"label": pa.array([1, None, 0])}), tmp_path / "p.parquet")
+    fails(r"labels\[1\] is nan and is missing", tmp_path / "p.parquet")
+    pq.write_table(pa.table({"prob_0": [1, 0], "prob_1": [0, 1], "label": [True, False]}), tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [1, 0]
+
+
+def test_torch_files_hold_tensors_or_are_refused(tmp_path):
+    path = tmp_path / "p.pt"
+    torch.save((torch.from_numpy(LOGITS), torch.from_numpy(LABELS)), path)
+    read = read_predictions(path, columns="0", labels="1", kind="logits")
+    np.testing.assert_array_equal(read.labels.numpy(), LABELS)
+    torch.save(
+        {"logits": torch.from_numpy(LOGITS).bfloat16(), "y": LABELS.tolist(), "class_names": list("abcd")},
+        path,
+    )
+    assert read_predictions(path).class_names == ("a", "b", "c", "d")
+    torch.save({"logits": LOGITS, "labels": Path("evil")}, path)
+    fails("pickled objects are never loaded; save plain tensors", path)
+
+
+def test_bfloat16_safetensors_are_widened(tmp_path):
+    logits = torch.from_numpy(LOGITS).bfloat16()
+    save_file({"logits": logits, "labels": torch.from_numpy(LABELS).to(torch.uint8)}, tmp_path / "p.safetensors")
+    assert torch.equal(read_predictions(tmp_path / "p.safetensors").logits, logits.float())
+
+
+def test_our_own_folder_reads_and_streams(tmp_path):
+    original = Predictions(
+        logits=torch.from_numpy(LOGITS),
+        labels=torch.from_numpy(LABELS),
+        features=torch.ones(N, 2),
+        class_names=("a", "b", "c", "d"),
+        split="test",
+        spec_hash="h",
+    )
+    folder = save_predictions(original, tmp_path / "test")
+    read = read_predictions(folder)
+    assert (read.class_names, read.split, read.spec_hash) == (original.class_names, "test", "h")
+    assert torch.equal(torch.cat([b.logits for b in stream_predictions(folder, rows_per_block=4)]), original.logits)
+    next(folder.glob("features-*")).unlink()
+    fails("missing; copy the folder again", folder)
+
+
+def test_paths_that_are_no_prediction_files(tmp_path):
+    write_npz(tmp_path / "test.npz", logits=LOGITS, labels=LABELS)
+    fails(r"does not exist; near it: test\.npz", tmp_path / "tset.npz")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        read_predictions(tmp_path / "nowhere" / "test.npz")
+    fails("it is not a predictions folder", tmp_path)
+    for name, message in (("p.pkl", "unpickling runs"), ("p.h5", r"known: \.npz"), ("README", "suffix")):
+        (tmp_path / name).write_bytes(b"x")
+        fails(message, tmp_path / name)
+    (tmp_path / "p.parquet").write_bytes(b"PAR1 not really PAR1")
+    fails("is not a whole Parquet file", tmp_path / "p.parquet")
+    (tmp_path / "p.safetensors").write_bytes(b"\xff" * 64)
+    fails("is not a whole safetensors file", tmp_path / "p.safetensors")
+
+
+def test_arguments_are_checked(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS)
+    with pytest.raises(ValueError, match="rows_per_block must be a positive integer"):
+        stream_predictions(path, rows_per_block=0)
+    with pytest.raises(ValueError, match="delimiter and header are for text files"):
+        read_predictions(path, delimiter=";")
+
+
+WALK = """
+import re, sys
+from pathlib import Path
+from calattn.readers import stream_predictions
+def peak():  # not ru_maxrss: a child inherits its parent's
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+for path in sys.argv[1:3]:  # a small file first, so that imports and pools are not counted
+    before = peak()
+    rows = sum(len(block) for block in stream_predictions(path))
+print(rows, peak() - before)
+"""
+
+
+def write_one_row_group(path: Path, **arrays: np.ndarray) -> Path:
+    pq.write_table(pa.table(columns_of(arrays)), path, row_group_size=len(arrays["labels"]), use_dictionary=False)
+    return path
+
+
+STREAMED = {
+    "p.npz": write_npz,
+    "deflated.npz": write_compressed,
+    "p.safetensors": write_safetensors,
+    "wide.parquet": write_one_row_group,
+    "p.csv": lambda path, **arrays: pa.csv.write_csv(pa.table(columns_of(arrays)), path) or path,
+}
+
+
+def streamed_growth(tmp_path: Path, name: str, rows: int, classes: int) -> int:
+    """Peak memory in MiB that walking a file of this size adds to walking a small one."""
+    logits, labels = RNG.random((rows, classes), dtype=np.float32), RNG.integers(classes, size=rows)
+    small = STREAMED[name](tmp_path / f"small_{name}", logits=logits[:60_000], labels=labels[:60_000])
+    big = STREAMED[name](tmp_path / name, logits=logits, labels=labels)
+    done = subprocess.run(
+        [sys.executable, "-c", WALK, str(small), str(big)], capture_output=True, text=True, check=True
+    )
+    walked, growth = (int(word) for word in done.stdout.split())
+    assert walked == rows
+    return growth
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize("name", ["p.npz", "wide.parquet"])
+def test_streaming_memory_does_not_grow_with_the_file(tmp_path, name):
+    # The values alone are 153 MiB. Arrow's page buffers and pools fill up to some 90 MiB, whatever the file.
+    assert streamed_growth(tmp_path, name, 2_000_000, 20) < 110
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize("name", STREAMED)
+def test_streaming_memory_of_a_larger_file(tmp_path, name):
+    assert streamed_growth(tmp_path, name, 4_000_000, 20) < 110  # the values alone are 305 MiB
