@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
 import threading
@@ -29,9 +30,14 @@ def _resident() -> int:
 
 
 def peak_extra(call: Callable[[], object]) -> float:
-    """MB by which resident memory rises above where it stood, sampled every millisecond while the call runs."""
-    call()  # buffers that stay (thread pools, lookup tables) are not this call's
+    """MB by which resident memory rises above where it stood, sampled every millisecond while the call runs.
+
+    The call runs once before, so that thread pools and lookup tables are not counted; then the allocator hands its free
+    pages back, so that what the measured call takes must be mapped anew and shows.
+    """
+    call()
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
     before, peak, done = _resident(), 0, threading.Event()
 
     def watch() -> None:

@@ -3,7 +3,7 @@
 from calattn import _torchvision  # noqa: F401  isort: skip  (must run before anything imports torchvision)
 
 from calattn import heads, losses, metrics, posthoc
-from calattn.attach import Adapter, CalibratedModel, attach
+from calattn.attach import Adapter, CalibratedModel, Overhead, attach, overhead
 from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
 from calattn.readers import read_predictions, stream_predictions
 from calattn.store import load_predictions, save_predictions
@@ -18,6 +18,7 @@ __all__ = [
     "Evaluation",
     "MetricRow",
     "ModelOutput",
+    "Overhead",
     "Predictions",
     "attach",
     "compare",
@@ -26,6 +27,7 @@ __all__ = [
     "load_predictions",
     "losses",
     "metrics",
+    "overhead",
     "posthoc",
     "read_predictions",
     "save_predictions",

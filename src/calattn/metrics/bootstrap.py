@@ -171,7 +171,8 @@ def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int
     """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
     parts = class_parts(block, num_bins)
     labels = torch.arange(len(block.labels))
-    cells = torch.cat([parts.cls * num_bins + parts.bin, block.labels * num_bins + parts.label_bin])
+    listed = parts.cls * num_bins + bin_index(parts.prob, num_bins)
+    cells = torch.cat([listed, block.labels * num_bins + bin_index(parts.label_prob, num_bins)])
     return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])
 
 

@@ -54,20 +54,19 @@ class ClassBins:
 
 
 class ClassCollector:
-    """Gathers the listed entries of many blocks and bins them together: a bincount over C·m cells a block costs more."""
+    """Gathers the listed entries of many blocks and bins them together, which costs less than a table of C·m cells a block."""
 
     def __init__(self, sums: ClassBins) -> None:
         self.sums = sums
         self.num_bins = sums.count.shape[1]
         self.low: Tensor | float = 0.0
         self.rows = 0
-        self.pending: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.pending: list[tuple[Tensor, ...]] = []
 
     def __call__(self, block: Block) -> None:
         """Adds a block of rows. Zeroes the block's entries above 1/m on the way: nothing may read it afterwards."""
         parts = class_parts(block, self.num_bins)
-        cells = parts.cls * self.num_bins + parts.bin
-        self.pending.append((cells, parts.prob, block.labels * self.num_bins + parts.label_bin))
+        self.pending.append((parts.cls, parts.prob, block.labels, parts.label_prob))
         self.low = self.low + low_mass(block)
         self.rows += len(block.labels)
         if len(self.pending) >= 1024:  # at most 15 entries a row are listed: tens of megabytes
@@ -77,7 +76,9 @@ class ClassCollector:
         if not self.pending:
             return
         sums = self.sums
-        cells, probs, hits = (torch.cat(parts) for parts in zip(*self.pending, strict=True))
+        classes, probs, labels, label_probs = (torch.cat(parts) for parts in zip(*self.pending, strict=True))
+        cells = classes * self.num_bins + bin_index(probs, self.num_bins)
+        hits = labels * self.num_bins + bin_index(label_probs, self.num_bins)
 
         def table(index: Tensor, weights: Tensor | None) -> Tensor:
             flat = torch.bincount(index, weights=weights, minlength=sums.count.numel())
@@ -98,26 +99,17 @@ class ClassParts:
 
     row: Int[Tensor, " e"]
     cls: Int[Tensor, " e"]
-    bin: Int[Tensor, " e"]
     prob: Float[Tensor, " e"]
-    label_bin: Int[Tensor, " b"]  # the bin of each row's own label
+    label_prob: Float[Tensor, " b"]  # of each row's own label
 
 
 def class_parts(block: Block, num_bins: int) -> ClassParts:
     """Lists the entries above 1/m and the top entries, and zeroes them in `block.rest`."""
-    label_value = block.rest.gather(1, block.labels.unsqueeze(1)).squeeze(1)
-    label_value = torch.where(block.top == block.labels, block.top_value, label_value)
     rows, columns, values = _above(block, 1 / num_bins)
     rows = torch.cat([torch.arange(len(block.top), device=rows.device), rows])
     columns = torch.cat([block.top, columns])
     probs = torch.cat([block.top_value, values]) / block.total[rows]
-    return ClassParts(
-        row=rows,
-        cls=columns,
-        bin=bin_index(probs, num_bins),
-        prob=probs,
-        label_bin=bin_index(label_value / block.total, num_bins),
-    )
+    return ClassParts(row=rows, cls=columns, prob=probs, label_prob=block.at_label / block.total)
 
 
 def low_mass(block: Block) -> Float[Tensor, " c"]:

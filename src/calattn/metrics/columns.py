@@ -7,6 +7,7 @@ that `odds = (1 − p) / p` keeps full relative precision where the confidence p
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -18,6 +19,9 @@ from calattn import checks
 from calattn.types import row_blocks
 
 Kind = Literal["logits", "probs"]
+
+# 4 MB of float32 a block. Measured over 50,000 × 1,000: 138 ms, against 197 ms with 1 MB, where the calls themselves show.
+_BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,13 +51,16 @@ class Block:
     rest: Float[Tensor, "b c"]
     top: Int[Tensor, " b"]
     top_value: Float[Tensor, " b"]
-    others: Float[Tensor, " b"]  # the row sums of `rest`
-    total: Float[Tensor, " b"]
+    others: Float[Tensor, " b"]  # row sums of `rest`
+    norm: Float[Tensor, " b"]  # Euclidean norms of the rows of `rest`
+    total: Float[Tensor, " b"]  # what `rest` and `top_value` are to be divided by
+    at_label: Float[Tensor, " b"]  # the label's unnormalised probability
+    shift: Float[Tensor, " b"] | None  # the label's logit less the largest, divided by the scale
     labels: Int[Tensor, " b"]
 
-    @property
-    def confidence(self) -> Float[Tensor, " b"]:
-        return self.top_value / self.total
+    def without_rest(self) -> Block:
+        """The small parts alone: `rest` is a buffer that the next block overwrites."""
+        return dataclasses.replace(self, rest=self.rest[:0])
 
 
 def columns_of(
@@ -67,68 +74,77 @@ def columns_of(
     """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way."""
     values = checks.matrix(values, kind)
     labels = checks.labels_for(labels, "labels", values.shape, values.device)
-    parts = []
-    for block, part in _reduced(values, labels, kind, scale):
-        parts.append(part)
+    blocks = []
+    for block in blocks_of(values, labels, kind, scale):
+        blocks.append(block.without_rest())
         if visit is not None:
             visit(block)
-    return Columns.cat(parts)
+    return _columns(blocks, kind)
 
 
 def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None) -> Iterator[Block]:
-    """The blocks alone, for a second pass over checked predictions."""
-    for block, _ in _reduced(values, labels, kind, scale):
-        yield block
-
-
-def _reduced(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None) -> Iterator[tuple[Block, Columns]]:
+    """Cached blocks of checked predictions. One buffer serves all of them: a block is good until the next one."""
     n, width = values.shape
     buffer = None
-    for rows in row_blocks(n, width):
-        block = checks.widened(values[rows])
-        if buffer is None or buffer.shape != block.shape:
-            buffer = torch.empty_like(block, memory_format=torch.contiguous_format)
-        top = row_argmax(block)
-        largest = block.gather(1, top.unsqueeze(1))
-        checks.finite_rows(largest.squeeze(1), kind, block, rows.start)
+    for rows in row_blocks(n, width, _BLOCK):
+        given = checks.widened(values[rows])
+        if buffer is None or buffer.shape != given.shape:
+            buffer = torch.empty_like(given, memory_format=torch.contiguous_format)
+        top = row_argmax(given)
+        largest = given.gather(1, top.unsqueeze(1))
+        checks.finite_rows(largest.squeeze(1), kind, given, rows.start)
         own = labels[rows].unsqueeze(1)
-        at_label = block.gather(1, own)
+        shift = None
         if kind == "logits":
-            shift = at_label - largest
-            torch.sub(block, largest, out=buffer)
+            shift = given.gather(1, own) - largest
+            torch.sub(given, largest, out=buffer)
             if scale is not None:
                 buffer /= scale[rows].unsqueeze(1)
                 shift = shift / scale[rows].unsqueeze(1)
-            buffer.exp_()
-            at_label = buffer.gather(1, own)
+            # Below its smallest normal number float32 arithmetic is up to 100 times slower: such terms are taken as 0,
+            # which is what they are beside the 1 of the largest entry.
+            torch.nn.functional.threshold_(buffer, math.log(torch.finfo(buffer.dtype).tiny), -torch.inf).exp_()
             top_value = torch.ones_like(largest).squeeze(1)
         else:
-            _check_probs(block, rows.start)
-            buffer.copy_(block)
-            shift = None
+            _check_probs(given, rows.start)
+            buffer.copy_(given)
             top_value = largest.squeeze(1)
+        at_label = buffer.gather(1, own).squeeze(1)
         buffer.scatter_(1, top.unsqueeze(1), 0.0)
         others = buffer.sum(dim=1)
-        total = top_value + others if kind == "logits" else torch.ones_like(others)
         if kind == "probs":
             _check_sum(top_value + others, checks.sum_tolerance(values.dtype), rows.start)
-        norm = torch.linalg.vector_norm(buffer, dim=1)
-        view = Block(rows, buffer, top, top_value, others, total, labels[rows])
-        yield view, _columns(view, norm, at_label.squeeze(1), shift)
+        yield Block(
+            rows=rows,
+            rest=buffer,
+            top=top,
+            top_value=top_value,
+            others=others,
+            norm=torch.linalg.vector_norm(buffer, dim=1),
+            total=top_value + others if kind == "logits" else torch.ones_like(others),
+            at_label=at_label,
+            shift=None if shift is None else shift.squeeze(1),
+            labels=labels[rows],
+        )
 
 
-def _columns(block: Block, norm: Tensor, at_label: Tensor, shift: Tensor | None) -> Columns:
+def _columns(blocks: list[Block], kind: Kind) -> Columns:
     """The per-sample facts in float64; each formula avoids the cancellation that `Σp² − 2p_y + 1` has near p_y = 1."""
-    correct = block.top == block.labels
-    total, others, top_value = block.total.double(), block.others.double(), block.top_value.double()
-    top_prob, squares = top_value / total, (norm.double() / total).square()
-    label_prob = at_label.double() / total
-    if shift is None:
+
+    def column(name: str) -> Tensor:
+        return torch.cat([getattr(block, name) for block in blocks])
+
+    correct = column("top") == column("labels")
+    confidence = column("top_value") / column("total")
+    total, others, top_value = column("total").double(), column("others").double(), column("top_value").double()
+    top_prob, squares = top_value / total, (column("norm").double() / total).square()
+    label_prob = column("at_label").double() / total
+    if kind == "probs":
         missed, nll = 1 - top_prob, -label_prob.log()
     else:
-        missed, nll = others / total, others.log1p() - shift.double().squeeze(1)
+        missed, nll = others / total, others.log1p() - column("shift").double()
     brier = torch.where(correct, missed.square() + squares, top_prob.square() + squares + 1 - 2 * label_prob)
-    return Columns(confidence=block.confidence, odds=others / top_value, correct=correct, nll=nll, brier=brier)
+    return Columns(confidence=confidence, odds=others / top_value, correct=correct, nll=nll, brier=brier)
 
 
 def row_argmax(block: Float[Tensor, "b c"]) -> Int[Tensor, " b"]:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from calattn.metrics.binning import bin_index
+from calattn.metrics.columns import row_argmax
 from calattn.types import Predictions
 
 # exp(-87) is the last power of e above float32's smallest normal number. Below it arithmetic is up to 100
@@ -66,9 +67,7 @@ def doubling_chains(temperatures: Sequence[float]) -> list[list[int]]:
 
 def _shifted(logits: Tensor, labels: Tensor, out: Tensor) -> tuple[Tensor, Bool[Tensor, " n"]]:
     """d = ℓ − max ℓ, and whether the first maximum is the label."""
-    # numpy's argmax is vectorised and also takes the first maximum: 5 ms over 50,000 × 1,000, torch's 40.
-    on_cpu = logits.device.type == "cpu"
-    top = torch.from_numpy(logits.numpy().argmax(axis=1)) if on_cpu else logits.argmax(dim=1)
+    top = row_argmax(logits)
     peak = logits.gather(1, top.unsqueeze(1))
     return torch.sub(logits, peak, out=out), top == labels
 
