@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -25,5 +26,6 @@ def test_page_runs(page, tmp_path, monkeypatch):
 
 def test_links_between_pages_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        prose = CODE.sub("", page.read_text())
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -103,7 +103,7 @@ def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None =
                 shift = shift / scale[rows].unsqueeze(1)
             # Below its smallest normal number float32 arithmetic is up to 100 times slower: such terms are taken as 0,
             # which is what they are beside the 1 of the largest entry.
-            torch.nn.functional.threshold_(buffer, math.log(torch.finfo(buffer.dtype).tiny), -torch.inf).exp_()
+            torch.threshold_(buffer, math.log(torch.finfo(buffer.dtype).tiny), -torch.inf).exp_()
             top_value = torch.ones_like(largest).squeeze(1)
         else:
             _check_probs(given, rows.start)
