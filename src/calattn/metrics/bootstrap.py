@@ -153,24 +153,25 @@ def class_replicates(
     width = max(1, min(count, (1 << 23) // (num_classes * num_bins), _BLOCK * 2 // n + 1))
     values = []
     for weights in weight_blocks(n, count, generator, width):
-        low = torch.zeros(len(weights), num_classes)
-        high = torch.zeros(num_classes * num_bins, len(weights))
+        low, high = torch.zeros(len(weights), num_classes), torch.zeros(num_classes * num_bins, len(weights))
         for offset, block in blocks():
-            here = weights[:, offset : offset + len(block.labels)]
+            device = block.rest.device
+            low, high = low.to(device), high.to(device)
+            here = weights[:, offset : offset + len(block.labels)].to(device)
             cells, rows, signed = _signed_entries(block, num_bins)
             high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
             block.rest.div_(block.total.unsqueeze(1))
             low.addmm_(here, block.rest.float())
         gaps = high.t().reshape(len(weights), num_classes, num_bins)
         gaps[:, :, 0] += low
-        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64) / (n * num_classes))
+        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64).cpu() / (n * num_classes))
     return torch.cat(values)
 
 
 def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
     """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
     parts = class_parts(block, num_bins)
-    labels = torch.arange(len(block.labels))
+    labels = torch.arange(len(block.labels), device=block.labels.device)
     listed = parts.cls * num_bins + bin_index(parts.prob, num_bins)
     cells = torch.cat([listed, block.labels * num_bins + bin_index(parts.label_prob, num_bins)])
     return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])

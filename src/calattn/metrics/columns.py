@@ -37,6 +37,10 @@ class Columns:
     def __len__(self) -> int:
         return self.confidence.shape[0]
 
+    def cpu(self) -> Columns:
+        names = [field.name for field in dataclasses.fields(self)]
+        return Columns(**{name: getattr(self, name).cpu() for name in names})
+
     @classmethod
     def cat(cls, parts: list[Columns]) -> Columns:
         names = [field.name for field in dataclasses.fields(cls)]

@@ -212,7 +212,7 @@ def _replicates(
     generator = torch.Generator().manual_seed(0) if generator is None else generator
     seed = generator.initial_seed()
     bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
-    resample = ColumnResampler(columns, state.options, bandwidth)
+    resample = ColumnResampler(columns.cpu(), state.options, bandwidth)
     parts = [resample(weights) for weights in weight_blocks(len(columns), count, generator)]
     draws = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name in state.metrics}
     again = isinstance(source, Predictions) or iter(source) is not source
