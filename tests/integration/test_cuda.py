@@ -63,7 +63,9 @@ def test_every_calibrator(name):
     a, b = cpu(fresh), gpu(on_gpu(fresh))
     assert b.logits.is_cuda
     drift = (a.probs - b.probs.cpu()).abs().max()
-    assert drift < (0.05 if name in ("sats", "frozen_calattn") else 1e-4)  # trained by steps: rounding takes its own way
+    assert drift < (
+        0.05 if name in ("sats", "frozen_calattn") else 1e-4
+    )  # trained by steps: rounding takes its own way
 
 
 @pytest.mark.parametrize("loss", sorted(losses.LOSSES))

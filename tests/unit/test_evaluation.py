@@ -27,6 +27,7 @@ def test_every_metric_has_an_interval_around_its_value():
         assert row.low <= row.value <= row.high, name
         assert row.high - row.low < 0.5, name
     assert "ClassECE" in str(result)
+    assert "error rate at p ≥ 0.9 " in str(result)
 
 
 def test_replicates_are_the_metric_of_the_resampled_rows():
@@ -130,6 +131,7 @@ def test_a_real_difference_is_found_and_pairing_is_what_finds_it():
     paired = compare(p, sharper, num_bootstrap=300)["nll"]
     assert paired.significant
     assert paired.p_value < 0.05
+    assert "more than chance" in str(paired)
     alone = [evaluate(q, num_bootstrap=300)["nll"] for q in (p, sharper)]
     assert alone[0].high > alone[1].low  # unpaired intervals overlap
     width = paired.high - paired.low

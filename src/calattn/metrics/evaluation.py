@@ -46,10 +46,11 @@ class Evaluation:
         lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
         if self.num_bootstrap:
             lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
-        width = max(len(METRICS[name].title) for name in self.rows)
+        titles = {name: METRICS[name].title.replace("≥ t", f"≥ {self.options.threshold:g}") for name in self.rows}
+        width = max(len(title) for title in titles.values())
         for name, row in self.rows.items():
             between = "" if row.low is None else f"  [{row.low:.4f}, {row.high:.4f}]"
-            lines.append(f"{METRICS[name].title:<{width}}  {row.value:8.4f}{between}")
+            lines.append(f"{titles[name]:<{width}}  {row.value:8.4f}{between}")
         return "\n".join(lines)
 
 
@@ -69,6 +70,13 @@ class Difference:
     def significant(self) -> bool:
         """Whether the interval leaves out zero."""
         return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        verdict = "more than chance" if self.significant else "within chance"
+        return (
+            f"{METRICS[self.name].title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
+            f"[{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}, {verdict}"
+        )
 
 
 def evaluate(

@@ -190,10 +190,16 @@ for _name, _title, _parts, _read, _better in (
     ),
     ("aurc", "AURC", ("ranks",), lambda state: ranks.aurc_of(state.ranks.groups()), "lower"),
     ("high_confidence_error_rate", "error rate at p ≥ t", ("scores",), _score("high_confidence_error_rate"), "lower"),
-    ("high_confidence_error_share", "errors at p ≥ t", ("scores",), _score("high_confidence_error_share"), "lower"),
+    (
+        "high_confidence_error_share",
+        "share of errors at p ≥ t",
+        ("scores",),
+        _score("high_confidence_error_share"),
+        "lower",
+    ),
     (
         "high_confidence_error_confidence",
-        "their confidence",
+        "confidence of errors at p ≥ t",
         ("scores",),
         _score("high_confidence_error_confidence"),
         "lower",
