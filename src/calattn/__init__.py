@@ -3,13 +3,23 @@
 from calattn import _torchvision  # noqa: F401  isort: skip  (must run before anything imports torchvision)
 
 from calattn import heads, losses, metrics, posthoc
-from calattn.attach import Adapter, CalibratedModel, Overhead, attach, overhead
+from calattn.attachment import Adapter, CalibratedModel, Overhead, attach, overhead
 from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
 from calattn.readers import read_predictions, stream_predictions
 from calattn.store import load_predictions, save_predictions
 from calattn.types import MetricRow, ModelOutput, Predictions
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """`calattn.backbones` on first use: it is for those who have timm to wait for."""
+    if name == "backbones":
+        import calattn.backbones
+
+        return calattn.backbones
+    raise AttributeError(f"module 'calattn' has no attribute {name!r}")
+
 
 __all__ = [
     "Adapter",

@@ -62,7 +62,9 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
     bad = (tensor < 0) | (tensor >= num_classes)
     if bad.any():
         index = first(bad)
-        raise ValueError(f"{name}[{index}] is {int(tensor[index])}, outside [0, {num_classes - 1}]")
+        one_based = int(tensor.min()) == 1 and int(tensor.max()) == num_classes
+        hint = "; they look 1-based: subtract 1" if one_based else ""
+        raise ValueError(f"{name}[{index}] is {int(tensor[index])}, outside [0, {num_classes - 1}]{hint}")
     return tensor
 
 
@@ -91,6 +93,12 @@ def positive_int(value: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"{name} must be a positive integer, got {value!r}")
     return int(value)
+
+
+def generator(value: object, name: str = "generator") -> torch.Generator:
+    if not isinstance(value, torch.Generator):
+        raise ValueError(f"{name} must be a torch.Generator, say torch.Generator().manual_seed(0), got {value!r}")
+    return value
 
 
 def in_unit_interval(value: float, name: str, *, open_left: bool = False) -> float:

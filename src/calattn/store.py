@@ -136,6 +136,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def has_predictions(folder: Path) -> bool:
+    """Whether a folder, or one in it, has a manifest, or a save that was interrupted left files there."""
+    below = any(folder.glob(f"*/{MANIFEST}"))
+    return below or (folder / MANIFEST).exists() or any(_is_ours(path) for path in folder.iterdir())
+
+
 def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify: bool) -> Path:
     """The path of a part's tensor file, after checking that it is there, whole and (`verify`) unchanged."""
     entry = manifest["files"][part]
@@ -279,4 +285,6 @@ def _why_no_manifest(folder: Path) -> str:
     inside = sorted(p.parent.name for p in folder.glob(f"*/{MANIFEST}"))
     if inside:
         return f"{folder} holds several predictions folders; name one of: {', '.join(inside)}"
+    if not has_predictions(folder):
+        return f"{folder} is a folder without predictions; read files with calattn.readers.read_predictions"
     return f"{folder} has no {MANIFEST}: it is not a predictions folder, or its save was interrupted; save again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
@@ -44,7 +45,8 @@ class Predictions:
     """Logits and labels of one split, checked once: the seam between the GPU side and the CPU side.
 
     `logits` are raw; `scale` is the per-sample temperature, so that `calibrated_logits = logits / scale`. Half-precision
-    logits are widened to float32. −inf logits (probability zero) are allowed, NaN and +inf are not.
+    logits are widened to float32. −inf logits (probability zero) are allowed, NaN and +inf are not. `stated_probs` are
+    probabilities that were given as such (`from_probs`): metrics read them as they stand, so that a stated 0.9 stays 0.9.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
     >>> len(p), p.num_classes
@@ -55,6 +57,7 @@ class Predictions:
     labels: Int[Tensor, " n"]
     scale: Float[Tensor, " n"] | None = None
     features: Float[Tensor, "n d"] | None = None
+    stated_probs: Float[Tensor, "n c"] | None = None
     indices: Int[Tensor, " n"] | None = None
     class_names: tuple[str, ...] | None = None
     split: str | None = None
@@ -64,13 +67,23 @@ class Predictions:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
+        if isinstance(self.logits, ModelOutput):
+            raise ValueError("logits is a ModelOutput: use Predictions.from_output(output, labels)")
         logits = checks.widened(checks.matrix(self.logits, "logits"))
         put("logits", logits)
         checks.finite_rows(logits.amax(dim=1), "logits", logits)
         n, num_classes = logits.shape
         put("labels", checks.labels_for(self.labels, "labels", logits.shape, logits.device))
+        if looks_like_probs(logits):
+            warnings.warn(
+                "logits look like probabilities: every row is non-negative and sums to 1. If they are, use "
+                "Predictions.from_probs(probs, labels)",
+                stacklevel=3,
+            )
+        if self.stated_probs is not None and (self.scale is not None or self.stated_probs.shape != logits.shape):
+            raise ValueError("stated_probs needs the shape of the logits and no scale; use Predictions.from_probs")
         if self.scale is not None:
-            put("scale", _checked_scale(checks.as_tensor(self.scale, "scale"), logits))
+            put("scale", checked_scale(checks.as_tensor(self.scale, "scale"), logits))
         if self.features is not None:
             put("features", _checked_features(checks.as_tensor(self.features, "features"), n))
         if self.indices is not None:
@@ -104,7 +117,22 @@ class Predictions:
         if off.any():
             row = checks.first(off)
             raise ValueError(f"probs[{row}] sums to {float(probs[row].sum()):.6g}, not 1")
-        return cls(logits=probs.clamp_min(floor).log(), labels=labels, **fields)
+        keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
+        logits = probs.clamp_min(floor).log()
+        return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)
+
+    @classmethod
+    def from_output(cls, output: ModelOutput, labels: Int[Tensor, " n"], **fields: Any) -> Predictions:
+        """Predictions of a model's output, detached, whatever head made it.
+
+        Raw logits and the scale are kept apart where the head is a temperature; a head with an offset (Dirichlet) has no such
+        parts, and its calibrated logits are kept.
+        """
+        features = fields.pop("features", output.features.detach())
+        if output.offset is not None:
+            return cls(logits=output.calibrated_logits.detach(), labels=labels, features=features, **fields)
+        logits, scale = output.logits.detach(), output.scale.detach()
+        return cls(logits=logits, scale=scale, labels=labels, features=features, **fields)
 
     def __len__(self) -> int:
         return self.logits.shape[0]
@@ -119,10 +147,18 @@ class Predictions:
 
     @property
     def probs(self) -> Float[Tensor, "n c"]:
-        return self.calibrated_logits.softmax(dim=1)
+        return self.calibrated_logits.softmax(dim=1) if self.stated_probs is None else self.stated_probs
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self)} samples", f"{self.num_classes} classes", str(self.logits.dtype).removeprefix("torch.")]
+        parts += [name for name in ("scale", "features", "indices", "class_names") if getattr(self, name) is not None]
+        parts += [f"split={self.split!r}"] if self.split else []
+        return f"Predictions({', '.join(parts)})"
 
     def replace(self, **changes: object) -> Predictions:
-        """A copy with some fields changed, checked again."""
+        """A copy with some fields changed, checked again. New logits or a new scale end what was stated."""
+        if {"logits", "scale"} & set(changes):
+            changes = {"stated_probs": None} | changes
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def select(self, index: Tensor) -> Predictions:
@@ -135,6 +171,7 @@ class Predictions:
             logits=self.logits[index],
             labels=self.labels[index],
             scale=rows(self.scale),
+            stated_probs=rows(self.stated_probs),
             features=rows(self.features),
             indices=rows(self.indices),
         )
@@ -187,7 +224,14 @@ def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slic
         yield slice(start, min(n, start + step))
 
 
-def _checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
+def looks_like_probs(logits: Float[Tensor, "n c"]) -> bool:
+    """Whether the first rows are all non-negative with sum 1, which eight rows of logits are not by chance."""
+    head = logits[:64].double()
+    return len(head) >= 8 and bool((head >= 0).all()) and bool(((head.sum(dim=1) - 1).abs() < 1e-3).all())
+
+
+def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
+    """A scale [n] or [n, 1] for these logits, positive and finite."""
     if scale.ndim == 2 and scale.shape[1] == 1:
         scale = scale.squeeze(1)
     if scale.shape != logits.shape[:1]:

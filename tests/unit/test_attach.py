@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from calattn.attach import Adapter, attach, overhead
+from calattn.attachment import Adapter, attach, overhead
 from calattn.backbones import create
 from calattn.backbones.resnet_cifar import CifarResNet
 from calattn.heads import HEADS
@@ -57,7 +57,7 @@ def test_output_and_forward_agree() -> None:
 @pytest.mark.parametrize("features", ["cls", "patch_mean", "concat"])
 def test_every_head_on_every_feature(head: str, features: str) -> None:
     bare = backbone()
-    model = attach(bare, head=head, features=features, hidden=8)
+    model = attach(bare, head=head, features=features)
     out = model.output(images())
     assert torch.equal(out.calibrated_logits, bare(images()))
     assert out.features.shape[1] == (64 if features == "concat" else 32)

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from calattn.attach import attach
+from calattn.attachment import attach
 
 
 class Family(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from calattn.attach import attach
+from calattn.attachment import attach
 from calattn.backbones import BACKBONES, create
 from calattn.backbones.densenet_cifar import CifarDenseNet
 from calattn.backbones.resnet_cifar import CifarResNet

@@ -21,7 +21,7 @@ ALLOWED = {
     "types": {"checks"},
     "backbones": {"registry", "types", "checks", "_torchvision"},
     "heads": {"registry", "types", "checks"},
-    "attach": {"registry", "types", "checks", "heads"},
+    "attachment": {"registry", "types", "checks", "heads"},
     "losses": {"registry", "types", "checks"},
     "store": {"types", "checks", "atomic"},
     "readers": {"types", "checks", "store", "registry", "atomic"},

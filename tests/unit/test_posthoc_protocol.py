@@ -99,6 +99,8 @@ def test_keeps_everything_but_logits_and_scale(name):
             assert torch.equal(before, after) == (name in SCALES)
         elif field.name == "scale":
             assert (after is None) == (name not in SCALES)
+        elif field.name == "stated_probs":
+            assert (after is not None) == (name in {"isotonic", "histogram"})
         else:
             assert torch.equal(before, after) if isinstance(before, torch.Tensor) else before == after
 
@@ -163,6 +165,86 @@ def test_same_split_warns_after_loading_too(tmp_path):
     TemperatureScaling().fit(held_out).save(tmp_path / "ts")
     with pytest.warns(SameDataWarning):
         load(tmp_path / "ts")(held_out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_probabilities_without_labels(name):
+    calibrator, new = build(name).fit(made_up(0)), made_up(1)
+    got = calibrator.predict_proba(new.logits, scale=new.scale, features=new.features)
+    assert torch.equal(got, calibrator(new).probs)
+    arrays = {"scale": new.scale.numpy(), "features": new.features.numpy()}
+    assert torch.equal(calibrator.predict_proba(new.logits.numpy(), **arrays), got)
+    bare = new.replace(scale=None)
+    assert torch.equal(calibrator.predict_proba(new.logits, features=new.features), calibrator(bare).probs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_probabilities_without_labels_never_look_like_the_fitting_split(name):
+    """The label that stands for the unknown ones is 0: a split of class 0 alone has the same fingerprint."""
+    p = made_up(0)
+    p = p.replace(labels=torch.zeros_like(p.labels))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        calibrator = build(name).fit(p)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calibrator.predict_proba(p.logits, scale=p.scale, features=p.features)
+
+
+def test_probabilities_without_labels_are_checked():
+    with pytest.raises(NotFittedError, match="is not fitted"):
+        TemperatureScaling().predict_proba(torch.zeros(2, 4))
+    with pytest.raises(ValueError, match="fitted on 4 classes, but predictions has 3"):
+        TemperatureScaling().fit(made_up(0)).predict_proba(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"logits\[1, 0\] is nan"):
+        TemperatureScaling().fit(made_up(0)).predict_proba(torch.tensor([[0.0] * 4, [torch.nan] * 4]))
+    with pytest.raises(ValueError, match=r"predict_proba\(\.\.\., features="):
+        build("frozen_calattn").fit(made_up(0)).predict_proba(torch.zeros(2, 4))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("name", NAMES)
+def test_anything_but_predictions_raises_with_the_remedy(name):
+    p = made_up(0)
+    calibrator = build(name)
+    remedy = r"predictions must be calattn\.Predictions; build it with Predictions\(logits=…, labels=…\) or read_pred"
+    for given in ((p.logits,), (p.logits.numpy(),), (p.logits, p.labels), (p, p.labels), (None,)):
+        with pytest.raises(ValueError, match=remedy):
+            calibrator.fit(*given)
+    calibrator.fit(p)
+    for given in (p.logits, p.logits.numpy()):
+        with pytest.raises(ValueError, match=remedy):
+            calibrator(given)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_repr_tells_what_was_learned(name):
+    calibrator = build(name)
+    unfitted = repr(calibrator)
+    assert "_=" not in unfitted
+    text = repr(calibrator.fit(made_up(0)))
+    assert text.startswith(unfitted[:-1] + ", num_classes_=4, ")
+    for learned in set(calibrator.learned_names()) - {"fitted_on_"}:
+        assert f"{learned}=" in text
+    assert calibrator.fitted_on_ not in text
+    assert len(text) < 400
+    assert "tensor(" not in text
+
+
+def test_repr_of_a_temperature(tmp_path):
+    p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
+    fit = TemperatureScaling(objective="nll").fit(p)
+    for part in ("objective='nll'", "temperature_=1.82,", "converged_=True", "curve_=Tensor[2, 0]"):
+        assert part in repr(fit)
+    assert "0.3" not in repr(fit)  # the grid
+    fit.save(tmp_path / "ts")
+    assert repr(load(tmp_path / "ts")) == repr(fit)
+
+
+def test_save_replaces_a_file(tmp_path):
+    TemperatureScaling().fit(made_up(0)).save(tmp_path / "it")
+    VectorScaling().fit(made_up(0)).save(tmp_path / "it")
+    assert isinstance(load(tmp_path / "it"), VectorScaling)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -146,6 +146,14 @@ def test_bad_options_raise(options, message):
         FrozenCalAttn(**options)
 
 
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_a_seed_is_not_a_generator(kind):
+    message = r"generator must be a torch\.Generator, .*torch\.Generator\(\)\.manual_seed\(0\), got 0"
+    with pytest.raises(ValueError, match=message):
+        kind(generator=0).fit(known_scale(50, seed=0)[0])
+
+
 def test_one_row_raises():
     p = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]), features=torch.zeros(1, 2))
     with pytest.raises(ValueError, match="one row"):

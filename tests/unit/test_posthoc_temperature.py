@@ -81,9 +81,34 @@ def test_a_grid_of_ones_own_in_any_order():
 def test_first_minimum_wins():
     """Constant logits: every temperature has the same ECE, so the protocol's choice is its first, 0.1."""
     p = Predictions(logits=torch.zeros(30, 3), labels=torch.arange(30) % 3)
-    fit = TemperatureScaling().fit(p)
+    with pytest.warns(FitWarning, match="every T of it has the same ECE"):
+        fit = TemperatureScaling().fit(p)
     assert fit.curve_[1].unique().numel() == 1
     assert fit.temperature_ == 0.1
+
+
+@pytest.mark.parametrize(
+    ("factor", "end", "temperature"),
+    [(20.0, "high", 10.0), (0.01, "low", 0.1), (1e-30, "low", 0.1), (1e30, "low", 0.1)],
+)
+def test_the_end_of_the_grid_is_not_an_optimum(factor, end, temperature):
+    p = drawn(1.0, n=500)
+    with pytest.warns(FitWarning, match=rf"the {end} end of the grid \(0.1 to 10\).*Pass a wider grid") as caught:
+        fit = TemperatureScaling().fit(p.replace(logits=p.logits * factor))
+    assert ("same ECE" in str(caught[0].message)) == (factor in (1e-30, 1e30))
+    assert fit.temperature_ == temperature
+    assert not fit.converged_
+
+
+def test_inside_the_grid_is_an_optimum():
+    p = drawn(1.0, n=500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert TemperatureScaling().fit(p).converged_
+        assert TemperatureScaling(grid=(1.0, 9.0, 0.1)).fit(p).temperature_ == 1.0  # first, and not an end
+        assert TemperatureScaling(grid=(1.0,)).fit(p).converged_  # no choice
+    with pytest.warns(FitWarning, match=r"T = 3 is the low end of the grid \(3 to 9\)"):
+        TemperatureScaling(grid=(9.0, 3.0, 4.0)).fit(p)
 
 
 def test_blocks_do_not_matter():
@@ -194,6 +219,19 @@ def test_a_vanishing_slope_is_not_an_optimum():
         fit = TemperatureScaling(objective="nll").fit(p.replace(logits=-1e-8 * p.logits))
     assert fit.temperature_ == pytest.approx(1e6)
     assert not fit.converged_
+
+
+@pytest.mark.parametrize("factor", [1e-12, 1e-20, 1e-30])
+def test_tiny_logits_end_at_the_bound(factor):
+    """The slope is below any tolerance at every T of the bounds; the optimum is far below them."""
+    p = drawn(1.0, n=500)
+    with pytest.warns(FitWarning, match="T = 1e-06 is the bound"):
+        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=p.logits * factor))
+    assert fit.temperature_ == pytest.approx(1e-6)
+    assert not fit.converged_
+    wide = TemperatureScaling(objective="nll", bounds=(1e-35, 1e6)).fit(p.replace(logits=p.logits * factor))
+    assert wide.converged_
+    assert wide.temperature_ == pytest.approx(factor, rel=0.2)
 
 
 def test_all_correct_has_no_optimum():

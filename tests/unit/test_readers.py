@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -21,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calattn import Predictions
 from calattn.readers import PredictionFileError, read_predictions, stream_predictions
-from calattn.store import save_predictions
+from calattn.store import load_predictions, save_predictions
 
 N, C = 23, 4
 RNG = np.random.default_rng(0)
@@ -515,6 +516,103 @@ def test_torch_files_hold_tensors_or_are_refused(tmp_path):
     fails("pickled objects are never loaded; save plain tensors", path)
 
 
+def test_a_tuple_of_tensors_is_read_by_position(tmp_path):
+    path, logits, labels = tmp_path / "tup.pt", torch.from_numpy(LOGITS), torch.from_numpy(LABELS)
+    torch.save((logits, labels), path)
+    fails('\'0\' may be logits or probabilities; pass kind="logits" or kind="probs", and labels="1"', path)
+    fails('pass labels="1"', path, kind="logits")
+    read = read_predictions(path, kind="logits", labels="1")
+    assert torch.equal(read.logits, logits)
+    assert torch.equal(read.labels, labels)
+    torch.save([labels, logits], path)
+    assert torch.equal(read_predictions(path, kind="logits", labels="0").logits, logits)
+    torch.save((logits[:, 0], labels % 2), path)
+    assert torch.equal(read_predictions(path, kind="logits", labels="1").logits[:, 1], logits[:, 0].double())
+
+
+def test_numbered_labels_are_no_class_column(tmp_path):
+    (tmp_path / "p.csv").write_text("0,1,2\n0.25,0.75,1\n")
+    read = read_predictions(tmp_path / "p.csv", kind="probs", labels="2")
+    np.testing.assert_allclose(read.probs.numpy(), [[0.25, 0.75]])
+
+
+def test_a_lone_class_column_is_class_one_if_it_says_so(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("prob_1,label\n0.25,0\n1,1\n")
+    fails('only class column; if it speaks for class 1 of a binary problem, say so with kind="probs"', path)
+    read = read_predictions(path, kind="probs")
+    np.testing.assert_allclose(read.probs.numpy(), [[0.75, 0.25], [0, 1]])
+    path.write_text("score,prob_1,label\n-9,0.25,0\n")
+    assert float(read_predictions(path, kind="probs").probs[0, 1]) == pytest.approx(0.25)
+    for name in ("prob_0", "prob_dog"):  # may be P(class 0)
+        path.write_text(f"{name},label\n0.25,0\n")
+        for options in ({}, {"kind": "probs"}):
+            fails(f'say so with columns="{name}" and kind="probs"', path, **options)
+        assert float(read_predictions(path, kind="probs", columns=name).probs[0, 1]) == pytest.approx(0.25)
+
+
+def test_labels_in_a_file_need_a_path(tmp_path, monkeypatch):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS)
+    np.save(tmp_path / "y.npy", LABELS)
+    monkeypatch.chdir(tmp_path)
+    fails(r'labels names \'y\.npy\'; if that is a file, pass labels=Path\("y\.npy"\)', path, labels="y.npy")
+    assert read_predictions(path, labels=Path("y.npy")).labels.tolist() == LABELS.tolist()
+
+
+def test_a_question_is_not_followed_by_a_stop(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS)
+    fails(r"did you mean 'logits'\? It has: logits", path, columns="logit", kind="logits")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PK\x03\x04", r"is not text: it looks like a zip archive \(\.npz"),
+        (b"PAR1", "is not text: it looks like Parquet"),
+        ("prob_0,prob_1,label\n".encode("utf-16"), "UTF-16 text; .*save it as UTF-8"),
+        (b"prob_0,prob_1,label\n\0\0\0", "is not text: it looks like binary data"),
+    ],
+)
+@pytest.mark.parametrize("header", [None, ["prob_0", "prob_1", "label"]])
+def test_a_csv_that_is_no_text(tmp_path, content, message, header):
+    (tmp_path / "p.csv").write_bytes(content)
+    fails(message, tmp_path / "p.csv", header=header)
+    with gzip.open(tmp_path / "p.csv.gz", "wb") as file:
+        file.write(content)
+    fails(message, tmp_path / "p.csv.gz", header=header)
+
+
+def test_an_npz_named_csv(tmp_path):
+    write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS).rename(tmp_path / "p.csv")
+    fails("is not text: it looks like a zip archive", tmp_path / "p.csv")
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_and_pickles_in_torch_files(tmp_path):
+    path = tmp_path / "p.pt"
+    torch.save({"logits": LOGITS, "labels": LABELS}, path)
+    fails(r'save plain tensors: torch\.save\(\{"logits": torch\.from_numpy\(logits\)', path)
+    for protocol in (2, 4):
+        path.write_bytes(pickle.dumps({"logits": LOGITS, "labels": LABELS}, protocol=protocol))
+        fails("never loaded; save plain tensors", path)
+
+
+def test_a_folder_of_other_files(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    fails(r"is a folder without predictions, and without a file that is read \(\.npz", tmp_path)
+    with pytest.raises(PredictionFileError, match="is a folder without predictions; read files with"):
+        load_predictions(tmp_path)
+    for number in range(10):
+        write_npz(tmp_path / f"{number}.npz", logits=LOGITS, labels=LABELS)
+    fails(r"name a file in it: 0\.npz, .*, 7\.npz and 2 more$", tmp_path)
+
+
+def test_the_tolerance_is_that_of_from_probs(tmp_path):
+    probs = np.array([[0.5, 0.50009]])
+    path = write_npz(tmp_path / "p.npz", probs=probs, labels=np.array([0]))
+    np.testing.assert_allclose(read_predictions(path).logits, Predictions.from_probs(probs, [0]).logits)
+
+
 def test_bfloat16_safetensors_are_widened(tmp_path):
     logits = torch.from_numpy(LOGITS).bfloat16()
     save_file({"logits": logits, "labels": torch.from_numpy(LABELS).to(torch.uint8)}, tmp_path / "p.safetensors")
@@ -543,7 +641,7 @@ def test_paths_that_are_no_prediction_files(tmp_path):
     fails(r"does not exist; near it: test\.npz", tmp_path / "tset.npz")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         read_predictions(tmp_path / "nowhere" / "test.npz")
-    fails("it is not a predictions folder", tmp_path)
+    fails(r"is a folder without predictions; name a file in it: test\.npz$", tmp_path)
     for name, message in (("p.pkl", "unpickling runs"), ("p.h5", r"known: \.npz"), ("README", "suffix")):
         (tmp_path / name).write_bytes(b"x")
         fails(message, tmp_path / name)

@@ -31,6 +31,9 @@ class Head(nn.Module):
     The scale is float32 whatever comes in, so half-precision logits give float32 calibrated logits.
     """
 
+    has_hidden_layer = True
+    """Whether `hidden` and `bias` mean anything to this head."""
+
     @abstractmethod
     def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
         """Judges each sample by its features; the logits pass through unchanged."""

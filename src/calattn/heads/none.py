@@ -17,6 +17,8 @@ class NoHead(Head):
     tensor([1., 1.])
     """
 
+    has_hidden_layer = False
+
     def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
         scale = torch.ones(logits.shape[0], dtype=torch.float32, device=logits.device)
         return ModelOutput(logits, scale, features)

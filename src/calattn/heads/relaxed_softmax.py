@@ -22,6 +22,8 @@ class RelaxedSoftmax(Head):
     [1.0, 1.0]
     """
 
+    has_hidden_layer = False
+
     def __init__(self, num_features: int) -> None:
         super().__init__()
         self.fc = nn.Linear(checks.positive_int(num_features, "num_features"), 1)

@@ -19,11 +19,14 @@ from calattn.metrics.bins import folded_normal_mean
 from calattn.metrics.classbins import class_parts
 from calattn.metrics.columns import Block, Columns
 from calattn.metrics.scoresums import read_scores, score_features
-from calattn.metrics.smooth import cosine_features, integral_of_absolute
-from calattn.metrics.state import Options
+from calattn.metrics.smooth import cosine_features, integral_of_absolute, wave_numbers
+from calattn.metrics.state import METRICS, Options
+from calattn.types import row_blocks
 
 _BLOCK = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
-_KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: 1e-4 relative, far below the interval's width
+_KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: below 1e-3 absolute, far less than the interval
+
+_RANKED = {"adaptive_ece", "misclassification_auroc", "aurc"}
 
 Blocks = Callable[[], Iterable[tuple[int, Block]]]
 
@@ -41,21 +44,28 @@ def weight_blocks(n: int, count: int, generator: torch.Generator, width: int | N
 class ColumnResampler:
     """Turns resampling weights into replicates of every metric that the columns determine."""
 
-    def __init__(self, columns: Columns, options: Options, bandwidth: float) -> None:
+    def __init__(
+        self, columns: Columns, options: Options, bandwidth: float, metrics: frozenset[str] = frozenset(METRICS)
+    ) -> None:
         self.options = options
+        self.metrics = metrics  # the dear ones, smooth and kernel ECE and the ranks, are left out unless asked for
         self.bandwidth = bandwidth  # smooth ECE's; an automatic bandwidth is held at its value on the full data
         self.n = len(columns)
         confidence, correct = columns.confidence.double(), columns.correct.double()
         residual = confidence - correct
         self.infinite_nll = torch.isinf(columns.nll).float()
-        scores = score_features(columns, options.threshold)
+        waves = wave_numbers(bandwidth) if "smooth_ece" in metrics else 0
+        self.sizes = [7, options.num_bins, options.num_bins, options.num_bins, waves]
+        self.features = torch.zeros(self.n, sum(self.sizes))  # half a kilobyte a sample, so float32 and filled in place
+        scores, count, gap, hits, cosines = self.features.split(self.sizes, dim=1)
+        scores.copy_(score_features(columns, options.threshold))
         scores[:, 2].nan_to_num_(posinf=0.0)
-        index = bin_index(columns.confidence, options.num_bins)
-        one_hot = torch.nn.functional.one_hot(index, options.num_bins).double()
-        waves = cosine_features(confidence, bandwidth) * residual.unsqueeze(1)
-        parts = [scores, one_hot, one_hot * residual.unsqueeze(1), one_hot * correct.unsqueeze(1), waves]
-        self.sizes = [part.shape[1] for part in parts]
-        self.features = torch.cat(parts, dim=1).float()
+        index = bin_index(columns.confidence, options.num_bins).unsqueeze(1)
+        count.scatter_(1, index, 1.0)
+        gap.scatter_(1, index, residual.float().unsqueeze(1))
+        hits.scatter_(1, index, correct.float().unsqueeze(1))
+        for rows in row_blocks(self.n, waves) if waves else ():
+            cosines[rows] = (cosine_features(confidence[rows], bandwidth) * residual[rows].unsqueeze(1)).float()
         self._prepare_ranks(columns.odds, residual, correct)
         self._prepare_kernel(confidence, correct)
 
@@ -86,9 +96,11 @@ class ColumnResampler:
         deviation = (accuracy * (1 - accuracy)).clamp_min(0).div(count.clamp_min(1)).sqrt()
         debiased = 2 * mean_gap.abs() - folded_normal_mean(mean_gap, deviation)
         values["debiased_ece"] = (count / self.n * debiased).sum(dim=1)
-        values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth)
-        values["kernel_ece"] = self._kernel_error(weights)
-        return values | self._rank_values(weights)
+        if "smooth_ece" in self.metrics:
+            values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth, fineness=64)
+        if "kernel_ece" in self.metrics:
+            values["kernel_ece"] = self._kernel_error(weights)
+        return values | self._rank_values(weights) if self.metrics & _RANKED else values
 
     def _kernel_error(self, weights: Tensor) -> Tensor:
         def grid(values: Tensor) -> Tensor:

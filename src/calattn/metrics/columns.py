@@ -55,7 +55,7 @@ class Block:
     rest: Float[Tensor, "b c"]
     top: Int[Tensor, " b"]
     top_value: Float[Tensor, " b"]
-    others: Float[Tensor, " b"]  # row sums of `rest`
+    others: Float[Tensor, " b"]  # row sums of `rest`, in float64
     norm: Float[Tensor, " b"]  # Euclidean norms of the rows of `rest`
     total: Float[Tensor, " b"]  # what `rest` and `top_value` are to be divided by
     at_label: Float[Tensor, " b"]  # the label's unnormalised probability
@@ -74,19 +74,23 @@ def columns_of(
     *,
     scale: Tensor | None = None,
     visit: Callable[[Block], None] | None = None,
+    name: str | None = None,
 ) -> Columns:
     """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way."""
-    values = checks.matrix(values, kind)
+    name = name or kind
+    values = checks.matrix(values, name)
     labels = checks.labels_for(labels, "labels", values.shape, values.device)
     blocks = []
-    for block in blocks_of(values, labels, kind, scale):
+    for block in blocks_of(values, labels, kind, scale, name):
         blocks.append(block.without_rest())
         if visit is not None:
             visit(block)
     return _columns(blocks, kind)
 
 
-def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None) -> Iterator[Block]:
+def blocks_of(
+    values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None, name: str = "probs"
+) -> Iterator[Block]:
     """Cached blocks of checked predictions. One buffer serves all of them: a block is good until the next one."""
     n, width = values.shape
     buffer = None
@@ -96,7 +100,7 @@ def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None =
             buffer = torch.empty_like(given, memory_format=torch.contiguous_format)
         top = row_argmax(given)
         largest = given.gather(1, top.unsqueeze(1))
-        checks.finite_rows(largest.squeeze(1), kind, given, rows.start)
+        checks.finite_rows(largest.squeeze(1), name, given, rows.start)
         own = labels[rows].unsqueeze(1)
         shift = None
         if kind == "logits":
@@ -110,14 +114,14 @@ def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None =
             torch.threshold_(buffer, math.log(torch.finfo(buffer.dtype).tiny), -torch.inf).exp_()
             top_value = torch.ones_like(largest).squeeze(1)
         else:
-            _check_probs(given, rows.start)
+            _check_probs(given, name, rows.start)
             buffer.copy_(given)
             top_value = largest.squeeze(1)
         at_label = buffer.gather(1, own).squeeze(1)
         buffer.scatter_(1, top.unsqueeze(1), 0.0)
-        others = buffer.sum(dim=1)
+        others = buffer.sum(dim=1, dtype=torch.float64)  # whatever the order of the classes, the same float32
         if kind == "probs":
-            _check_sum(top_value + others, checks.sum_tolerance(values.dtype), rows.start)
+            _check_sum(top_value.double() + others, checks.sum_tolerance(values.dtype), name, rows.start)
         yield Block(
             rows=rows,
             rest=buffer,
@@ -125,7 +129,7 @@ def blocks_of(values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None =
             top_value=top_value,
             others=others,
             norm=torch.linalg.vector_norm(buffer, dim=1),
-            total=top_value + others if kind == "logits" else torch.ones_like(others),
+            total=(top_value + others).to(given.dtype) if kind == "logits" else torch.ones_like(top_value),
             at_label=at_label,
             shift=None if shift is None else shift.squeeze(1),
             labels=labels[rows],
@@ -139,8 +143,8 @@ def _columns(blocks: list[Block], kind: Kind) -> Columns:
         return torch.cat([getattr(block, name) for block in blocks])
 
     correct = column("top") == column("labels")
-    confidence = column("top_value") / column("total")
-    total, others, top_value = column("total").double(), column("others").double(), column("top_value").double()
+    others, top_value = column("others"), column("top_value").double()
+    total = 1 + others if kind == "logits" else torch.ones_like(others)
     top_prob, squares = top_value / total, (column("norm").double() / total).square()
     label_prob = column("at_label").double() / total
     if kind == "probs":
@@ -148,7 +152,27 @@ def _columns(blocks: list[Block], kind: Kind) -> Columns:
     else:
         missed, nll = others / total, others.log1p() - column("shift").double()
     brier = torch.where(correct, missed.square() + squares, top_prob.square() + squares + 1 - 2 * label_prob)
-    return Columns(confidence=confidence, odds=others / top_value, correct=correct, nll=nll, brier=brier)
+    return Columns(
+        confidence=top_prob.to(blocks[0].top_value.dtype),
+        odds=_odds(top_prob, others, kind),
+        correct=correct,
+        nll=nll,
+        brier=brier,
+    )
+
+
+def _odds(confidence: Tensor, others: Tensor, kind: Kind) -> Float[Tensor, " n"]:
+    """(1 − p)/p, what samples are ranked by, rounded to float32 so that equal confidences are tied however they came about.
+
+    From logits that is Σ exp(ℓ_k − ℓ_top). Probabilities are taken at their word, p alone, except near 1, where p itself has
+    no digits left and the other entries do.
+    """
+    if kind == "logits":
+        return others.float().double()
+    near_one = 0.999
+    edge = (1 - near_one) / near_one
+    ratio = torch.where(confidence < near_one, (1 - confidence) / confidence, (others / confidence).clamp_max(edge))
+    return ratio.float().double()
 
 
 def row_argmax(block: Float[Tensor, "b c"]) -> Int[Tensor, " b"]:
@@ -170,25 +194,26 @@ def one_class(values: checks.ArrayLike, labels: checks.ArrayLike, target: int) -
     full = columns_of(values, labels, "probs")
     confidence = checks.widened(probs[:, target]).clone()
     happened = checks.labels_for(labels, "labels", probs.shape, probs.device) == target
-    others = (probs.double().sum(dim=1) - confidence).clamp_min(0)
-    return dataclasses.replace(full, confidence=confidence, odds=others / confidence, correct=happened)
+    wide = confidence.double()
+    others = (probs.double().sum(dim=1) - wide).clamp_min(0)
+    return dataclasses.replace(full, confidence=confidence, odds=_odds(wide, others, "probs"), correct=happened)
 
 
-def _check_probs(block: Tensor, offset: int) -> None:
+def _check_probs(block: Tensor, name: str, offset: int) -> None:
     negative = block.amin(dim=1) < 0
     if negative.any():
         row = checks.first(negative)
         column = int(block[row].argmin())
         raise ValueError(
-            f"probs[{row + offset}, {column}] is {float(block[row, column]):.6g}, negative; if these are logits, "
+            f"{name}[{row + offset}, {column}] is {float(block[row, column]):.6g}, negative; if these are logits, "
             "apply softmax first"
         )
 
 
-def _check_sum(sums: Tensor, tolerance: float, offset: int) -> None:
+def _check_sum(sums: Tensor, tolerance: float, name: str, offset: int) -> None:
     off = (sums - 1).abs() > tolerance
     if off.any():
         row = checks.first(off)
         raise ValueError(
-            f"probs[{row + offset}] sums to {float(sums[row]):.9g}, not 1; if these are logits, apply softmax first"
+            f"{name}[{row + offset}] sums to {float(sums[row]):.9g}, not 1; if these are logits, apply softmax first"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -12,12 +13,14 @@ from torch import Tensor
 from calattn import checks
 from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, weight_blocks
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.columns import Block, Columns, Kind, blocks_of
 from calattn.metrics.state import METRICS, MetricState, Options, reduce_for
 from calattn.types import MetricRow, Predictions
 
 # What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
 _RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
+
+_REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or stream_predictions(path)"
 
 Source = Predictions | Iterable[Predictions]
 
@@ -41,6 +44,9 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, dict[str, float | None]]:
         return {row.name: {"value": row.value, "low": row.low, "high": row.high} for row in self.rows.values()}
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
@@ -82,7 +88,7 @@ class Difference:
 def evaluate(
     predictions: Source,
     *,
-    metrics: Iterable[str] | None = None,
+    metrics: str | Iterable[str] | None = None,
     num_bins: int = 15,
     bandwidth: float | None = 0.05,
     threshold: float = 0.9,
@@ -92,7 +98,8 @@ def evaluate(
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
 
-    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`): memory then holds a few numbers a sample.
+    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`): memory then holds a few numbers a sample,
+    and half a kilobyte a sample while resampling.
     `num_bootstrap` defaults to 1,000 resamples, 200 beyond 200,000 samples; 0 leaves the intervals out. Without a
     `generator`, resampling starts from seed 0. Classwise intervals need a second pass over the predictions: a one-shot
     iterator gets none.
@@ -101,12 +108,14 @@ def evaluate(
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
     0.2992
     """
+    checks.in_unit_interval(level, "level")
+    if generator is not None:
+        checks.generator(generator)
     state = MetricState(_names(metrics), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
     columns, classes = _one_pass(state, predictions)
     values = state.compute()
     count = _resamples(num_bootstrap, len(columns))
     replicates = _replicates(state, columns, classes, predictions, count, generator) if count else {}
-    checks.in_unit_interval(level, "level")
     rows = {}
     for name, value in values.items():
         low, high = (None, None)
@@ -127,7 +136,7 @@ def compare(
     a: Source,
     b: Source,
     *,
-    metrics: Iterable[str] | None = None,
+    metrics: str | Iterable[str] | None = None,
     num_bins: int = 15,
     bandwidth: float | None = 0.05,
     threshold: float = 0.9,
@@ -138,12 +147,15 @@ def compare(
     """Paired bootstrap of b − a: both are resampled with the same weights, so what they share cancels.
 
     The two must be predictions of the same samples in the same order; labels (and indices, where both have them) are
-    checked.
+    checked, of streams only the number of samples of each class.
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         _check_paired(a, b)
     names = _names(metrics)
-    seed = torch.Generator().initial_seed() if generator is None else generator.initial_seed()
+    checks.in_unit_interval(level, "level")
+    if generator is not None:
+        checks.generator(generator)
+    seed = _seed(generator)
     sides = []
     for source in (a, b):
         state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
@@ -151,11 +163,15 @@ def compare(
         count = _resamples(num_bootstrap, len(columns))
         if not count:
             raise ValueError("num_bootstrap is 0: a comparison needs resamples")
-        same = torch.Generator().manual_seed(seed)
-        sides.append((len(columns), state.compute(), _replicates(state, columns, classes, source, count, same)))
-    (n_a, values_a, draws_a), (n_b, values_b, draws_b) = sides
+        same = _seeded(seed)
+        seen = classes.correct.sum(dim=1)
+        replicates = _replicates(state, columns, classes, source, count, same)
+        sides.append((len(columns), seen, state.compute(), replicates))
+    (n_a, seen_a, values_a, draws_a), (n_b, seen_b, values_b, draws_b) = sides
     if n_a != n_b:
         raise ValueError(f"a has {n_a} samples and b has {n_b}: a paired comparison needs the same samples")
+    if bool((seen_a != seen_b).any()):
+        raise ValueError("a and b do not have the same number of samples of each class: they are not the same samples")
     result = {}
     for name in names:
         if name not in draws_a or name not in draws_b:
@@ -175,7 +191,9 @@ def compare(
     return result
 
 
-def _names(metrics: Iterable[str] | None) -> tuple[str, ...]:
+def _names(metrics: str | Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(metrics, str):
+        metrics = (metrics,)
     names = tuple(METRICS) if metrics is None else tuple(metrics)
     for name in names:
         METRICS[name]
@@ -193,15 +211,36 @@ def _resamples(requested: int | None, n: int) -> int:
 def _parts(source: Source) -> Iterator[Predictions]:
     if isinstance(source, Predictions):
         yield source
-    else:
-        yield from source
+        return
+    if isinstance(source, str | bytes | Tensor | dict) or not isinstance(source, Iterable):
+        raise ValueError(f"predictions is {type(source).__name__}; {_REMEDY}")
+    for part in source:
+        if not isinstance(part, Predictions):
+            raise ValueError(f"predictions holds {type(part).__name__}; {_REMEDY}")
+        yield part
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    """One number off the generator, from which every pass over the same resamples starts."""
+    return 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator))
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | None]:
+    """What to reduce: probabilities that were stated as such, else logits and scale."""
+    if predictions.stated_probs is not None:
+        return predictions.stated_probs, predictions.labels, "probs", None
+    return predictions.logits, predictions.labels, "logits", predictions.scale
 
 
 def _one_pass(state: MetricState, source: Source) -> tuple[Columns, ClassBins]:
     parts = []
     state.needs.add("classes")
     for predictions in _parts(source):
-        columns, classes = reduce_for(state, predictions.logits, predictions.labels, "logits", predictions.scale)
+        columns, classes = reduce_for(state, *_values(predictions))
         state.add(columns, classes)
         parts.append(columns)
     if not parts:
@@ -217,18 +256,16 @@ def _replicates(
     count: int,
     generator: torch.Generator | None,
 ) -> dict[str, Float[Tensor, " r"]]:
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
-    seed = generator.initial_seed()
+    seed = _seed(generator)
     bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
-    resample = ColumnResampler(columns.cpu(), state.options, bandwidth)
-    parts = [resample(weights) for weights in weight_blocks(len(columns), count, generator)]
-    draws = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name in state.metrics}
+    resample = ColumnResampler(columns.cpu(), state.options, bandwidth, frozenset(state.metrics))
+    parts = [resample(weights) for weights in weight_blocks(len(columns), count, _seeded(seed))]
+    draws = {name: torch.cat([part[name] for part in parts]) for name in state.metrics if name in parts[0]}
     again = isinstance(source, Predictions) or iter(source) is not source
     if "classwise_ece" in state.metrics and again:
         num_classes, num_bins = classes.count.shape
-        fresh = torch.Generator().manual_seed(seed)
         draws["classwise_ece"] = class_replicates(
-            lambda: _blocks(source), len(columns), num_classes, num_bins, count, fresh
+            lambda: _blocks(source), len(columns), num_classes, num_bins, count, _seeded(seed)
         )
     return draws
 
@@ -236,7 +273,7 @@ def _replicates(
 def _blocks(source: Source) -> Iterator[tuple[int, Block]]:
     offset = 0
     for predictions in _parts(source):
-        for block in blocks_of(predictions.logits, predictions.labels, "logits", predictions.scale):
+        for block in blocks_of(*_values(predictions)):
             yield offset + block.rows.start, block
         offset += len(predictions)
 
@@ -248,11 +285,15 @@ def _interval(name: str, value: float, replicates: Tensor, level: float) -> tupl
 
 
 def _two_sided(difference: float, draws: Tensor) -> float:
-    """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0."""
-    finite = draws[draws.isfinite()]
-    if len(finite) == 0:
-        return float("nan")
-    moved = finite + (difference - finite.mean())
+    """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0.
+
+    Infinite differences (a label of probability zero on one side) cannot be moved and count by their sign; an undefined
+    difference has no p-value.
+    """
+    known = draws[~draws.isnan()]
+    if len(known) == 0 or math.isnan(difference):
+        return math.nan
+    moved = known + (difference - known.mean()) if math.isfinite(difference) and bool(known.isfinite().all()) else known
     smaller = min(int((moved <= 0).sum()), int((moved >= 0).sum()))
     return min(1.0, 2 * (smaller + 1) / (len(moved) + 1))
 

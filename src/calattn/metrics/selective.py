@@ -79,6 +79,6 @@ def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
 
     def odds(probs: Probs, name: str) -> Tensor:
         values = checks.matrix(probs, name)
-        return columns_of(values, values.new_zeros(len(values)).long(), "probs").odds
+        return columns_of(values, values.new_zeros(len(values)).long(), "probs", name=name).odds
 
     return ranks.two_sample_auroc(odds(in_probs, "in_probs"), odds(out_probs, "out_probs"))

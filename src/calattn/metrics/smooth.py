@@ -71,7 +71,10 @@ class SmoothGrid:
 
     @property
     def min_bandwidth(self) -> float:
-        """The smallest bandwidth that this grid resolves to 1e-7: 0.001 at 4096 cells."""
+        """The smallest bandwidth that smooth ECE resolves to 1e-7 on this grid: 0.001 at 4096 cells.
+
+        Kernel ECE is coarser: 2e-7 at its default bandwidth of 0.05, 6e-6 at 0.005, 1e-4 at 0.001.
+        """
         return self.min_bandwidth_of(self.residual.shape[1])
 
     @staticmethod
@@ -150,9 +153,12 @@ def cosine_features(confidence: Float[Tensor, " n"], bandwidth: float) -> Float[
     return torch.cos(math.pi * wave * confidence.double().unsqueeze(1))
 
 
-def integral_of_absolute(cosines: Float[Tensor, "*r k"], bandwidth: float) -> Float[Tensor, "*r"]:
-    """∫₀¹ |r(t)| dt, r given by its unsmoothed cosine coefficients."""
-    points = 1 << math.ceil(math.log2(256 / min(bandwidth, 1.0)))  # |r| is then good to about 1e-7 relative
+def integral_of_absolute(cosines: Float[Tensor, "*r k"], bandwidth: float, fineness: int = 256) -> Float[Tensor, "*r"]:
+    """∫₀¹ |r(t)| dt, r given by its unsmoothed cosine coefficients, from `fineness` points a bandwidth.
+
+    256 points are good to about 1e-7; bootstrap replicates take 64, good to 2e-6, at a quarter of the time.
+    """
+    points = 1 << math.ceil(math.log2(fineness / min(bandwidth, 1.0)))
     waves = min(cosines.shape[-1], points + 1)
     wave = math.pi * bandwidth * torch.arange(waves, dtype=torch.float64, device=cosines.device)
     damped = cosines[..., :waves] * torch.exp(-wave.square() / 2)

@@ -17,6 +17,7 @@ from calattn.metrics.columns import Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
 from calattn.registry import Registry
+from calattn.types import checked_scale
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ METRICS: Registry[Metric] = Registry("metric")
 
 
 class MetricState:
-    """`update_probs`/`update_logits`, `merge`, `compute`: constant memory however many predictions pass through.
+    """`update` (or `update_probs`, `update_logits`), `merge`, `compute`: constant memory however many predictions pass through.
 
     Adaptive ECE, AUROC and AURC are exact up to 2**20 samples and then go over to a fixed sketch (see `ranks`).
 
@@ -68,10 +69,12 @@ class MetricState:
         bandwidth: float | None = 0.05,
         threshold: float = 0.9,
         rank_capacity: int = ranks.CAPACITY,
+        from_logits: bool | None = None,
     ) -> None:
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise ValueError(f"metrics is empty; known: {', '.join(METRICS)}")
+        self.from_logits = from_logits
         self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
         self.needs = {part for name in self.metrics for part in METRICS[name].parts}
         self.scores = ScoreSums(threshold)
@@ -80,12 +83,20 @@ class MetricState:
         self.ranks = ranks.RankSums(rank_capacity)
         self.classes: ClassBins | None = None
 
+    def update(self, values: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Self:
+        """Adds logits or probabilities, as `from_logits` said when the state was made."""
+        if self.from_logits is None:
+            raise ValueError("make the state with from_logits=True or False, or call update_logits or update_probs")
+        return self._update(values, labels, "logits" if self.from_logits else "probs")
+
     def update_probs(self, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Self:
         return self._update(probs, labels, "probs")
 
     def update_logits(
         self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"], scale: Float[Tensor, " n"] | None = None
     ) -> Self:
+        if scale is not None:
+            scale = checked_scale(checks.as_tensor(scale, "scale"), checks.widened(checks.matrix(logits, "logits")))
         return self._update(logits, labels, "logits", scale)
 
     def _update(self, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None) -> Self:
@@ -111,7 +122,12 @@ class MetricState:
             raise ValueError(
                 f"cannot merge states of {other.metrics} with {other.options} and {self.metrics} with {self.options}"
             )
-        merged = MetricState(self.metrics, **dataclasses.asdict(self.options), rank_capacity=self.ranks.capacity)
+        merged = MetricState(
+            self.metrics,
+            **dataclasses.asdict(self.options),
+            rank_capacity=self.ranks.capacity,
+            from_logits=self.from_logits,
+        )
         merged.scores = self.scores.merge(other.scores)
         merged.bins = self.bins.merge(other.bins)
         merged.grid = self.grid.merge(other.grid)
@@ -119,6 +135,9 @@ class MetricState:
         both = [state.classes for state in (self, other) if state.classes is not None]
         merged.classes = both[0].merge(both[1]) if len(both) == 2 else (both[0] if both else None)
         return merged
+
+    def __repr__(self) -> str:
+        return f"MetricState({', '.join(self.metrics)}; {'some' if self.seen() else 'no'} predictions added)"
 
     def compute(self) -> dict[str, float]:
         if not self.seen():

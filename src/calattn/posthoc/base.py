@@ -6,11 +6,14 @@ import abc
 import dataclasses
 import warnings
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from calattn import checks
+from calattn.checks import ArrayLike
 from calattn.types import Predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
@@ -30,7 +33,7 @@ class FitWarning(UserWarning):
     """A fit ended without an optimum: at a bound, or out of iterations."""
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Calibrator(abc.ABC):
     """Maps predictions to better calibrated ones after `fit` on a held-out split.
 
@@ -55,8 +58,9 @@ class Calibrator(abc.ABC):
     def _apply(self, predictions: Predictions) -> Predictions:
         """Calibrated predictions; labels, features, indices, class names and split are kept."""
 
-    def fit(self: C, predictions: Predictions) -> C:
-        """Learn from one split, and return self."""
+    def fit(self: C, predictions: Predictions, *labels: Never) -> C:
+        """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
+        _check_predictions(predictions, *labels)
         learned = self._fit(predictions)
         learned |= {"num_classes_": predictions.num_classes, "fitted_on_": predictions.fingerprint()}
         assert set(learned) == set(self.learned_names()), f"{set(learned) ^ set(self.learned_names())}"
@@ -66,12 +70,8 @@ class Calibrator(abc.ABC):
 
     def __call__(self, predictions: Predictions) -> Predictions:
         """The predictions, calibrated."""
-        self._check_fitted()
-        if predictions.num_classes != self.num_classes_:
-            raise ValueError(
-                f"{type(self).__name__} was fitted on {self.num_classes_} classes, "
-                f"but predictions has {predictions.num_classes}"
-            )
+        _check_predictions(predictions)
+        self._check_fits(predictions)
         if predictions.fingerprint() == self.fitted_on_:
             warnings.warn(
                 f"{type(self).__name__} is applied to the predictions it was fitted on; "
@@ -81,6 +81,35 @@ class Calibrator(abc.ABC):
             )
         return self._apply(predictions)
 
+    def predict_proba(
+        self, logits: ArrayLike, *, scale: ArrayLike | None = None, features: ArrayLike | None = None
+    ) -> Float[Tensor, "n c"]:
+        """Calibrated probabilities of logits without labels; `scale` and `features` are those of `Predictions`.
+
+        >>> from calattn.posthoc import TemperatureScaling
+        >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
+        >>> TemperatureScaling(objective="nll").fit(p).predict_proba(torch.tensor([[2.0, 0.0]]))
+        tensor([[0.7500, 0.2500]])
+        """
+        rows = checks.matrix(logits, "logits")
+        unknown = torch.zeros(rows.shape[0], dtype=torch.int64)  # no calibrator reads a label when it is applied
+        predictions = Predictions(
+            logits=rows,
+            labels=unknown,
+            scale=None if scale is None else checks.as_tensor(scale, "scale"),
+            features=None if features is None else checks.as_tensor(features, "features"),
+        )
+        self._check_fits(predictions)
+        return self._apply(predictions).probs
+
+    def __repr__(self) -> str:
+        """The options, and after `fit` the learned numbers and the shapes of learned tensors."""
+        options = (field.name for field in dataclasses.fields(self) if field.init and field.repr)
+        parts = [f"{name}={getattr(self, name)!r}" for name in options]
+        learned = {name: vars(self)[name] for name in self.learned_names() if name in vars(self)}
+        parts += [f"{name}={_brief(value)}" for name, value in learned.items() if name != "fitted_on_"]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_"):
             raise NotFittedError(f"{type(self).__name__} has no {name}: call fit(predictions) first")
@@ -89,6 +118,14 @@ class Calibrator(abc.ABC):
     def _check_fitted(self) -> None:
         if "num_classes_" not in vars(self):
             raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(predictions) first")
+
+    def _check_fits(self, predictions: Predictions) -> None:
+        self._check_fitted()
+        if predictions.num_classes != self.num_classes_:
+            raise ValueError(
+                f"{type(self).__name__} was fitted on {self.num_classes_} classes, "
+                f"but predictions has {predictions.num_classes}"
+            )
 
     @classmethod
     def learned_names(cls) -> tuple[str, ...]:
@@ -101,7 +138,7 @@ class Calibrator(abc.ABC):
         return {name: getattr(self, name) for name in names if name != "generator"}
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file; see `calattn.posthoc.load`."""
+        """Write a safetensors file, over one that is there; see `calattn.posthoc.load`."""
         from calattn.posthoc import files
 
         self._check_fitted()
@@ -116,6 +153,25 @@ class Calibrator(abc.ABC):
         if not isinstance(calibrator, cls):
             raise ValueError(f"{path} holds a {type(calibrator).__name__}, not a {cls.__name__}")
         return calibrator
+
+
+def _check_predictions(*given: object) -> None:
+    """One argument, and it is `Predictions`: other libraries take logits and labels."""
+    if len(given) != 1 or not isinstance(given[0], Predictions):
+        got = ", ".join(type(value).__name__ for value in given)
+        raise ValueError(
+            "predictions must be calattn.Predictions; build it with Predictions(logits=…, labels=…) "
+            f"or read_predictions(path); got {got}"
+        )
+
+
+def _brief(value: Learned) -> str:
+    """A learned value in a few characters: numbers to four digits, of tensors the shape."""
+    if isinstance(value, Tensor):
+        return f"Tensor{list(value.shape)}"
+    if isinstance(value, dict):
+        return f"{len(value)} tensors"
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def rescaled(predictions: Predictions, temperature: Tensor | float) -> Predictions:

@@ -13,6 +13,6 @@ def features_of(predictions: Predictions, who: str) -> Float[Tensor, "n d"]:
     if predictions.features is None:
         raise ValueError(
             f"{who} reads predictions.features, which these predictions do not hold; "
-            "store the classifier's input with them: Predictions(..., features=...)"
+            "store the classifier's input with them: Predictions(..., features=...), predict_proba(..., features=...)"
         )
     return predictions.features

@@ -16,7 +16,7 @@ from calattn.types import Predictions
 
 
 @CALIBRATORS.register("frozen_calattn")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class FrozenCalAttn(ScaleHeadCalibrator):
     """s(z) = Softplus(w2ᵀ GELU(W1 z + b1) + b2) + ε on features z, fitted by CE + λ·Brier with fixed logits.
 

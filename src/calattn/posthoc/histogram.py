@@ -18,7 +18,7 @@ from calattn.types import Predictions
 
 
 @CALIBRATORS.register("histogram")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class HistogramBinning(OneVsRestCalibrator):
     """g_k(p) = share of samples with label k among those whose p_k falls into p's bin, then normalised.
 

@@ -16,7 +16,7 @@ from calattn.types import Predictions
 
 
 @CALIBRATORS.register("isotonic")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class IsotonicCalibration(OneVsRestCalibrator):
     """For each class the non-decreasing g_k that minimises Σ (g_k(p_k) − [y = k])², then normalised.
 

@@ -23,7 +23,7 @@ _PRIOR_OFF_DIAGONAL = 1 / (2 * 0.02**2)
 _PRIOR_INTERCEPT = 1 / (2 * 0.5**2)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class LinearCalibrator(Calibrator):
     """softmax(W z + b) minimising NLL + ODIR, from the identity, by L-BFGS in float64 with exact gradients.
 
@@ -130,7 +130,7 @@ def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[
 
 
 @CALIBRATORS.register("vector")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class VectorScaling(LinearCalibrator):
     """softmax(w ⊙ ℓ + b): a temperature and an offset for every class (Guo et al. 2017).
 
@@ -144,7 +144,7 @@ class VectorScaling(LinearCalibrator):
         return torch.ones(num_classes, dtype=torch.float64)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class _FullMatrix(LinearCalibrator):
     off_diagonal: float | None = 0.0
     intercept: float | None = 0.0
@@ -169,7 +169,7 @@ class _FullMatrix(LinearCalibrator):
 
 
 @CALIBRATORS.register("matrix")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class MatrixScaling(_FullMatrix):
     """softmax(W ℓ + b) with a full matrix (Guo et al. 2017), and ODIR as an option.
 
@@ -184,7 +184,7 @@ class MatrixScaling(_FullMatrix):
 
 
 @CALIBRATORS.register("dirichlet")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class DirichletCalibration(_FullMatrix):
     """softmax(W log p + b), the linear form of Dirichlet calibration, with ODIR (Kull et al. 2019).
 

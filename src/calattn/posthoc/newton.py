@@ -146,10 +146,12 @@ def bracketed_newton(
     last_slope = math.inf
     for passes in range(1, max_passes + 1):
         at = curve(u)
+        # Logits of 1e-30 have no slope to speak of at any T, but only a minimum curves upwards.
+        flat = abs(at.slope) <= SLOPE_TOLERANCE and at.curvature > 0
         if u == (limits[1] if at.slope < 0 else limits[0]):
-            return Optimum(math.exp(-u), at.nll, abs(at.slope) <= SLOPE_TOLERANCE, passes)
+            return Optimum(math.exp(-u), at.nll, flat, passes)
         step = -at.slope / at.curvature if at.curvature > 0 else math.copysign(math.inf, -at.slope)
-        if abs(at.slope) <= SLOPE_TOLERANCE:
+        if flat:
             return Optimum(math.exp(-u), at.nll, True, passes)
         if abs(step) <= step_tolerance:
             return Optimum(math.exp(-u - step), at.nll, True, passes)

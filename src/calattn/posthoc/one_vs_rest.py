@@ -15,7 +15,7 @@ from calattn.types import Predictions, row_blocks
 _COLUMNS = 64  # classes handled at a time: 50,000 rows of float64 take 26 MB
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class OneVsRestCalibrator(Calibrator):
     """p_k → g_k(p_k) / Σ_j g_j(p_j); a row whose values are all zero becomes uniform (scikit-learn's rule).
 
@@ -40,13 +40,17 @@ class OneVsRestCalibrator(Calibrator):
         for rows in row_blocks(*logits.shape):
             block = logits[rows].clamp_(min=self.floor)
             total = block.sum(dim=1, keepdim=True)
-            logits[rows] = torch.where(total > 0, block / total, 1.0 / predictions.num_classes).log_()
-        return predictions.replace(logits=logits, scale=None)
+            logits[rows] = torch.where(total > 0, block / total, 1.0 / predictions.num_classes)
+        return predictions.replace(logits=logits.log(), scale=None, stated_probs=logits)
 
 
 def class_probs(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities of a few classes at a time, [columns, n], in the logits' precision like the metrics' own."""
-    logits, scale = predictions.logits, predictions.scale
+    logits, scale, stated = predictions.logits, predictions.scale, predictions.stated_probs
+    if stated is not None:
+        for columns in (slice(start, start + _COLUMNS) for start in range(0, predictions.num_classes, _COLUMNS)):
+            yield slice(columns.start, min(columns.stop, predictions.num_classes)), stated[:, columns].T.contiguous()
+        return
     log_norm = torch.cat([block.double().logsumexp(dim=1) for block, _ in predictions.blocks()])
     for start in range(0, predictions.num_classes, _COLUMNS):
         columns = slice(start, min(start + _COLUMNS, predictions.num_classes))

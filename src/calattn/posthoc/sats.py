@@ -20,7 +20,7 @@ from calattn.types import Predictions
 
 
 @CALIBRATORS.register("sats")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class SATS(ScaleHeadCalibrator):
     """Sample-adaptive temperature scaling as the paper runs it: an MLP on the logits gives T(x).
 

@@ -25,7 +25,7 @@ _LOWEST_LOGIT = -1e4
 _START_RANGE = (0.02, 50.0)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class ScaleHeadCalibrator(Calibrator):
     """T(x) = Softplus(w2ᵀ GELU(W1 z + b1) + b2) + ε on standardised inputs z, trained with AdamW in float32.
 
@@ -56,6 +56,8 @@ class ScaleHeadCalibrator(Calibrator):
         checks.positive(self.learning_rate, "learning_rate")
         if not 0.0 < self.holdout < 1.0:
             raise ValueError(f"holdout must be between 0 and 1, got {self.holdout!r}")
+        if self.generator is not None:
+            checks.generator(self.generator)
         if not self.weight_decay >= 0.0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay!r}")
 

@@ -23,15 +23,15 @@ PROTOCOL_GRID = tuple(k / 10 for k in range(1, 101))
 
 
 @CALIBRATORS.register("temperature")
-@dataclasses.dataclass(kw_only=True, eq=False)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class TemperatureScaling(Calibrator):
     """softmax(ℓ / T) with one T for all samples (Guo et al. 2017).
 
     `objective="ece"` is the paper's protocol (after Mukhoti et al. 2020): the T of `grid` with the lowest
-    ECE, the first if several tie. `objective="nll"` is the T that minimises NLL, a convex problem in 1/T:
+    ECE, the first if several tie; at the lowest or highest T of the grid `converged_` is False and `FitWarning` is
+    given. `objective="nll"` is the T that minimises NLL, a convex problem in 1/T:
     Newton in log T inside a bracket, which can neither diverge nor leave `bounds`. Where no optimum exists
-    (every label on top: T → 0; labels below average: T → ∞) the bound is returned, `converged_` is False and
-    `FitWarning` is given.
+    (every label on top: T → 0; labels below average: T → ∞) the bound is returned, with the same warning.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
     >>> round(TemperatureScaling(objective="nll").fit(p).temperature_, 4)  # 2 / ln 3
@@ -69,13 +69,26 @@ class TemperatureScaling(Calibrator):
     def _fit_ece(self, predictions: Predictions) -> dict[str, Learned]:
         curve = ece_curve(predictions, self.grid, num_bins=self.num_bins)
         best = int(curve.numpy().argmin())  # the first minimum, which torch's argmin does not promise
+        # One or two temperatures have no inside: whoever passes them knows.
+        at_end = len(self.grid) > 2 and self.grid[best] in (min(self.grid), max(self.grid))
+        if at_end:
+            warnings.warn(self._end_of_grid(self.grid[best], curve), FitWarning, stacklevel=4)
         return {
             "temperature_": self.grid[best],
             "objective_value_": float(curve[best]),
-            "converged_": True,
+            "converged_": not at_end,
             "iterations_": 1,
             "curve_": torch.stack([torch.tensor(self.grid, dtype=torch.float64), curve]),
         }
+
+    def _end_of_grid(self, temperature: float, curve: Tensor) -> str:
+        low, high = min(self.grid), max(self.grid)
+        end = "low" if temperature == low else "high"
+        why = "every T of it has the same ECE" if curve.min() == curve.max() else "a T beyond it may have a lower ECE"
+        return (
+            f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}. Pass a wider grid, "
+            'TemperatureScaling(grid=…), or use objective="nll"'
+        )
 
     def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:
         found = nll_optimum(predictions, self.bounds)

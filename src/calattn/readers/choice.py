@@ -40,13 +40,13 @@ def choose(
     features: bool | Literal["auto"],
 ) -> Choice:
     """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
-    chooser = Chooser(source, ignore)
+    chooser = Chooser(source, ignore, labels=labels, labels_given=labels_given)
     found_kind, values = chooser.values(kind, columns)
     classes: tuple[str, ...] | None = None
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
     num_classes, binary = _width(chooser, values, explicit=kind is not None)
-    label_field = None if labels_given else chooser.labels(labels)
+    label_field = None if labels_given else chooser.labels(values)
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(

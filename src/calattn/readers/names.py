@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -52,8 +53,10 @@ _CLASS_COLUMN = re.compile(
 class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
-    def __init__(self, source: Source, ignore: Sequence[str]) -> None:
-        self.source = source
+    def __init__(
+        self, source: Source, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
+    ) -> None:
+        self.source, self._labels, self._labels_given = source, labels, labels_given
         self.names = [name for name in source.fields if name not in set(ignore)]
         for name in ignore:
             self._known(name, "ignore")
@@ -61,7 +64,8 @@ class Chooser:
     def fail(self, message: str) -> PredictionFileError:
         shown = ", ".join(f"{name} ({self.source.fields[name]})" for name in self.names[:12])
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
-        return PredictionFileError(f"{self.source.path}: {message}. It has: {shown or 'nothing'}{more}")
+        stop = "" if message.endswith("?") else "."
+        return PredictionFileError(f"{self.source.path}: {message}{stop} It has: {shown or 'nothing'}{more}")
 
     def values(self, kind: Kind | None, columns: str | Sequence[str] | None) -> tuple[Kind, tuple[str, ...]]:
         """The kind and the fields of the predictions themselves."""
@@ -78,11 +82,15 @@ class Chooser:
             if not present:
                 raise self.fail(self._why_none(named))
             kind = present[0]
-        groups = named[kind] or self._generic()
-        wide = [group for group in groups if self._wide(group)]
-        groups = wide or groups
+        wide = [group for group in named[kind] or self._generic() if self._wide(group)]
+        groups = wide or named[kind] or self._class_one(kind) or self._generic()
         if not groups:
-            raise self.fail(f'there is nothing named like {kind}; pass columns="…" with its name')
+            lone = self._lone(kind)
+            raise self.fail(
+                _lone_column(lone[0], kind)
+                if len(lone) == 1
+                else f'there is nothing named like {kind}; pass columns="…" with its name'
+            )
         if len(groups) > 1:
             options = " or ".join(repr(group[0]) if len(group) == 1 else f"{group[0]}…" for group in groups)
             raise self.fail(f"several fields could be the {kind}: {options}; pass columns=… to choose")
@@ -98,18 +106,22 @@ class Chooser:
             )
         return found[0] if found else None
 
-    def labels(self, labels: str | None) -> str:
-        if labels is not None:
-            return self._known(labels, "labels")
+    def labels(self, values: tuple[str, ...]) -> str:
+        """The field of the labels, which is none of the `values`."""
+        if self._labels is not None:
+            return self._known(self._labels, "labels")
         found = [name for name in self.names if name.lower() in LABELS]
         if len(found) > 1:
             raise self.fail(f'{" and ".join(map(repr, found))} could both be the labels; pass labels="{found[0]}"')
         if not found:
-            raise self.fail('there is nothing named like labels; pass labels="…" (a name, an array or a Path)')
+            near = self._likely_labels(values) or "…"
+            raise self.fail(f'there is nothing named like labels; pass labels="{near}" (a name, an array or a Path)')
         return found[0]
 
     def _known(self, name: str, argument: str) -> str:
         if name not in self.source.fields:
+            if argument == "labels" and (name.lower().endswith(".npy") or os.path.isfile(name)):
+                raise self.fail(f'labels names {name!r}; if that is a file, pass labels=Path("{name}")')
             near = difflib.get_close_matches(name, list(self.source.fields), n=1)
             raise self.fail(f"{argument} names {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return name
@@ -142,9 +154,31 @@ class Chooser:
         return groups + [tuple(group) for group in prefixed.values() if len(group) > 1]
 
     def _generic(self) -> list[tuple[str, ...]]:
-        digits = tuple(name for name in self.names if name.isdecimal())
-        groups: list[tuple[str, ...]] = [(name,) for name in self.names if name.lower() in GENERIC]
-        return [*groups, tuple(sorted(digits, key=int))] if len(digits) > 1 else groups
+        names = [name for name in self.names if name != self._labels]
+        groups: list[tuple[str, ...]] = [(name,) for name in names if name.lower() in GENERIC]
+        digits = sorted((name for name in names if name.isdecimal()), key=int)
+        wide: list[tuple[str, ...]] = [(name,) for name in digits if self._wide((name,))]
+        if wide:  # a list of arrays: its numbers are positions, not classes
+            return groups + wide
+        return [*groups, tuple(digits)] if len(digits) > self.source.is_table else groups
+
+    def _lone(self, kind: Kind) -> list[str]:
+        """Class columns without another: one value a row, such as prob_1."""
+        return [n for n in self.names if n != self._labels and kind_of(n) == kind and not self._wide((n,))]
+
+    def _class_one(self, kind: Kind) -> list[tuple[str, ...]]:
+        return [(name,) for name in self._lone(kind) if class_suffixes([name]) == ("1",)]
+
+    def _likely_labels(self, values: tuple[str, ...]) -> str | None:
+        """The one field beside `values` that could be labels; to be suggested, never to be taken."""
+        others = SCALE | FEATURES | INDICES | CLASS_NAMES
+        found = [
+            name
+            for name, field in self.source.fields.items()
+            if name in self.names and name not in values and name.lower() not in others
+            if field.type in ("integer", "text") and not field.scalar and not self._wide((name,))
+        ]
+        return found[0] if len(found) == 1 else None
 
     def _wide(self, group: tuple[str, ...]) -> bool:
         field = self.source.fields[group[0]]
@@ -160,7 +194,13 @@ class Chooser:
         generic = self._generic()
         if generic:
             name = generic[0][0]
-            return f'{name!r} may be logits or probabilities; pass kind="logits" or kind="probs"'
+            message = f'{name!r} may be logits or probabilities; pass kind="logits" or kind="probs"'
+            named_labels = self._labels_given or self._labels or any(n.lower() in LABELS for n in self.names)
+            likely = None if named_labels else self._likely_labels(generic[0])
+            return message + (f', and labels="{likely}"' if likely else "")
+        for kind in NAMES:
+            if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
+                return _lone_column(lone[0], kind)
         return 'nothing is named like logits or probabilities; pass columns="…" and kind="logits" or "probs"'
 
 
@@ -189,6 +229,15 @@ def numbered(columns: Sequence[str], prefix: str) -> tuple[str, ...] | None:
     if not all(suffix.isdecimal() for suffix in suffixes):
         return None
     return tuple(sorted(columns, key=lambda name: int(name.removeprefix(prefix))))
+
+
+def _lone_column(name: str, kind: Kind) -> str:
+    """What to pass for the only class column; unless it is numbered 1, it need not be class 1."""
+    columns = "" if class_suffixes([name]) == ("1",) else f'columns="{name}" and '
+    return (
+        f"{name!r} is one value a row and the only class column; if it speaks for class 1 of a binary problem, "
+        f'say so with {columns}kind="{kind}"'
+    )
 
 
 def _prefix_kind(prefix: str) -> Kind:

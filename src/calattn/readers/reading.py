@@ -20,7 +20,7 @@ from calattn.readers.source import Source, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
 from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
-from calattn.store import PredictionFileError, PredictionFileMissing
+from calattn.store import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.types import Predictions
 
 LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
@@ -135,7 +135,7 @@ def _joined(blocks: list[Predictions]) -> Predictions:
         parts = [getattr(block, name) for block in blocks]
         return None if any(part is None for part in parts) else torch.cat(parts)
 
-    fields = ("logits", "labels", "scale", "features", "indices")
+    fields = ("logits", "labels", "scale", "stated_probs", "features", "indices")
     return blocks[0].replace(**{name: cat(name) for name in fields})
 
 
@@ -143,6 +143,8 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
     if not path.exists():
         raise PredictionFileMissing(_why_missing(path))
     if path.is_dir():
+        if not has_predictions(path):
+            raise PredictionFileMissing(_why_foreign(path))
         return FolderSource(path)
     name = path.name.lower()
     if name.endswith(_PICKLE):
@@ -179,6 +181,14 @@ def _given_labels(labels: LabelsArg) -> Values | None:
     if values.ndim == 0:
         raise ValueError("labels must be one entry a row, got a single number")
     return values
+
+
+def _why_foreign(folder: Path) -> str:
+    files = sorted(entry.name for entry in folder.iterdir() if entry.name.lower().endswith(SUFFIXES))
+    if not files:
+        return f"{folder} is a folder without predictions, and without a file that is read ({' '.join(SUFFIXES)})"
+    more = f" and {len(files) - 8} more" if len(files) > 8 else ""
+    return f"{folder} is a folder without predictions; name a file in it: {', '.join(files[:8])}{more}"
 
 
 def _why_missing(path: Path) -> str:

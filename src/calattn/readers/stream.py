@@ -111,6 +111,7 @@ class PredictionStream:
             logits=logits,
             labels=reader(labels),
             scale=scale,
+            stated_probs=self._stated(values) if choice.kind == "probs" and scale is None else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),
             indices=None if choice.indices is None else _integers(raw[choice.indices]),
             class_names=choice.class_names,
@@ -139,8 +140,7 @@ class PredictionStream:
         """Log-probabilities after the checks; the tolerance is that of the file's own precision."""
         tolerance = self._sum_tolerance
         if tolerance is None:
-            half = probs.dtype in (torch.float16, torch.bfloat16)
-            tolerance = checks.sum_tolerance(probs.dtype) if half else 1e-3 if self._source.is_text else 1e-4
+            tolerance = 1e-3 if self._source.is_text else checks.sum_tolerance(probs.dtype)
         probs = checks.widened(checks.matrix(probs, "probs"))
         checks.finite_rows(probs.amax(dim=1), "probs", probs)
         negative = (probs < 0).any(dim=1)
@@ -157,6 +157,12 @@ class PredictionStream:
                 'pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
             )
         return probs.clamp_min(self._floor).log()
+
+    def _stated(self, probs: Tensor) -> Tensor | None:
+        """The probabilities as the file states them, unless they were floored or are too roughly rounded for the metrics."""
+        exact = checks.widened(probs).dtype == probs.dtype and self._floor == 0.0
+        within = bool(((probs.sum(dim=1) - 1).abs() <= checks.sum_tolerance(probs.dtype)).all()) if exact else False
+        return probs if within else None
 
     def _check_label_count(self, rows: int) -> None:
         assert self._labels is not None

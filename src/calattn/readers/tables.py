@@ -18,6 +18,15 @@ import pyarrow.parquet
 from calattn.readers.source import Field, FieldType, Role, Source, Values
 from calattn.store import PredictionFileError
 
+_BINARY = {
+    b"PK\x03\x04": "a zip archive (.npz, .pt, .xlsx)",
+    b"\x93NUMPY": "an .npy array",
+    b"PAR1": "Parquet",
+    b"\x1f\x8b": "gzip (.csv.gz)",
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+}
+
 
 class CsvSource(Source):
     """The columns of a delimited text file with a header line."""
@@ -29,6 +38,7 @@ class CsvSource(Source):
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else ",")
         self._header = None if header is None else list(header)
+        self._check_text()
         names = self._header or self._first_line()
         self._check_header(names)
         self.fields = {name: Field(rows=None, tail=(), type="text", dtype="text") for name in names}
@@ -60,6 +70,17 @@ class CsvSource(Source):
             # Other columns may hold text of any encoding; a name that cannot be decoded is one we do not want.
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
             return next((line for line in csv.reader(text, delimiter=self._delimiter) if line), [])
+
+    def _check_text(self) -> None:
+        with self._damage([]), pa.input_stream(str(self.path), compression="detect") as stream:
+            start = stream.read(4096)
+        found = next((what for magic, what in _BINARY.items() if start.startswith(magic)), None)
+        if found is None and b"\0" in start:
+            found = "binary data"
+        if found is not None:
+            raise PredictionFileError(
+                f"{self.path} is not text: it looks like {found}; rename it to what it is, or save it as UTF-8 text"
+            )
 
     def _check_header(self, names: list[str]) -> None:
         repeated = sorted({name for name in names if names.count(name) > 1})

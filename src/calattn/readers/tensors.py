@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -93,16 +94,20 @@ class TorchSource(Source):
 
 def _torch_load(path: Path) -> object:
     try:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError as error:
-            if "mmap" not in str(error):
-                raise
-            return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
-    except pickle.UnpicklingError:
+        with warnings.catch_warnings():
+            # Asks to report pickles of other programs to torch; what can be done about them is said below.
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            try:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            except RuntimeError as error:
+                if "mmap" not in str(error):
+                    raise
+                return torch.load(path, map_location="cpu", weights_only=True)  # the format before torch 1.6
+    except pickle.UnpicklingError as error:
+        of = "torch.from_numpy({})".format if "numpy" in str(error) else "{}".format
         raise PredictionFileError(
             f"{path} holds more than tensors, and pickled objects are never loaded; "
-            'save plain tensors: torch.save({"logits": logits, "labels": labels}, path)'
+            f'save plain tensors: torch.save({{"logits": {of("logits")}, "labels": {of("labels")}}}, path)'
         ) from None
     except (RuntimeError, EOFError, ValueError, OSError) as error:
         reason = str(error).partition("\n")[0]

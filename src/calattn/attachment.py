@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -54,7 +55,10 @@ class Adapter:
     def read(self, backbone: nn.Module, x: Any) -> Reading:
         given = self.features(backbone, x)
         cls, tokens = given if isinstance(given, tuple) else (given, None)
-        return Reading(self.classifier(backbone, cls), cls, tokens)
+        _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
+        logits = self.classifier(backbone, cls)
+        _check_shape(logits, "classifier", self.num_classes, "does it return the logits alone?")
+        return Reading(logits, cls, tokens)
 
     def patch_mean(self, reading: Reading) -> Tensor:
         return _mean_token(reading.tokens, after=0)
@@ -80,6 +84,8 @@ class TimmAdapter:
         needed = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
         missing = [name for name in needed if not hasattr(backbone, name)]
         kind = type(backbone).__name__
+        if missing and isinstance(inner := getattr(backbone, "module", None), nn.Module):
+            raise ValueError(f"{kind} wraps the classifier: attach to its .module ({type(inner).__name__}), then wrap")
         if missing:
             raise ValueError(f"{kind} is no timm classifier (it has no {', '.join(missing)}); pass adapter=Adapter(…)")
         if not backbone.num_classes:
@@ -155,16 +161,42 @@ class CalibratedModel(nn.Module):
         exceptions: Any = getattr(self.backbone, "no_weight_decay", set)
         return {f"backbone.{name}" for name in exceptions()}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """The backbone's layer groups under their new names, for timm's layer-wise learning rates."""
+        matcher: Any = getattr(self.backbone, "group_matcher", None)
+        if matcher is None:
+            raise AttributeError(f"{type(self.backbone).__name__} has no group_matcher")
+        return {name: _prefixed(pattern) for name, pattern in matcher(coarse=coarse).items()}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.backbone.set_grad_checkpointing(enable)  # type: ignore[operator]
+
+    def __getattr__(self, name: str) -> Any:
+        # What timm's own functions ask a model for: without these, timm.data.resolve_model_data_config would fall back
+        # to ImageNet's normalisation in silence.
+        if name in ("num_classes", "pretrained_cfg", "default_cfg"):
+            return getattr(super().__getattr__("backbone"), name)
+        return super().__getattr__(name)
+
     def extra_repr(self) -> str:
         return f"features={self.features!r}"
 
 
+def _prefixed(pattern: Any) -> Any:
+    """timm's group patterns, matched from the start of a name, moved under `backbone.`."""
+    if isinstance(pattern, str):
+        return r"^backbone\.(?:" + re.sub(r"(?<!\[)\^", "", pattern) + ")"
+    if isinstance(pattern, list | tuple):
+        return type(pattern)(_prefixed(part) if isinstance(part, str | list | tuple) else part for part in pattern)
+    return pattern
+
+
 def attach(
     backbone: nn.Module,
-    *,
     features: Features = "cls",
     hidden: int = 128,
     bias: bool = True,
+    *,
     head: str = "calattn",
     adapter: Adapter | None = None,
 ) -> CalibratedModel:
@@ -180,6 +212,8 @@ def attach(
     >>> out.probs.shape, out.scale.shape
     (torch.Size([2, 10]), torch.Size([2]))
     """
+    if isinstance(backbone, CalibratedModel):
+        raise ValueError("the model already has a head; attach to its .backbone instead")
     reader = TimmAdapter.of(backbone) if adapter is None else adapter
     widths = reader.widths()
     if features not in widths:
@@ -188,6 +222,8 @@ def attach(
         raise ValueError(f"features={features!r} is not what {type(backbone).__name__} offers: {offered}; {reason}")
     width, num_classes = widths[features], reader.num_classes
     built = HEADS[head](num_features=width, num_classes=num_classes, hidden=hidden, bias=bias)
+    if not built.has_hidden_layer and (hidden, bias) != (128, True):
+        raise ValueError(f"the head {head!r} has no hidden layer: hidden={hidden}, bias={bias} would change nothing")
     parameter = next(backbone.parameters(), None)
     model = CalibratedModel(
         backbone,
@@ -273,6 +309,15 @@ def _prefix_tokens(backbone: nn.Module) -> int | None:
     if isinstance(pool, str) and pool not in ("", "avg") and declared is not None:
         return declared  # attention pooling (SigLIP) and its like: the classifier does not read the mean
     return None
+
+
+def _check_shape(values: Any, name: str, width: int | None, hint: str) -> None:
+    """Adapters are written by hand: what they return is checked (shapes only, so compiled graphs stay whole)."""
+    wanted = f"[b, {'c' if width is None else width}]"
+    if not isinstance(values, Tensor):
+        raise ValueError(f"Adapter.{name} returned {type(values).__name__}, not a tensor {wanted}; {hint}")
+    if values.ndim != 2 or (width is not None and values.shape[1] != width):
+        raise ValueError(f"Adapter.{name} returned shape {list(values.shape)}, not {wanted}; {hint}")
 
 
 def _mean_token(tokens: Any, *, after: int) -> Tensor:
