@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
 
+from calattn import Predictions, evaluate
 from calattn.metrics import METRICS, MetricState
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from tests.samples import logits_and_labels
@@ -32,6 +34,16 @@ def test_memory_does_not_grow():
         sizes.append(tensors_of(state))
     assert len(set(sizes[3:])) == 1
     assert sizes[-1] < 16 * 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's own count of resident pages")
+def test_one_pass_takes_little_memory():
+    """40 MB of logits: widened copies left between kept results would hold 80 MB more."""
+    from benchmarks.timing import peak_extra
+
+    logits = torch.randn(20_000, 500, generator=torch.Generator().manual_seed(0))
+    p = Predictions(logits=logits, labels=torch.arange(20_000) % 500)
+    assert peak_extra(lambda: evaluate(p, num_bootstrap=0)) < 40
 
 
 @pytest.mark.parametrize(
