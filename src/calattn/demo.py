@@ -104,7 +104,7 @@ def main() -> None:
         f"[{difference.low:+.4f}, {difference.high:+.4f}], which {verdict} on these {len(ours)} images."
     )
     console.print(
-        f"{time.perf_counter() - start:.0f} s. Next: the ten lines of the README, on your own model or logits."
+        f"{time.perf_counter() - start:.0f} s. Next: the two examples of the README, on your own model or logits."
     )
 
 
