@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -296,8 +297,14 @@ def _linear_head(backbone: Any) -> bool:
     """
     layers = [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
     dropout = any([getattr(backbone, "drop_rate", 0.0), *layers])
-    plain = isinstance(backbone.get_classifier(), nn.Linear) and getattr(backbone, "aux_head", None) is None
-    return plain and not dropout
+    classifier = backbone.get_classifier()
+    plain = isinstance(classifier, nn.Linear) and getattr(backbone, "aux_head", None) is None
+    if not plain or dropout:
+        return False
+    # Some classifiers are the linear part of a head that normalises first (EfficientViT, SHViT): only a head that knows
+    # `pre_logits` itself is known to have done everything else by then.
+    holder = next(module for module in backbone.modules() if any(child is classifier for child in module.children()))
+    return holder is backbone or "pre_logits" in inspect.signature(holder.forward).parameters
 
 
 def _prefix_tokens(backbone: nn.Module) -> int | None:

@@ -191,6 +191,23 @@ def test_class_token_without_patches(key: str) -> None:
         attach(backbone, features="concat")(images)
 
 
+def shaken(network: nn.Module) -> nn.Module:
+    """Every parameter and running statistic moved: a norm layer left out of a head then shows, as it would not at its start."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for tensor in [*network.parameters(), *(b for b in network.buffers() if b.is_floating_point())]:
+            tensor += 0.05 * torch.rand(tensor.shape, generator=generator)
+    return network
+
+
+@pytest.mark.parametrize("name", ["efficientvit_m0", "shvit_s1"])
+def test_a_linear_layer_behind_a_norm_is_not_the_whole_head(name: str) -> None:
+    backbone = shaken(timm.create_model(name, num_classes=7).eval())
+    images = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.equal(attach(backbone)(images), backbone(images))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("module", timm.list_modules())
 def test_every_timm_module(module: str) -> None:
@@ -202,7 +219,7 @@ def test_every_timm_module(module: str) -> None:
             break
     else:
         pytest.skip("no classifier below 100 M parameters")
-    backbone = timm.create_model(name, num_classes=7).eval()
+    backbone = shaken(timm.create_model(name, num_classes=7).eval())
     images = torch.randn(1, *backbone.default_cfg["input_size"])
     with torch.no_grad():
         assert torch.equal(attach(backbone)(images), backbone(images))
