@@ -1,0 +1,133 @@
+"""The run as data: everything that decides a result, checked, with a stable hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+Rule = Literal["last", "best-nll", "best-ece", "best-accuracy"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataSpec(Section):
+    name: str = Field("cifar10", description="a data set (`calattn data list`), imagefolder:PATH or parquet:PATH")
+    size: Count | None = Field(None, description="side of the images the network sees; empty: as they are")
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    validation: Annotated[float, Field(gt=0, lt=1)] = Field(0.05, description="share of the training images held out")
+    split_seed: int = Field(0, description="draws the validation images; kept apart from `seed` so that seeds share a split")
+    limit: Count | None = Field(None, description="use only the first N training and the first N test images (trials)")
+
+
+class AugmentSpec(Section):
+    crop: Annotated[int, Field(ge=0)] | Literal["resized"] = Field(
+        4, description="pixels of padding before a random crop; 0: none; resized: a random part, resized (ImageNet)"
+    )
+    flip: bool | None = Field(None, description="random mirror; empty: where the data set allows it (not digits)")
+    randaugment_ops: Annotated[int, Field(ge=0)] = Field(0, description="RandAugment operations an image; 0: off")
+    randaugment_magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
+    erasing: Fraction = Field(0.0, description="probability of erasing a rectangle")
+    mixup: NonNegative = Field(0.0, description="α of the Beta distribution; 0: off")
+    cutmix: NonNegative = Field(0.0, description="α of the Beta distribution; 0: off; with mixup, each pair takes one of the two")
+
+
+class ModelSpec(Section):
+    backbone: str = Field("deit_small", description="a family fitted to data.size (deit_small), ours, or any timm name")
+    head: str = "calattn"
+    features: Literal["cls", "patch_mean", "concat"] = "cls"
+    hidden: Count = 128
+    bias: bool = True
+    pretrained: bool = False
+    drop_path: BelowOne = 0.0
+    dropout: BelowOne = 0.0
+    options: dict[str, Any] = Field(default_factory=dict, description="further arguments of the backbone's constructor")
+
+
+class LossSpec(Section):
+    name: str = "ce_brier"
+    options: dict[str, float | str | bool] = Field(default_factory=dict, description="the loss's own, such as weight: 0.1")
+
+
+class OptimizerSpec(Section):
+    name: str = Field("adamw", description="any optimiser timm knows")
+    lr: Positive = 1e-3
+    weight_decay: NonNegative = 0.05
+    decay_all: bool = Field(False, description="decay biases and norms too, as plain torch does")
+    options: dict[str, Any] = Field(default_factory=dict, description="the optimiser's own, such as betas or momentum")
+    fused: bool | None = Field(None, description="one kernel for the update; empty: on GPUs, where the optimiser has it")
+    clip_norm: Positive | None = None
+    accumulate: Count = Field(1, description="micro-batches a step; batch_size is the sum")
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="decay of the moving average of the weights, which is then what is evaluated and kept"
+    )
+
+
+class ScheduleSpec(Section):
+    name: str = Field("cosine", description="any schedule timm knows")
+    warmup_epochs: NonNegative = 0.0
+    warmup_lr: NonNegative = 0.0
+    min_lr: NonNegative = 0.0
+    options: dict[str, Any] = Field(default_factory=dict, description="decay_milestones (in epochs), decay_rate, …")
+
+
+class TrainSpec(Section):
+    epochs: Count = 60
+    batch_size: Count = Field(512, description="of a step, over all devices and micro-batches")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true"] = "32-true"
+    compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
+    channels_last: bool = False
+    deterministic: bool = Field(False, description="only deterministic kernels (slower on GPUs; CPUs are exact anyway)")
+    sync_batchnorm: bool = False
+
+
+class EvaluationSpec(Section):
+    batch_size: Count = 1000
+    checkpoints: tuple[Rule, ...] = Field(("last",), min_length=1, description="whose predictions are written at the end")
+    features: bool = Field(False, description="keep the features beside the logits")
+
+
+class RunSpec(Section):
+    """Everything that decides a run's result. Where it runs (devices, folders, worker processes) is not in it.
+
+    >>> RunSpec().train.epochs
+    60
+    """
+
+    name: str | None = Field(None, description="a name for people; not part of the hash")
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    data: DataSpec = DataSpec()
+    augment: AugmentSpec = AugmentSpec()
+    model: ModelSpec = ModelSpec()
+    loss: LossSpec = LossSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    train: TrainSpec = TrainSpec()
+    evaluation: EvaluationSpec = EvaluationSpec()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunSpec:
+        micro = self.train.batch_size / self.optimizer.accumulate
+        if micro != int(micro):
+            raise ValueError(
+                f"train.batch_size={self.train.batch_size} is not a multiple of optimizer.accumulate={self.optimizer.accumulate}"
+            )
+        if (self.augment.mixup or self.augment.cutmix) and micro % 2:
+            raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {int(micro)}")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """A stable digest of all but the name and what is only written out at the end."""
+        decides = self.model_dump(mode="json", exclude={"name": True, "evaluation": True})
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
