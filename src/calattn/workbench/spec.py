@@ -56,7 +56,7 @@ class ModelSpec(Section):
 
 class LossSpec(Section):
     name: str = "ce_brier"
-    options: dict[str, float | str | bool] = Field(default_factory=dict, description="the loss's own, such as weight: 0.1")
+    options: dict[str, bool | float | str] = Field(default_factory=dict, description="the loss's own, such as weight: 0.1")
 
 
 class OptimizerSpec(Section):
@@ -84,8 +84,12 @@ class ScheduleSpec(Section):
 class TrainSpec(Section):
     epochs: Count = 60
     batch_size: Count = Field(512, description="of a step, over all devices and micro-batches")
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "bf16-true"] = "32-true"
-    compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true"] = Field(
+        "auto", description="auto: bf16-mixed on GPUs that have it, else 32-true; the run's own spec says which it was"
+    )
+    compile: bool | Literal["auto", "default", "reduce-overhead", "max-autotune"] = Field(
+        "auto", description="torch.compile; auto: on CUDA GPUs"
+    )
     channels_last: bool = False
     deterministic: bool = Field(False, description="only deterministic kernels (slower on GPUs; CPUs are exact anyway)")
     sync_batchnorm: bool = False

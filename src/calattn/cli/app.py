@@ -1,0 +1,155 @@
+"""The application: which commands there are, and the one way in."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from calattn.cli import errors
+
+WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A command: its line in `calattn --help`, and where its function (or its own Typer application) is defined."""
+
+    name: str
+    target: str
+    help: str
+    panel: str
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
+
+    def load(self) -> Any:
+        """The command itself; its module is imported now and not before, so that help and completion are quick."""
+        found = getattr(importlib.import_module(self.module), self.target.partition(":")[2])
+        if isinstance(found, typer.Typer):
+            return typer.main.get_command(found)
+        single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        single.command(self.name, epilog=getattr(found, "epilog", None), rich_help_panel=self.panel)(found)
+        return typer.main.get_command(single)
+
+
+# One line a command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
+ENTRIES = (
+    Entry(name="train", target="calattn.cli.train:train", help="Train a run from a recipe or a spec.", panel=WORK),
+    Entry(name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK),
+    Entry(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
+    Entry(
+        name="evaluate",
+        target="calattn.cli.evaluate:evaluate",
+        help="Metrics of saved predictions, with intervals.",
+        panel=JUDGE,
+    ),
+    Entry(
+        name="compare",
+        target="calattn.cli.compare:compare",
+        help="Is B better than A, or is it chance? (paired)",
+        panel=JUDGE,
+    ),
+    Entry(
+        name="calibrate",
+        target="calattn.cli.calibrate:calibrate",
+        help="Fit a calibrator on held-out predictions and apply it.",
+        panel=JUDGE,
+    ),
+    Entry(
+        name="list",
+        target="calattn.cli.listing:listing",
+        help="What there is: backbones, losses, heads, calibrators, metrics, …",
+        panel=LOOK,
+    ),
+    Entry(
+        name="doctor",
+        target="calattn.cli.doctor:doctor",
+        help="What is installed, which devices, what is missing.",
+        panel=LOOK,
+    ),
+)
+
+
+class LazyGroup(TyperGroup):
+    """Shows every entry by its one line, and imports only the one that is run."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def __init__(self, **options: Any) -> None:
+        options["commands"] = {
+            entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
+            for entry in ENTRIES
+            if importlib.util.find_spec(entry.module) is not None
+        }
+        super().__init__(**options)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command, where the help made do with a line."""
+        name, command, rest = super().resolve_command(ctx, args)
+        entry = next((entry for entry in ENTRIES if entry.name == name), None)
+        return (name, command, rest) if entry is None else (name, entry.load(), rest)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"calattn {version('calattn')}")
+        raise typer.Exit
+
+
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+
+
+@app.callback(
+    epilog=errors.examples(
+        "calattn doctor                              is everything there?",
+        "calattn train digits-calattn                train (see calattn list recipes)",
+        "calattn evaluate predictions.npz            judge anybody's logits",
+        "calattn compare runs/baseline runs/calattn  more than chance?",
+    )
+)
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error (anywhere on the line; also CALATTN_DEBUG=1)."),
+    ] = False,
+) -> None:
+    """Train image classifiers whose confidence can be believed, and judge anybody's.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 143 terminated.
+    Every command has [bold]--help[/bold] with examples; those that print results have [bold]--json[/bold] for scripts.
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors are printed, not raised (unless debugging)."""
+    # People add --debug at the end of the line that failed, so it counts wherever it stands.
+    debug = "--debug" in arguments or os.environ.get("CALATTN_DEBUG", "") not in ("", "0")
+    rest = [argument for argument in arguments if argument != "--debug"]
+    command = typer.main.get_command(app)
+    with errors.reported(as_json="--json" in rest, debug=debug) as outcome:
+        code = command.main(args=rest, prog_name="calattn", standalone_mode=False)
+        outcome.code = code if isinstance(code, int) else 0
+    return outcome.code
+
+
+def main() -> NoReturn:
+    """The console command."""
+    # SystemExit instead of sudden death: half-written files are removed on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.TERMINATED))
+    sys.exit(run(sys.argv[1:]))

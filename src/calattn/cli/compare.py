@@ -1,0 +1,187 @@
+"""`calattn compare`: is B better than A, or is it chance?"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calattn.cli import options
+from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.errors import examples
+from calattn.cli.evaluate import OUTPUTS, check_output, write_text
+
+if TYPE_CHECKING:
+    from calattn import Difference, Predictions
+    from calattn.cli.subjects import Subject
+
+
+@options.flat
+def compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B...", help="Files, predictions folders or run folders; the first is the baseline."),
+    ],
+    choice: options.Choice,
+    measure: options.Measure,
+    ts: Annotated[
+        bool,
+        typer.Option("--ts", help="After temperature scaling each on its own validation predictions (run folders)."),
+    ] = False,
+    objective: Annotated[
+        options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
+    ] = options.Objective.ece,
+    reader: options.Reader = options.READER,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """The difference of every metric from the first path's, with a paired interval, in numbers and in words.
+
+    Both sides are resampled together, so what they share cancels. The samples must be the same: labels are checked, and
+    where both sides carry sample indices, rows are put in the same order first.
+    """
+    from calattn.cli import subjects
+
+    check_output(out, OUTPUTS, "--out")
+    measure.arguments()  # finds an unknown metric before anything is read
+    if len(choice.splits()) > 1:
+        raise ValueError("--split names several splits; compare takes one at a time")
+    found = subjects.find(paths, reader=reader, choice=choice)
+    if len(found) < 2:
+        raise ValueError("compare needs two or more paths: calattn compare A B")
+    if ts:
+        found = [each.scaled(each.validation(), objective.value) for each in found]
+    baseline, *others = found
+    a = baseline.predictions()
+    comparisons = {each.title: _against(a, baseline, each, measure) for each in others}
+    _show(comparisons, found, measure=measure, samples=len(a), as_json=json)
+    _write(out, comparisons, found, measure=measure, samples=len(a))
+
+
+compare.epilog = examples(  # type: ignore[attr-defined]
+    "calattn compare baseline.npz calattn.npz",
+    "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
+    "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
+)
+
+
+def _against(a: Predictions, baseline: Subject, other: Subject, measure: options.Measure) -> dict[str, Difference]:
+    import calattn
+
+    b = same_samples(a, other.predictions(), name_a=_plain(baseline), name_b=_plain(other))
+    return calattn.compare(a, b, **measure.arguments())
+
+
+def same_samples(a: Predictions, b: Predictions, *, name_a: str, name_b: str) -> Predictions:
+    """`b` in the order of `a`, or an error saying what shows that they are not the same samples."""
+    import torch
+
+    if len(a) != len(b):
+        raise ValueError(
+            f"{name_a} has {len(a)} samples and {name_b} has {len(b)}; compare predictions of the same samples"
+        )
+    if a.num_classes != b.num_classes:
+        raise ValueError(
+            f"{name_a} has {a.num_classes} classes and {name_b} has {b.num_classes}; compare the same task"
+        )
+    if a.indices is not None and b.indices is not None and not torch.equal(a.indices, b.indices):
+        order_a, order_b = a.indices.argsort(stable=True), b.indices.argsort(stable=True)
+        if not torch.equal(a.indices[order_a], b.indices[order_b]):
+            missing = set(a.indices.tolist()) - set(b.indices.tolist())
+            which = f"sample {min(missing)} of {name_a} is not in {name_b}" if missing else "indices repeat differently"
+            raise ValueError(f"the sample indices differ: {which}; compare predictions of the same split")
+        note(f"{name_b} was put in the order of {name_a} by sample index")
+        b = b.select(order_b[order_a.argsort()])
+    wrong = a.labels != b.labels
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"{int(wrong.sum())} of {len(a)} labels differ, the first in row {row}: {int(a.labels[row])} in {name_a}, "
+            f"{int(b.labels[row])} in {name_b}; compare predictions of the same samples in the same order"
+        )
+    return b
+
+
+def _show(
+    comparisons: dict[str, dict[str, Difference]],
+    found: list[Subject],
+    *,
+    measure: options.Measure,
+    samples: int,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(document(comparisons, found, measure=measure, samples=samples))
+        return
+    from calattn.report import difference_table, sentence
+
+    console = results_to()
+    console.print(difference_table(comparisons, baseline=found[0].title, level=measure.level))
+    for each, differences in zip(found[1:], comparisons.values(), strict=True):
+        console.print(f"\n{_plain(each)} against {_plain(found[0])}, {samples:,} samples:", markup=False)
+        for difference in differences.values():
+            console.print(f"  {sentence(difference)}", markup=False)
+
+
+def document(
+    comparisons: dict[str, dict[str, Difference]], found: list[Subject], *, measure: options.Measure, samples: int
+) -> dict[str, Any]:
+    """The stable JSON form (schema 1): fractions in full precision."""
+    from calattn.report import sentence
+
+    names = ("a", "b", "difference", "low", "high", "p_value", "significant")
+    return {
+        "schema": 1,
+        "command": "compare",
+        "level": measure.level,
+        "samples": samples,
+        "baseline": found[0].described(),
+        "comparisons": [
+            each.described()
+            | {
+                "differences": {
+                    metric: {name: getattr(difference, name) for name in names} | {"sentence": sentence(difference)}
+                    for metric, difference in differences.items()
+                }
+            }
+            for each, differences in zip(found[1:], comparisons.values(), strict=True)
+        ],
+    }
+
+
+def _write(
+    out: Path | None,
+    comparisons: dict[str, dict[str, Difference]],
+    found: list[Subject],
+    *,
+    measure: options.Measure,
+    samples: int,
+) -> None:
+    from calattn.report import difference_markdown, difference_rows, rows_to_csv
+
+    if out is None:
+        return
+    baseline = _plain(found[0])
+    plain = {_plain(each): part for each, part in zip(found[1:], comparisons.values(), strict=True)}
+    if out.suffix == ".json":
+        write_text(out, json_text(document(comparisons, found, measure=measure, samples=samples)))
+    elif out.suffix == ".csv":
+        write_text(out, rows_to_csv(difference_rows(plain, baseline=baseline)))
+    else:
+        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain))]
+        table = difference_markdown(plain, baseline=baseline, level=measure.level)
+        write_text(out, table + "\n" + "\n".join(words) + "\n")
+
+
+def _sentences(comparisons: dict[str, dict[str, Difference]]) -> list[list[str]]:
+    from calattn.report import sentence
+
+    return [[f"{title}: {sentence(each)}" for each in part.values()] for title, part in comparisons.items()]
+
+
+def _plain(subject: Subject) -> str:
+    return subject.title.replace("\n", " ")

@@ -1,0 +1,264 @@
+"""Errors as people see them: one line that says what to do, and an exit code that scripts can rely on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+from rich.markup import escape
+
+from calattn.cli.console import errors_to
+
+OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
+
+# Typer carries its own copy of click since 0.20; the classes are reached through what both versions export.
+_USAGE, _CLICK = typer.BadParameter.__mro__[1:3]
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+def examples(*lines: str) -> str:
+    """An epilog of example commands, kept line by line."""
+    return "[bold]Examples[/bold]\n\n" + "\n\n".join(f"  {escape(line)}" for line in lines)
+
+
+@dataclasses.dataclass
+class Outcome:
+    code: int = OK
+
+
+@contextlib.contextmanager
+def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
+    """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
+    outcome = Outcome()
+    with warnings.catch_warnings(), _logged():
+        warnings.simplefilter("default")
+        warnings.showwarning = cast(Any, _warn_in_debug if debug else _warn)
+        try:
+            yield outcome
+        except SystemExit as error:
+            outcome.code = error.code if isinstance(error.code, int) else FAILED
+        except BaseException as error:  # the one place that catches everything: what is not expected gets exit code 70
+            outcome.code = code_of(error)
+            if debug and outcome.code not in (INTERRUPTED, BROKEN_PIPE) and not isinstance(error, _CLICK):
+                raise
+            if outcome.code == BROKEN_PIPE:
+                # The reader (`| head`) has left; Python would complain once more when it flushes stdout at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            else:
+                tell(message_of(error), as_json=as_json, code=outcome.code)
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    if (number := _signal_of(error)) is not None:
+        return 128 + number
+    # An OSError that is a ValueError too (a checkpoint that could not be written) is the world's doing, unless a path is wrong.
+    named_wrongly = FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
+    if isinstance(error, _CLICK | named_wrongly) or (isinstance(error, ValueError) and not isinstance(error, OSError)):
+        return WRONG_INPUT
+    # torch's out-of-memory error is a RuntimeError; naming the class would import torch for every `--help`.
+    if isinstance(error, OSError | MemoryError | ArithmeticError) or _out_of_memory(error) or _not_installed(error):
+        return FAILED
+    return BUG
+
+
+def message_of(error: BaseException) -> str:
+    """One line for an error, in the words of the command line."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return "interrupted"
+    if isinstance(error, _CLICK):
+        return _usage(error)
+    if isinstance(error, MemoryError) or _out_of_memory(error):
+        return (
+            f"out of memory: {_one_line(error)}; use a smaller batch or a smaller file, or a machine with more memory"
+        )
+    if _not_installed(error):
+        return f"{_one_line(error)}; install what is missing; calattn doctor says how"
+    if _signal_of(error) is not None:
+        return _one_line(error)
+    if code_of(error) == BUG:
+        return f"{type(error).__name__}: {_one_line(error)}; this is a bug in calattn, please rerun with --debug and report it"
+    if callable(details := getattr(error, "errors", None)):  # pydantic's, which has one entry a field
+        return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in details())
+    if isinstance(error, OSError) and error.errno is not None:
+        return _system(error)
+    return with_remedy(as_flags(_one_line(error)))
+
+
+def tell(message: str, *, as_json: bool, code: int) -> None:
+    """The error line, on stderr."""
+    if as_json:
+        print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), file=sys.stderr)
+        return
+    word = "" if code in (INTERRUPTED, TERMINATED) else "[bold red]error[/bold red]: "
+    errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)
+
+
+_NAME = {
+    "num_bins": "--bins",
+    "num_bootstrap": "--bootstrap",
+    **{name: f"--{name.replace('_', '-')}" for name in ("kind", "columns", "labels", "label_offset", "class_names")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("ignore", "sum_tolerance", "floor", "delimiter", "header")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("level", "threshold", "bandwidth", "fraction", "overwrite")},
+}
+_PLACEHOLDER = {"columns": "NAME", "ignore": "NAME", "class_names": "A,B,…", "header": "A,B,…"}
+_ARGUMENT = re.compile(
+    rf"\b(?P<name>{'|'.join(_NAME)}|features(?==False))="
+    r"(?P<value>Path\(\"[^\"]*\"\)|\[[^\]]*\]|\"[^\"]*\"|'[^']*'|…|[^\s,;()]+)(?P<tail> \(a name, an array or a Path\))?"
+)
+
+
+_FEATURES = "Predictions(..., features=...), predict_proba(..., features=...)"
+
+
+def as_flags(message: str) -> str:
+    """The library's errors name Python arguments; the same in flags.
+
+    >>> as_flags('a.npz: pass kind="logits" or kind="probs"')
+    'a.npz: pass --kind logits or --kind probs'
+    >>> as_flags("num_bins must be a positive integer, got 0")
+    '--bins must be a positive integer, got 0'
+    """
+    message = _ARGUMENT.sub(_flag, message)
+    message = re.sub(r"(--kind \w+) or \"(\w+)\"", r"\1 or --kind \2", message)
+    message = re.sub(
+        rf"\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
+    )
+    message = message.replace(_FEATURES, "as an array named features (calattn predict --features)")
+    # The grid of temperatures has no flag; the method that needs none has a name.
+    return message.replace(
+        'Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"', "Try temperature_nll"
+    )
+
+
+def _flag(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    if name == "features":
+        return "--no-features"
+    if name == "overwrite":
+        return "--overwrite"
+    value = re.sub(r"^Path\((.*)\)$", r"\1", value)
+    inner = value.strip("[]").replace('"', "").replace("'", "").replace(", ", ",")
+    if inner in ("…", ""):
+        inner = _PLACEHOLDER.get(name, "NAME")
+    shown = f"'{inner}'" if re.search(r"[^\w.,:…/-]", inner) else inner
+    tail = " (a name in the file, or an .npy file)" if match["tail"] else ""
+    return f"{_NAME[name]} {shown}{tail}"
+
+
+# What some checks deep in the library cannot know: what somebody at a shell can do about it.
+_REMEDIES = (
+    (
+        re.compile(r"\[\d+(, \d+)?\] is (nan|-?inf)( for every class)?$"),
+        "remove such rows, or mend the model that made them",
+    ),
+    (re.compile(r"must have at least 2 classes, got \d+$"), "save one column a class"),
+    (re.compile(r"has no rows\b"), "save predictions of at least one sample"),
+    (re.compile(r"is outside \[\d+, \d+\]$"), "save class indices counted from 0, or pass --label-offset"),
+)
+
+
+def with_remedy(message: str) -> str:
+    """The message, and what to do where it does not say."""
+    for pattern, remedy in _REMEDIES:
+        if pattern.search(message):
+            return f"{message}; {remedy}"
+    return message
+
+
+def _usage(error: Any) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    ctx = getattr(error, "ctx", None)
+    where = ctx.command_path if ctx is not None else "calattn"
+    return f"{message}; see {where} --help"
+
+
+_SYSTEM = {
+    errno.ENOSPC: "the disk is full: free some space, or write elsewhere",
+    errno.EDQUOT: "your disk quota is used up: free some space, or write elsewhere",
+    errno.EFBIG: "the file is larger than this system allows: write elsewhere, or raise `ulimit -f`",
+    errno.EROFS: "the file system is read-only: write elsewhere",
+    errno.EACCES: "permission denied: choose a place that you may use, or change its permissions",
+    errno.EPERM: "permission denied: choose a place that you may use, or change its permissions",
+    errno.ENOENT: "there is no such file or folder: check the path",
+    errno.ENOTDIR: "a part of that path is a file: choose another path",
+    errno.EISDIR: "that is a folder: name a file",
+}
+
+
+def _system(error: OSError) -> str:
+    """An error of the operating system, with the path and what helps."""
+    if error.strerror is None or error.errno not in _SYSTEM:
+        return _one_line(error)
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
+    return f"{where}{_SYSTEM[error.errno]}"
+
+
+def _signal_of(error: BaseException) -> int | None:
+    """The signal behind an error that says so: the engine's, which stopped in good order. Importing it would cost seconds."""
+    number = getattr(error, "signal", None)
+    return int(number) if isinstance(number, signal.Signals) else None
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def _not_installed(error: BaseException) -> bool:
+    """A package that is not there; a module of our own that is not there is a bug."""
+    return isinstance(error, ModuleNotFoundError) and not (error.name or "calattn").startswith("calattn")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        _warning_line(record.getMessage())
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """What the library logs as a warning (a fallback it took) becomes a line, as its Python warnings do."""
+    logger, handler = logging.getLogger("calattn"), _Lines(logging.WARNING)
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
+
+
+def _warning_line(text: str) -> None:
+    line = escape(as_flags(" ".join(text.split())))
+    errors_to().print(f"calattn: [yellow]warning[/yellow]: {line}", soft_wrap=True, highlight=False)
+
+
+def _warn(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+    # Other packages' warnings are about their code, not about what the user asked for.
+    if category.__module__.startswith("calattn") or filename.startswith(_PACKAGE):
+        _warning_line(str(message))
+
+
+def _warn_in_debug(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
+    sys.stderr.write(warnings.formatwarning(message, category, filename, line))

@@ -1,0 +1,160 @@
+"""`calattn evaluate`: every metric of saved predictions, with intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calattn.cli import options
+from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.errors import examples
+
+if TYPE_CHECKING:
+    from calattn import Evaluation
+    from calattn.cli.subjects import Subject
+
+OUTPUTS = (".json", ".csv", ".md")
+
+
+@options.flat
+def evaluate(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...", help="Files (.npz .csv .parquet .safetensors .pt …), predictions folders, run folders."
+        ),
+    ],
+    choice: options.Choice,
+    measure: options.Measure,
+    ts: Annotated[
+        bool,
+        typer.Option(
+            "--ts", help="Also after temperature scaling, fitted on each run folder's validation predictions."
+        ),
+    ] = False,
+    temperature: Annotated[
+        list[Path] | None,
+        typer.Option("--temperature", help="Also after temperature scaling, fitted on this file; one for each PATH."),
+    ] = None,
+    objective: Annotated[
+        options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
+    ] = options.Objective.ece,
+    reader: options.Reader = options.READER,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
+    ] = None,
+    diagram: Annotated[
+        Path | None,
+        typer.Option("--diagram", help="Draw reliability diagrams: .png, .pdf, .svg.", rich_help_panel=options.OUTPUT),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Accuracy, NLL, Brier score, ECE and its kin of saved predictions, each with an interval.
+
+    Metrics are rows and files are columns, in per cent (NLL in nats). Logits or probabilities are never guessed: where the
+    names in a file do not say, [bold]--kind[/bold] does.
+    """
+    import calattn
+    from calattn.cli import subjects
+
+    check_output(out, OUTPUTS, "--out")
+    check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
+    measure.arguments()  # finds an unknown metric before anything is read
+    found = _with_temperatures(
+        subjects.find(paths, reader=reader, choice=choice),
+        ts=ts,
+        temperature=temperature or [],
+        objective=objective.value,
+    )
+    sources = {each.title: each.source() for each in found}
+    evaluations = {title: calattn.evaluate(source, **measure.arguments()) for title, source in sources.items()}
+    if diagram is not None:
+        from calattn.report.reliability import reliability_diagrams, save_figure
+
+        save_figure(reliability_diagrams(sources, num_bins=measure.bins), diagram)
+        note(f"wrote {diagram}")
+    write(out, evaluations, found)
+    if json:
+        print_json(document(evaluations, found))
+    else:
+        from calattn.report import evaluation_table
+
+        results_to().print(evaluation_table(evaluations))
+
+
+evaluate.epilog = examples(  # type: ignore[attr-defined]
+    "calattn evaluate test.npz",
+    "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.md",
+    "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
+    "calattn evaluate test.npz --temperature validation.npz --json",
+)
+
+
+def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path], objective: str) -> list[Subject]:
+    """Each subject, followed by itself after temperature scaling where that was asked for."""
+    from calattn.cli import subjects
+
+    if ts and temperature:
+        raise ValueError("--ts and --temperature exclude each other: the first reads run folders, the second files")
+    if temperature and len(temperature) != len(found):
+        raise ValueError(f"there are {len(found)} predictions and {len(temperature)} --temperature; give one for each")
+    if not ts and not temperature:
+        return found
+    result = []
+    for place, each in enumerate(found):
+        if ts:
+            validation = each.validation()
+        else:
+            choice = options.Choice(split=["validation"])
+            validation = subjects.find([temperature[place]], reader=each.reader, choice=choice)[0]
+        result += [each, each.scaled(validation, objective)]
+    return result
+
+
+def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[str, Any]:
+    """The stable JSON form (schema 1): fractions in full precision."""
+    first = next(iter(evaluations.values()))
+    return {
+        "schema": 1,
+        "command": "evaluate",
+        "bins": first.options.num_bins,
+        "level": first.level,
+        "resamples": first.num_bootstrap,
+        "results": [
+            each.described()
+            | {"samples": evaluation.num_samples, "classes": evaluation.num_classes, "metrics": evaluation.as_dict()}
+            for each, evaluation in zip(found, evaluations.values(), strict=True)
+        ],
+    }
+
+
+def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject]) -> None:
+    from calattn.report import evaluation_markdown, evaluation_rows, rows_to_csv
+
+    if out is None:
+        return
+    plain = {title.replace("\n", " "): evaluation for title, evaluation in evaluations.items()}
+    if out.suffix == ".json":
+        text = json_text(document(evaluations, found))
+    else:
+        text = evaluation_markdown(plain) if out.suffix == ".md" else rows_to_csv(evaluation_rows(plain))
+    write_text(out, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A result file, whole or not at all."""
+    from calattn.atomic import atomic_write
+
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    note(f"wrote {path}")
+
+
+def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:
+    """An output file's name has to say its format; found out before the work, not after."""
+    if path is not None and path.suffix not in suffixes:
+        raise ValueError(f"{flag} {path} must end in {', '.join(suffixes)}")
+    if path is not None and path.is_dir():
+        raise ValueError(f"{flag} {path} is a folder; name a file in it")

@@ -1,0 +1,181 @@
+"""Flags that several commands share: each group is a dataclass, and `flat` spreads its fields over a command."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+READING, MEASURING, OUTPUT = "What is in the file", "What is measured", "Output"
+RULES = ("last", "best-nll", "best-ece", "best-accuracy")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
+
+
+class Kind(enum.StrEnum):
+    logits = "logits"
+    probs = "probs"
+
+
+class Objective(enum.StrEnum):
+    ece = "ece"
+    nll = "nll"
+
+
+def _read(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=READING)
+
+
+def _measure(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=MEASURING)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reader:
+    """What the caller knows about the files; the arguments of `calattn.read_predictions`, spelt as flags."""
+
+    kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not say.")] = None
+    columns: Annotated[
+        str | None, _read("--columns", text="Their name, a pattern such as 'out_*', or one column a class: a,b,c.")
+    ] = None
+    labels: Annotated[str | None, _read("--labels", text="Name of the labels, or an .npy file of them.")] = None
+    label_offset: Annotated[int | None, _read("--label-offset", text="1 where classes are counted from 1.")] = None
+    class_names: Annotated[str | None, _read("--class-names", text="Names in class order: cat,dog.")] = None
+    ignore: Annotated[list[str] | None, _read("--ignore", text="Fields to leave alone: a,b.")] = None
+    floor: Annotated[float, _read("--floor", text="Raise smaller probabilities to this (forests state zeros).")] = 0.0
+    sum_tolerance: Annotated[
+        float | None, _read("--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files).")
+    ] = None
+    delimiter: Annotated[str | None, _read("--delimiter", text="Of text files; found by itself if usual.")] = None
+    header: Annotated[str | None, _read("--header", text="Column names of a text file that has none: a,b.")] = None
+    features: Annotated[
+        bool,
+        _read("--features/--no-features", text="Read features where the file has them (some calibrators use them)."),
+    ] = True
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `read_predictions` and `stream_predictions`."""
+        columns = listed(self.columns)
+        labels: str | Path | None = self.labels
+        if self.labels is not None and (self.labels.lower().endswith(".npy") or Path(self.labels).is_file()):
+            labels = Path(self.labels)
+        return {
+            "kind": None if self.kind is None else self.kind.value,
+            "columns": columns[0] if columns and len(columns) == 1 else columns,
+            "labels": labels,
+            "label_offset": self.label_offset,
+            "class_names": listed(self.class_names),
+            "ignore": tuple(name for text in self.ignore or () for name in listed(text) or ()),
+            "features": "auto" if self.features else False,
+            "floor": self.floor,
+            "sum_tolerance": self.sum_tolerance,
+            "delimiter": self.delimiter.replace("\\t", "\t") if self.delimiter else None,
+            "header": listed(self.header),
+        }
+
+
+READER = Reader()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """Which metrics, and how; the arguments of `calattn.evaluate`, spelt as flags."""
+
+    metrics: Annotated[
+        list[str] | None, _measure("--metrics", "-m", text="Some of calattn list metrics: ece,nll. Empty: all of them.")
+    ] = None
+    bins: Annotated[int, _measure("--bins", text="Bins of the binned errors.")] = 15
+    bandwidth: Annotated[float, _measure("--bandwidth", text="Of smECE; 0: chosen from the data.")] = 0.05
+    threshold: Annotated[float, _measure("--threshold", text="What high confidence is.")] = 0.9
+    level: Annotated[float, _measure("--level", text="Of the intervals.")] = 0.95
+    bootstrap: Annotated[
+        int | None, _measure("--bootstrap", text="Resamples; 0: no intervals. Empty: 1,000, or 200 for large files.")
+    ] = None
+    resample_seed: Annotated[int, _measure("--resample-seed", text="Draws the resamples.")] = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `calattn.evaluate` and `calattn.compare`; unknown metrics fail here, before reading.
+
+        Each call gives a generator in its first state: every column of a table sees the same resamples.
+        """
+        import torch
+
+        from calattn.metrics import METRICS
+        from calattn.metrics.state import Options
+
+        names = [name for text in self.metrics or () for name in listed(text) or ()]
+        for name in names:
+            METRICS[name]
+        bandwidth = self.bandwidth or None
+        Options(num_bins=self.bins, bandwidth=bandwidth, threshold=self.threshold)
+        if not 0 < self.level < 1:
+            raise ValueError(f"--level must be between 0 and 1, got {self.level:g}; 0.95 is usual")
+        return {
+            "metrics": names or None,
+            "num_bins": self.bins,
+            "bandwidth": bandwidth,
+            "threshold": self.threshold,
+            "num_bootstrap": self.bootstrap,
+            "level": self.level,
+            "generator": torch.Generator().manual_seed(self.resample_seed),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which predictions of a run folder."""
+
+    split: Annotated[list[str] | None, _read("--split", text="Of a run folder: test (default), validation, …")] = None
+    checkpoint: Annotated[str, _read("--checkpoint", text=f"Of a run folder: {', '.join(RULES)}.")] = "last"
+
+    def splits(self) -> list[str]:
+        return [name for text in self.split or ("test",) for name in listed(text) or ()]
+
+
+def listed(text: str | None) -> list[str] | None:
+    """Names from a comma-separated text.
+
+    >>> listed("ece, nll")
+    ['ece', 'nll']
+    """
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def flat(function: Callable[..., None]) -> Callable[..., None]:
+    """The command with each dataclass parameter replaced by that dataclass's own fields, which Typer understands."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if dataclasses.is_dataclass(kind):
+            groups[parameter.name] = kind
+            parameters += _fields_of(kind)
+        else:
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+        function(**given)
+
+    del command.__wrapped__  # else the first signature would be found through it
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _fields_of(group: Any) -> Sequence[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    only = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(field.name, only, default=field.default, annotation=hints[field.name])
+        for field in dataclasses.fields(group)
+    ]

@@ -1,0 +1,140 @@
+"""Subjects: what a command is asked to judge, found from the paths on its line, with a title each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from calattn.cli import options
+from calattn.cli.console import progress
+from calattn.posthoc import Calibrator, TemperatureScaling
+from calattn.readers import PredictionFileMissing, PredictionStream, read_predictions, stream_predictions
+from calattn.store import MANIFEST
+from calattn.types import Predictions
+
+# Above this, a file is read block by block with a progress bar instead of whole.
+STREAM_BYTES = 512 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Predictions of a large file, block by block and as often as one likes, with a progress bar each time."""
+
+    stream: PredictionStream
+    title: str
+    change: Callable[[Predictions], Predictions] | None = None
+
+    def __iter__(self) -> Iterator[Predictions]:
+        with progress() as bar:
+            task = bar.add_task(f"reading {self.title}", total=self.stream.num_rows)
+            for block in self.stream:
+                bar.advance(task, len(block))
+                yield block if self.change is None else self.change(block)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One column of a table: a file, a predictions folder, or a split of a run folder."""
+
+    path: Path
+    reader: options.Reader
+    title: str = ""
+    run: Path | None = None
+    split: str | None = None
+    checkpoint: str | None = None
+    calibrator: Calibrator | None = None
+
+    def predictions(self) -> Predictions:
+        """All of it in memory, calibrated if it is to be."""
+        found = read_predictions(self.path, **self.reader.arguments())
+        return found if self.calibrator is None else self.calibrator(found)
+
+    def source(self) -> Predictions | Blocks:
+        """The same, but large files as blocks."""
+        if self.path.is_dir() or not self.path.exists() or self.path.stat().st_size < STREAM_BYTES:
+            return self.predictions()
+        return Blocks(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
+
+    def validation(self) -> Subject:
+        """The validation predictions of the same run and checkpoint: what may be fitted on."""
+        if self.run is None:
+            raise ValueError(
+                f"{self.path} is no run folder, so its validation predictions are not known; "
+                "name them with --temperature FILE (evaluate) or --validation FILE (calibrate)"
+            )
+        path = _in_run(self.run, "validation", self.checkpoint or "last")
+        return dataclasses.replace(
+            self, path=path, split="validation", title=f"{self.title} validation", calibrator=None
+        )
+
+    def scaled(self, validation: Subject, objective: str) -> Self:
+        """Itself after temperature scaling fitted on the validation predictions."""
+        scaling = TemperatureScaling(objective=objective).fit(validation.predictions())  # type: ignore[arg-type]
+        title = f"{self.title}\n+ T = {scaling.temperature_:.3g}"
+        return dataclasses.replace(self, title=title, calibrator=scaling)
+
+    @property
+    def temperature(self) -> float | None:
+        return None if self.calibrator is None else float(self.calibrator.temperature_)
+
+    def described(self) -> dict[str, Any]:
+        """What JSON says about where the numbers come from."""
+        return {
+            "title": self.title.replace("\n", " "),
+            "path": str(self.path),
+            "split": self.split,
+            "checkpoint": self.checkpoint,
+            "temperature": self.temperature,
+        }
+
+
+def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choice) -> list[Subject]:
+    """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
+    if choice.checkpoint not in options.RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(options.RULES)}, got {choice.checkpoint!r}")
+    found = []
+    for path in paths:
+        if not is_run(path):
+            found.append(Subject(path=path, reader=reader))
+            continue
+        for split in choice.splits():
+            place = _in_run(path, split, choice.checkpoint)
+            found.append(Subject(path=place, reader=reader, run=path, split=split, checkpoint=choice.checkpoint))
+    titles = _titles([each.run or each.path for each in found], [each.split for each in found])
+    return [dataclasses.replace(each, title=title) for each, title in zip(found, titles, strict=True)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's: it has a spec, or a folder of predictions by split."""
+    return path.is_dir() and ((path / "spec.yaml").is_file() or (path / "predictions").is_dir())
+
+
+def _in_run(run: Path, split: str, rule: str) -> Path:
+    """Where a run keeps the predictions of a split by the checkpoint of a rule."""
+    folder = run / "predictions"
+    path = folder / (split if rule == "last" else f"{split}.{rule}")
+    if (path / MANIFEST).is_file():
+        return path
+    have = sorted(each.parent.name for each in folder.glob(f"*/{MANIFEST}"))
+    if not have:
+        raise PredictionFileMissing(
+            f"{run} has no predictions yet; make them with: calattn predict {run} --split {split}"
+        )
+    raise PredictionFileMissing(
+        f"{run} has no predictions of {path.name}; it has {', '.join(have)}; "
+        f"make others with: calattn predict {run} --split {split} --checkpoint {rule}"
+    )
+
+
+def _titles(paths: Sequence[Path], splits: Sequence[str | None]) -> list[str]:
+    """The end of each path, as long as it takes to tell them apart, and the split where a run gave several."""
+    parts = [path.absolute().parts for path in paths]
+    distinct = len(set(parts))
+    length = next((n for n in range(1, 64) if len({part[-n:] for part in parts}) == distinct), 64)
+    names = ["/".join(part[-length:]) for part in parts]
+    several = len({split for split in splits if split is not None}) > 1
+    shown = [f"{name} {split}" if several and split else name for name, split in zip(names, splits, strict=True)]
+    # The same path twice on a line is still two columns.
+    return [f"{name} ({shown[:i].count(name) + 1})" if name in shown[:i] else name for i, name in enumerate(shown)]

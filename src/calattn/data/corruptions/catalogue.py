@@ -1,0 +1,109 @@
+"""The corruptions by name, and `corrupt`, which applies one to a batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from calattn import checks
+from calattn.data.corruptions.draws import Draws
+from calattn.data.images import DataError
+from calattn.registry import Registry
+from calattn.types import row_blocks
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+# float64 values of a block: small enough to stay in cache between passes, large enough to hide Python's overhead.
+_BLOCK = 1 << 19
+
+
+class Apply(Protocol):
+    """`apply(images, draws, **constants)`: float64 images in [0, 1] in, the same shape out; `corrupt` clips and rounds."""
+
+    def __call__(self, images: Float[Tensor, "n c h w"], draws: Draws, **constants: Any) -> Float[Tensor, "n c h w"]: ...
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """What a corruption does, and its constants at severity 1 … 5 (those of Hendrycks & Dietterich for 32 × 32 images)."""
+
+    name: str
+    title: str
+    levels: tuple[dict[str, float], ...]
+    apply: Apply
+
+    def __post_init__(self) -> None:
+        assert len(self.levels) == len(SEVERITIES), self.name
+
+
+CORRUPTIONS: Registry[Corruption] = Registry("corruption")
+
+
+def corruption(title: str, **constants: tuple[float, ...]) -> Callable[[Any], Any]:
+    """Register a function under its own name; each constant has five values, one a severity."""
+
+    def register(function: Any) -> Any:
+        levels = tuple(dict(zip(constants, values, strict=True)) for values in zip(*constants.values(), strict=True))
+        name = function.__name__
+        CORRUPTIONS.add(name, Corruption(name=name, title=title, levels=levels, apply=function))
+        return function
+
+    return register
+
+
+def corrupt(
+    images: UInt8[Tensor, "n c h w"], name: str, severity: int, *, generator: torch.Generator, offset: int = 0
+) -> UInt8[Tensor, "n c h w"]:
+    """The images under one corruption at severity 1 … 5.
+
+    One number is taken from `generator`; with the corruption's name, the severity and an image's number in the set it decides
+    all that is random about that image. `offset` is the number of the first image given, so a set can be corrupted in parts:
+
+    >>> images = torch.full((4, 3, 32, 32), 128, dtype=torch.uint8)
+    >>> seed = lambda: torch.Generator().manual_seed(0)
+    >>> whole = corrupt(images, "fog", 5, generator=seed())
+    >>> end = corrupt(images[3:], "fog", 5, generator=seed(), offset=3)
+    >>> torch.equal(whole[3:], end)
+    True
+    """
+    chosen, level = CORRUPTIONS[name], _level(severity)
+    _check_images(images)
+    if isinstance(offset, bool) or not isinstance(offset, int | np.integer) or offset < 0:
+        raise ValueError(f"offset must be the number of the first image in its set, 0 or more, got {offset!r}")
+    generator = checks.generator(generator)
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+    corrupted = torch.empty(images.shape, dtype=torch.uint8)
+    for rows in row_blocks(len(images), images[0].numel() if len(images) else 1, _BLOCK):
+        draws = Draws(seed=seed, stream=f"{name}-{severity}", first=int(offset) + rows.start, count=rows.stop - rows.start)
+        corrupted[rows] = to_bytes(chosen.apply(images[rows].cpu().double() / 255, draws, **chosen.levels[level]))
+    return corrupted.to(images.device)
+
+
+def to_bytes(images: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
+    """[0, 1] to 0 … 255, to the nearest.
+
+    Averages of bytes often fall on an exact half, where the last bit of a sum would decide, and that bit may depend on the size
+    of the batch and on the machine. 1e-6 moves the decision to where no averages fall.
+    """
+    return (images.clamp(0, 1) * 255 + (0.5 + 1e-6)).to(torch.uint8)
+
+
+def _level(severity: int) -> int:
+    if isinstance(severity, bool) or not isinstance(severity, int | np.integer) or severity not in SEVERITIES:
+        raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
+    return int(severity) - 1
+
+
+def _check_images(images: Tensor) -> None:
+    if not isinstance(images, Tensor) or images.dtype != torch.uint8:
+        got = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise DataError(f"images must be a uint8 tensor with values 0 … 255, got {got}")
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
+        raise DataError(f"images must have shape [n, 1 or 3, h, w], got {list(images.shape)}")

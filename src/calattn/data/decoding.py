@@ -1,0 +1,208 @@
+"""Encoded images: files or byte strings that are decoded one at a time, and the way to decode them all at once."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import io
+import os
+import struct
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from PIL import Image
+from torch import Tensor
+
+from calattn import checks
+from calattn.data.images import ArrayImages, DataError, Images
+from calattn.data.packed import PackedBytes
+
+Progress = Callable[[str, int, int | None], None]  # what, how much is done, of how much
+
+# All that Pillow's decoders raise on damaged bytes.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LazyImages(Images):
+    """Images that wait in encoded form. `rows` says which of the stored ones this split holds, in order.
+
+    `declared_size` is what every image must turn out to be, if the data set knows it.
+    """
+
+    rows: Int[Tensor, " n"]
+    num_channels: int = 3
+    declared_size: tuple[int, int] | None = None
+
+    @property
+    def channels(self) -> int:
+        return self.num_channels
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        return self.declared_size
+
+    @abstractmethod
+    def source(self, index: int) -> str:
+        """Where image `index` lies, for people."""
+
+    @abstractmethod
+    def encoded(self, index: int) -> bytes: ...
+
+    def open(self, index: int) -> Image.Image:
+        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged."""
+        try:
+            image = Image.open(io.BytesIO(self.encoded(index)))
+            image.load()
+            return upright(image).convert("RGB" if self.channels == 3 else "L")
+        except _DAMAGE as error:
+            raise DataError(
+                f"{self.source(index)} cannot be decoded as an image ({_reason(error)}); replace or remove it"
+            ) from None
+
+    def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
+        tensor = as_tensor(self.open(index))
+        if self.declared_size is not None and tuple(tensor.shape[1:]) != self.declared_size:
+            want, got = _size_text(self.declared_size), _size_text(tuple(tensor.shape[1:]))
+            raise DataError(f"{self.source(index)} is {got}, but images of this data set are {want} (height × width)")
+        return tensor
+
+    def select(self, index: Int[Tensor, " m"]) -> LazyImages:
+        soft = None if self.soft_labels is None else self.soft_labels[index]
+        return dataclasses.replace(self, rows=self.rows[index], labels=self.labels[index], soft_labels=soft)
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class FileImages(LazyImages):
+    """One file an image: paths relative to `folder`."""
+
+    folder: Path
+    paths: PackedBytes
+
+    def source(self, index: int) -> str:
+        return str(self.folder / os.fsdecode(self.paths[int(self.rows[index])]))
+
+    def encoded(self, index: int) -> bytes:
+        return Path(self.source(index)).read_bytes()
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EncodedImages(LazyImages):
+    """Encoded bytes that came out of larger files; `files` and `starts` (first row of each) say which."""
+
+    content: PackedBytes
+    files: tuple[str, ...]
+    starts: tuple[int, ...]
+
+    def source(self, index: int) -> str:
+        row = int(self.rows[index])
+        file = bisect.bisect_right(self.starts, row) - 1
+        return f"{self.files[file]}, image {row - self.starts[file]}"
+
+    def encoded(self, index: int) -> bytes:
+        return self.content[int(self.rows[index])]
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
+    turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    if turn is not None:
+        image = image.transpose(turn)
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
+    # Straight from a palette to RGB, Pillow warns about transparency; by way of RGBA it does not.
+    return image.convert("RGBA") if image.mode in ("P", "PA") else image
+
+
+def as_tensor(image: Image.Image) -> UInt8[Tensor, "c h w"]:
+    """An RGB or L image as uint8 [3 or 1, h, w]."""
+    array = torch.from_numpy(np.array(image))
+    return array.unsqueeze(0) if array.ndim == 2 else array.permute(2, 0, 1).contiguous()
+
+
+def as_image(tensor: UInt8[Tensor, "c h w"]) -> Image.Image:
+    """The inverse of `as_tensor`."""
+    array = np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
+    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
+
+
+def fitted(image: Image.Image, size: int) -> Image.Image:
+    """The shorter side brought to `size` (bilinear, antialiased), then the middle size × size."""
+    width, height = image.size
+    if min(width, height) != size:
+        scale = size / min(width, height)
+        larger = (max(size, round(width * scale)), max(size, round(height * scale)))
+        image = image.resize(larger, Image.Resampling.BILINEAR)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return image.crop((left, top, left + size, top + size))
+
+
+def opened(images: Images, index: int) -> Image.Image:
+    """Image `index` of any split as a Pillow image."""
+    return images.open(index) if isinstance(images, LazyImages) else as_image(images.decode(index))
+
+
+def in_memory(images: Images, *, size: int | None = None, progress: Progress | None = None) -> ArrayImages:
+    """All images decoded into one array; with `size`, each is fitted to size × size first.
+
+    Without `size` all must have the same height and width.
+    """
+    if size is not None:
+        checks.positive_int(size, "size")
+    if isinstance(images, ArrayImages) and (size is None or images.size == (size, size)):
+        return images
+    first = _one(images, 0, size)
+    array = torch.empty((len(images), *first.shape), dtype=torch.uint8)
+
+    def put(index: int) -> None:
+        image = _one(images, index, size)
+        if image.shape != first.shape:
+            where = images.source(index) if isinstance(images, LazyImages) else f"image {index}"
+            raise DataError(
+                f"{where} is {_size_text(tuple(image.shape[1:]))} but the first image is "
+                f"{_size_text(tuple(first.shape[1:]))} (height × width); choose one size for all, with size=… or data.size"
+            )
+        array[index] = image
+
+    # Pillow's decoders release the interpreter lock, so threads are enough.
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        for done, _ in enumerate(pool.map(put, range(len(images)), chunksize=64), start=1):
+            if progress is not None and (done % 256 == 0 or done == len(images)):
+                progress("decoding", done, len(images))
+    return ArrayImages(
+        array=array, labels=images.labels, class_names=images.class_names, soft_labels=images.soft_labels
+    )
+
+
+def _one(images: Images, index: int, size: int | None) -> Tensor:
+    return images.decode(index) if size is None else as_tensor(fitted(opened(images, index), size))
+
+
+def _size_text(size: tuple[int, ...]) -> str:
+    return " × ".join(str(side) for side in size)
+
+
+def _reason(error: BaseException) -> str:
+    """What Pillow said, without the address of the in-memory stream, which says nothing to anybody."""
+    if "cannot identify image file" in str(error):
+        return "not an image file that is known"
+    return " ".join(str(error).split())[:120] or type(error).__name__

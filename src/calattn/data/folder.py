@@ -1,0 +1,137 @@
+"""Image folders: PATH/train/CLASS/image and PATH/test/CLASS/image, in any format that Pillow opens."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from calattn.data.catalogue import IMAGENET_MEAN, IMAGENET_STD, Dataset
+from calattn.data.decoding import FileImages
+from calattn.data.images import DataError
+from calattn.data.packed import PackedBytes
+
+SPLIT_FOLDERS = {"train": ("train",), "test": ("test", "val", "validation", "valid")}
+# Grey images: about the mean and deviation of ImageNet's three channels taken together.
+GREY_MEAN, GREY_STD = (0.449,), (0.226,)
+GREY_MODES = ("1", "L", "LA", "I", "F")
+
+
+def describe(path: Path) -> Dataset:
+    """What lies in the folder: classes are the sub-folders of train; grey if the first image of every class is."""
+    splits = tuple(split for split in SPLIT_FOLDERS if _split_folder(path, split))
+    if not splits:
+        if not path.is_dir():
+            raise DataError(f"{path} is not a folder; imagefolder:PATH needs PATH/train/CLASS/image files")
+        raise DataError(f"{path} has neither a train nor a test (or val) folder; lay it out as PATH/train/CLASS/image")
+    classes = class_folders(path)
+    first = _split_folder(path, splits[0])
+    assert first is not None
+    samples = [next(image_files(first, name), None) for name in classes[:64]]
+    channels = channels_of([first / os.fsdecode(sample) for sample in samples if sample is not None])
+    return own_images(
+        f"imagefolder:{path}", channels, classes, splits, functools.partial(_read_path, path, classes, channels)
+    )
+
+
+def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple[str, ...], read: object) -> Dataset:
+    """A description of somebody's own images: sizes may differ, a mirrored image keeps its label."""
+    return Dataset(
+        name=name,
+        title="your own images",
+        channels=channels,
+        size=None,
+        num_classes=len(classes),
+        mean=IMAGENET_MEAN if channels == 3 else GREY_MEAN,
+        std=IMAGENET_STD if channels == 3 else GREY_STD,
+        flip=True,
+        read=read,  # type: ignore[arg-type]
+        splits=splits,
+        class_names=classes,
+    )
+
+
+def read(
+    folder: Path, split: str, *, folder_names: tuple[str, ...], class_names: tuple[str, ...], channels: int
+) -> FileImages:
+    """A split whose class c lies in the sub-folder `folder_names[c]`."""
+    base = _split_folder(folder, split)
+    if base is None:
+        raise DataError(f"{folder} has no {' or '.join(SPLIT_FOLDERS[split])} folder")
+    unknown = sorted(set(_subfolders(base)) - set(folder_names))
+    if unknown:
+        raise DataError(f"{base / unknown[0]} is a class that the training images do not have; remove or rename it")
+    paths: list[bytes] = []
+    labels: list[int] = []
+    for label, name in enumerate(folder_names):
+        found = list(image_files(base, name))
+        if not found and split == "train":
+            raise DataError(f"{base / name} holds no image; add some or remove the folder")
+        paths += found
+        labels += [label] * len(found)
+    if not paths:
+        raise DataError(f"there are no images in {base}; lay them out as {base}/CLASS/image")
+    return FileImages(
+        labels=torch.tensor(labels),
+        class_names=class_names,
+        rows=torch.arange(len(paths)),
+        num_channels=channels,
+        folder=base,
+        paths=PackedBytes.of(paths),
+    )
+
+
+def class_folders(path: Path) -> tuple[str, ...]:
+    """The classes, sorted: sub-folders of the training split, or of the test split if there is no other."""
+    base = _split_folder(path, "train") or _split_folder(path, "test")
+    names = _subfolders(base) if base is not None else ()
+    if not names:
+        raise DataError(f"there are no class folders in {base or path}; lay images out as PATH/train/CLASS/image")
+    return names
+
+
+def image_files(base: Path, name: str) -> Iterator[bytes]:
+    """The images under base/name, sorted, relative to `base`; hidden files and other suffixes are passed over."""
+    suffixes = image_suffixes()
+    for folder, folders, files in os.walk(base / name, followlinks=True):
+        folders.sort()
+        for file in sorted(files):
+            if not file.startswith(".") and os.path.splitext(file)[1].lower() in suffixes:
+                yield os.fsencode(os.path.relpath(os.path.join(folder, file), base))
+
+
+def channels_of(paths: list[Path]) -> int:
+    """1 if all these images are grey, else 3. An image that does not open decides nothing: decoding will name it."""
+    modes = set()
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                modes.add(image.mode)
+        except OSError:
+            continue
+    return 1 if modes and all(is_grey(mode) for mode in modes) else 3
+
+
+def is_grey(mode: str) -> bool:
+    return mode in GREY_MODES or mode.startswith("I;16")
+
+
+@functools.cache
+def image_suffixes() -> frozenset[str]:
+    return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN)
+
+
+def _read_path(path: Path, classes: tuple[str, ...], channels: int, _folder: Path, split: str) -> FileImages:
+    return read(path, split, folder_names=classes, class_names=classes, channels=channels)
+
+
+def _split_folder(path: Path, split: str) -> Path | None:
+    return next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
+
+
+def _subfolders(base: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in os.scandir(base) if entry.is_dir() and not entry.name.startswith(".")))

@@ -1,0 +1,139 @@
+"""Tiny ImageNet: 200 synsets at 64 × 64, from the publisher's folder or straight from its zip."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from calattn.data.catalogue import DATASETS, Dataset, Remote
+from calattn.data.decoding import EncodedImages, FileImages, LazyImages
+from calattn.data.imagenet import unique_names
+from calattn.data.images import DamagedFile, FilesMissing
+from calattn.data.packed import PackedBytes
+
+TOP = "tiny-imagenet-200"
+_TRAIN = re.compile(r"train/(?P<wnid>n\d+)/images/[^/]+\.JPEG")
+
+
+def read(folder: Path, split: str) -> LazyImages:
+    """Classes are the sorted synsets. The published validation images are our test split: the test labels are secret."""
+    archive = folder / f"{TOP}.zip"
+    if archive.is_file():
+        return _from_zip(archive, split)
+    base = next((path for path in (folder / TOP, folder) if (path / "wnids.txt").is_file()), None)
+    if base is None:
+        raise FilesMissing(f"there is no {TOP}.zip and no {TOP}/wnids.txt in {folder}")
+    texts = {name: _text(base / name) for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")}
+    names, labels, class_names = _listing(base, split, texts, _walk(base / "train", base))
+    return FileImages(
+        labels=labels,
+        class_names=class_names,
+        rows=torch.arange(len(names)),
+        declared_size=(64, 64),
+        folder=base,
+        paths=PackedBytes.of(os.fsencode(name) for name in names),
+    )
+
+
+def _from_zip(archive: Path, split: str) -> EncodedImages:
+    try:
+        with zipfile.ZipFile(archive) as file:
+            members = {name.removeprefix(f"{TOP}/") for name in file.namelist()}
+            texts = {
+                name: file.read(f"{TOP}/{name}").decode()
+                for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")
+            }
+            names, labels, class_names = _listing(archive, split, texts, iter(sorted(members)))
+            content = PackedBytes.of(file.read(f"{TOP}/{name}") for name in names)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, UnicodeDecodeError) as error:
+        reason = error.args[0] if error.args else type(error).__name__
+        raise DamagedFile(f"{archive} is not the whole zip of Tiny ImageNet ({reason})") from None
+    return EncodedImages(
+        labels=labels,
+        class_names=class_names,
+        rows=torch.arange(len(names)),
+        declared_size=(64, 64),
+        content=content,
+        files=(str(archive),),
+        starts=(0,),
+    )
+
+
+def _listing(
+    source: Path, split: str, texts: dict[str, str], train_names: Iterator[str]
+) -> tuple[list[str], torch.Tensor, tuple[str, ...]]:
+    """Image names, labels and class names of a split, from the three lists and, for training, the files themselves."""
+    wnids = tuple(sorted(texts["wnids.txt"].split()))
+    pairs = _training(train_names) if split == "train" else _annotated(source, texts["val/val_annotations.txt"])
+    index = {wnid: label for label, wnid in enumerate(wnids)}
+    for name, wnid in pairs:
+        if wnid not in index:
+            raise DamagedFile(f"{source}: {name} is of {wnid}, which wnids.txt does not name")
+    if not pairs:
+        raise DamagedFile(f"{source} has no {split} images")
+    words = {
+        wnid: text.split(",")[0].strip()
+        for wnid, _, text in (line.partition("\t") for line in texts["words.txt"].splitlines())
+    }
+    return [name for name, _ in pairs], torch.tensor([index[w] for _, w in pairs]), unique_names(wnids, words)
+
+
+def _training(names: Iterator[str]) -> list[tuple[str, str]]:
+    return [(name, match["wnid"]) for name in names if (match := _TRAIN.fullmatch(name))]
+
+
+def _annotated(source: Path, text: str) -> list[tuple[str, str]]:
+    """Lines of val_annotations.txt: file name, synset, then a box that is not needed."""
+    pairs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise DamagedFile(f"{source}: line {number} of val/val_annotations.txt has no synset: {line[:40]!r}")
+        pairs.append((f"val/images/{fields[0]}", fields[1]))
+    return pairs
+
+
+def _walk(folder: Path, base: Path) -> Iterator[str]:
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            yield Path(path, file).relative_to(base).as_posix()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        raise DamagedFile(f"{path} is missing or is not text") from None
+
+
+DATASETS.add(
+    "tiny_imagenet",
+    Dataset(
+        name="tiny_imagenet",
+        title="Tiny ImageNet (64 × 64, 100,000 + 10,000, 200 classes)",
+        channels=3,
+        size=(64, 64),
+        num_classes=200,
+        mean=(0.4802, 0.4481, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
+        flip=True,
+        read=read,
+        remotes=(
+            Remote(
+                name=f"{TOP}.zip",
+                urls=(f"http://cs231n.stanford.edu/{TOP}.zip",),
+                checksum="md5:90528d7ca1a48142e341f4ef8d21d0de",
+                bytes=248_100_043,
+            ),
+        ),
+        home="http://cs231n.stanford.edu/",
+        licence="ImageNet's: non-commercial research",
+    ),
+)

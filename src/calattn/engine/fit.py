@@ -1,0 +1,286 @@
+"""The training loop: updates, validation after every epoch, checkpoints, exact resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.optim import Optimizer
+
+from calattn.attachment import CalibratedModel
+from calattn.data.loading import Batch, EvalLoader, TrainLoader
+from calattn.engine.best import BestWeights
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.errors import Interrupted, NonFiniteLoss
+from calattn.engine.interrupt import Interrupt
+from calattn.engine.log import RunLog
+from calattn.engine.measure import measure
+from calattn.engine.optim import Schedule
+from calattn.engine.predict import predict
+from calattn.engine.state import TrainingState
+from calattn.engine.step import FiniteGuard, StepResult, TrainStep
+from calattn.losses import LossFunction, check_labels
+from calattn.seeds import seed_of
+
+# How often several processes agree on whether to stop or save: it makes the host wait.
+_AGREE_EVERY = 25
+_POLL_EVERY = 25
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the loop itself has to know. `save_seconds` is the time between checkpoints; 0 saves after every update."""
+
+    epochs: int
+    seed: int = 0
+    accumulate: int = 1
+    clip_norm: float | None = None
+    ema_decay: float | None = None
+    compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
+    channels_last: bool = False
+    save_seconds: float = 60.0
+
+
+class Reporter(Protocol):
+    """Who is told how far training is; see the command line's progress bar."""
+
+    def updates(self, count: int) -> None: ...
+
+    def epoch(self, row: dict[str, Any]) -> None: ...
+
+
+class Trainer:
+    """Trains a model to the end of its epochs, from wherever the checkpoints in its folder left off.
+
+    All randomness follows from (seed, epoch, update, rank): nothing has to be remembered across a restart but the weights, the
+    optimiser and three counters, and so a run that is killed and started again ends with the bits of one that was not (on CPU).
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        model: CalibratedModel,
+        loss: LossFunction,
+        optimizer: Optimizer,
+        *,
+        schedule: Callable[[Optimizer, int], Schedule],
+        train: TrainLoader,
+        validation: EvalLoader,
+        checkpoints: CheckpointFolder,
+        log: RunLog,
+        settings: Settings,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.fabric, self.settings, self.reporter = fabric, settings, reporter
+        self.train, self.validation = train, validation
+        self.checkpoints, self.log = checkpoints, log
+        self.updates_per_epoch = train.steps // settings.accumulate
+        if self.updates_per_epoch == 0:
+            raise ValueError(
+                f"an epoch has {train.steps} micro-batches, fewer than optimizer.accumulate={settings.accumulate}; lower one of "
+                "train.batch_size and optimizer.accumulate"
+            )
+        if settings.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        step = TrainStep(model, loss)
+        self._compiled = _compiler(settings.compile)
+        self.step, self.optimizer = fabric.setup(self._compiled(step), optimizer)
+        self.schedule = schedule(optimizer, self.updates_per_epoch)
+        self.state = TrainingState(fabric, self.step, model, self.optimizer, ema_decay=settings.ema_decay)
+        self.guard = FiniteGuard(fabric.device)
+        self.best = BestWeights()
+        self._ema_step = self._compiled(TrainStep(self.state.ema.module, loss)) if self.state.ema is not None else None
+        exact = torch.float32 if fabric.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        self._sums = torch.zeros(2, dtype=exact, device=fabric.device)
+        self._saved_at = time.monotonic()
+        self._last_good: Path | None = None
+        self._checked_labels = False
+
+    # --- the run
+
+    def fit(self) -> None:
+        """Runs from where `resume` left the trainer to the end; raises `Interrupted` or `NonFiniteLoss` after leaving the last good state on disk."""
+        devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
+            self._interrupt = interrupt
+            while self.state.epoch < self.settings.epochs:
+                self._epoch()
+            if self.state.unsaved:
+                self._save()
+
+    def resume(self) -> None:
+        """Takes up the newest whole checkpoint, if there is one; call it before `fit`."""
+        found = self.checkpoints.latest()
+        if found is None:
+            self._rewind_log(0)
+            return
+        self._sums.copy_(self.state.load(found.tree))
+        self._last_good = found.path
+        self.best = BestWeights(found.best)
+        self._rewind_log(self.state.epoch)
+        for row in self.log.rows():
+            if row.get("event") == "epoch":
+                self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
+
+    def _rewind_log(self, epoch: int) -> None:
+        if self.fabric.is_global_zero:
+            self.log.rewind(epoch)
+        self.fabric.barrier()
+
+    def _epoch(self) -> None:
+        started, first = time.perf_counter(), self.state.update_in_epoch
+        self.step.train()
+        batches = iter(self.train.epoch(self.state.epoch, start=first * self.settings.accumulate))
+        for _ in range(first, self.updates_per_epoch):
+            self._update(list(itertools.islice(batches, self.settings.accumulate)))
+            self._between_updates()
+        row = self._finish_epoch(started, self.updates_per_epoch - first)
+        self.log_row(row)
+        self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
+        if self._agree(time.monotonic() - self._saved_at >= self.settings.save_seconds):
+            self._save()
+        self._stop_if_asked()
+
+    # --- one update
+
+    def _update(self, batches: Sequence[Batch]) -> None:
+        state, settings = self.state, self.settings
+        self.schedule.before_update(state.update)
+        # Dropout and drop-path draw from torch's own generators: seeding them here makes every update a function of its number.
+        torch.manual_seed(seed_of(settings.seed, "update", state.update, self.fabric.global_rank))
+        last = len(batches) - 1
+        for number, batch in enumerate(batches):
+            with self.fabric.no_backward_sync(self.step, enabled=number < last and self.fabric.world_size > 1):
+                result = self._forward(batch)
+                self.fabric.backward(result.loss / len(batches))
+            loss = result.loss.detach()
+            self._sums += torch.stack([loss / len(batches), result.correct.to(loss.dtype)])
+            self.guard.note(torch.isfinite(loss), state.update)
+        if settings.clip_norm is not None:
+            self.fabric.clip_gradients(self.step, self.optimizer, max_norm=settings.clip_norm, error_if_nonfinite=False)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        state.after_update()
+
+    def _forward(self, batch: Batch) -> StepResult:
+        images = batch.images
+        if self.settings.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        if not self._checked_labels:
+            self._check_labels(images, batch.targets)
+        return cast(StepResult, self.step(images, batch.targets))
+
+    def _check_labels(self, images: Tensor, targets: Tensor) -> None:
+        """Once a run: a label out of range would only show as a device-side assertion, far from its cause."""
+        classes = int(self.state.model.num_classes)
+        check_labels(torch.zeros(len(images), classes, device=targets.device), targets)
+        self._checked_labels = True
+
+    def _between_updates(self) -> None:
+        update = self.state.update
+        if self.reporter is not None:
+            self.reporter.updates(1)
+        if self.fabric.device.type == "cpu" or update % _POLL_EVERY == 0:
+            self._stop_if_bad(self.guard.poll())
+        if self.state.update_in_epoch == self.updates_per_epoch:
+            return  # the end of the epoch saves and stops by itself, after validation
+        if self.fabric.world_size == 1 or update % _AGREE_EVERY == 0:
+            if self._agree(time.monotonic() - self._saved_at >= self.settings.save_seconds):
+                self._save()
+            self._stop_if_asked()
+
+    # --- the end of an epoch
+
+    def _finish_epoch(self, started: float, updates: int) -> dict[str, Any]:
+        sums = self._sums.clone()
+        if self.fabric.world_size > 1:
+            sums = self.fabric.all_reduce(sums, reduce_op="sum")
+            sums[0] /= self.fabric.world_size
+        loss, correct = sums.tolist()
+        self._stop_if_bad(self.guard.wait())
+        trained = time.perf_counter() - started
+        self.state.end_epoch()
+        self._sums.zero_()
+        per_epoch = self.updates_per_epoch * self.settings.accumulate * self.train.batch_size
+        row: dict[str, Any] = {
+            "event": "epoch",
+            "epoch": self.state.epoch,
+            "update": self.state.update,
+            "lr": max(self.schedule.rates),
+            "train": {"loss": loss / self.updates_per_epoch, "accuracy": correct / per_epoch},
+            "validation": self.validate(),
+        }
+        row["best"] = self.best.offer(self.state.epoch, row["validation"], self.state.snapshot)
+        row["seconds"] = round(time.perf_counter() - started, 3)
+        row["images_per_second"] = round(per_epoch * updates / self.updates_per_epoch / trained, 1)
+        return row
+
+    def validate(self) -> dict[str, Any]:
+        """Metrics of the validation images under the weights that would be kept (the moving average where there is one)."""
+        model = self.step if self._ema_step is None else self._ema_step
+        model.eval()
+        try:
+            found = predict(model, self.validation, fabric=self.fabric)
+        except ValueError as error:
+            if "nan" in str(error) or "inf" in str(error):
+                raise self._not_finite(self.state.update, f"validation: {error}") from None
+            raise
+        return measure(found)
+
+    def log_row(self, row: dict[str, Any]) -> None:
+        if self.fabric.is_global_zero:
+            self.log.append(row)
+        if self.reporter is not None:
+            self.reporter.epoch(row)
+
+    # --- saving and stopping
+
+    def _save(self) -> None:
+        self._stop_if_bad(self.guard.wait())
+        if not self.state.is_finite():
+            raise self._not_finite(self.state.update, "weights")
+        tree = self.state.tree(self._sums)
+        if self.fabric.is_global_zero:
+            best = self.best.write(self.checkpoints, step=self.state.update)
+            self._last_good = self.checkpoints.save_state(tree, step=self.state.update, epoch=self.state.epoch, best=best)
+        self.fabric.barrier()
+        self.state.unsaved = False
+        self._saved_at = time.monotonic()
+
+    def _stop_if_asked(self) -> None:
+        number = self._interrupt.requested
+        if self._agree(number is not None):
+            if self.state.unsaved:
+                self._save()
+            raise Interrupted(number or 15, self.state.update)
+
+    def _stop_if_bad(self, update: int | None) -> None:
+        if self._agree(update is not None) if self.fabric.world_size > 1 else update is not None:
+            raise self._not_finite(update if update is not None else self.state.update, "loss")
+
+    def _not_finite(self, update: int, what: str) -> NonFiniteLoss:
+        return NonFiniteLoss(
+            f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); try a lower optimizer.lr (now "
+            f"{max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or train.precision=32-true; "
+            + (f"the last good state is {self._last_good}" if self._last_good else "nothing was saved before it")
+        )
+
+    def _agree(self, mine: bool) -> bool:
+        """Whether any process says so."""
+        if self.fabric.world_size == 1:
+            return mine
+        flag = torch.tensor(float(mine), device=self.fabric.device)
+        return bool(self.fabric.all_reduce(flag, reduce_op="sum") > 0)
+
+
+def _compiler(mode: bool | str) -> Callable[[TrainStep], Any]:
+    if mode is False:
+        return lambda step: step
+    return lambda step: torch.compile(step, mode="default" if mode is True else mode)

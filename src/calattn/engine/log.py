@@ -1,0 +1,182 @@
+"""The run log: one JSON object a line, appended and durable, with an optional TensorBoard mirror."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from calattn.atomic import PathArg, atomic_write
+
+Row = dict[str, Any]
+
+
+class RunLog:
+    """Rows of `log.jsonl`. NaN and infinities become null, because JSON has no words for them.
+
+    With `tensorboard`, a folder, rows are mirrored there as events too.
+
+    >>> import tempfile
+    >>> log = RunLog(Path(tempfile.mkdtemp()) / "log.jsonl")
+    >>> log.append({"epoch": 1, "validation": {"nll": 0.7, "ece": float("nan")}})
+    >>> log.rows()
+    [{'epoch': 1, 'validation': {'nll': 0.7, 'ece': None}}]
+    """
+
+    def __init__(self, path: PathArg, *, tensorboard: PathArg | None = None) -> None:
+        self.path = Path(path)
+        if tensorboard is not None:
+            _summary_writer()  # a missing package is told before the run, not after its first epoch
+        self._tensorboard = tensorboard
+        self._mirror: TensorBoardMirror | None = None
+        self._resumed_after: int | None = None
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row. A kill leaves it whole or cut off at the end, where reading drops it."""
+        line = json.dumps(plain(row, "row"), allow_nan=False, ensure_ascii=False)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._mend()
+        with self.path.open("ab") as file:
+            file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._tensorboard is not None:
+            # Opened by the first row: only the process that logs may leave an event file.
+            self._mirror = self._mirror or TensorBoardMirror(self._tensorboard, resume_after=self._resumed_after)
+            self._mirror.write(row)
+
+    def rows(self) -> list[Row]:
+        """All whole rows; a last line that was cut off is left out."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_bytes().split(b"\n")
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:  # of the encoding, or of JSON
+                if number == len(lines):
+                    break
+                raise ValueError(f"{self.path}, line {number} is not JSON ({error}); remove the line") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{self.path}, line {number} is no JSON object; remove the line")
+            rows.append(row)
+        return rows
+
+    def rewind(self, epoch: int) -> None:
+        """Drop the rows of later epochs. Rows without an epoch stay: they say what happened, not what was learned."""
+        self._resumed_after, self._mirror = epoch, None
+        if self.path.exists():
+            self._replace([row for row in self.rows() if row.get("epoch") is None or row["epoch"] <= epoch])
+
+    def _mend(self) -> None:
+        """End the last line, or drop it where it was cut off: the next row needs a line of its own."""
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return
+        with self.path.open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            whole = file.read(1) == b"\n"
+        if not whole:
+            self._replace(self.rows())
+
+    def _replace(self, rows: list[Row]) -> None:
+        with atomic_write(self.path) as partial:
+            text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+            partial.write_bytes(text.encode("utf-8", "backslashreplace"))
+
+
+class TensorBoardMirror:
+    """Writes the rows that have an epoch as TensorBoard events: numbers as scalars named by their path, histograms as such.
+
+    `resume_after`: the last epoch that stands; TensorBoard then hides what an earlier attempt wrote for later ones.
+    """
+
+    def __init__(self, folder: PathArg, *, resume_after: int | None = None) -> None:
+        purge = None if resume_after is None else resume_after + 1
+        self._writer = _summary_writer()(str(folder), purge_step=purge)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        epoch = row.get("epoch")
+        if epoch is None:
+            return
+        for tag, value in _entries({key: value for key, value in row.items() if key != "epoch"}, ""):
+            if isinstance(value, Mapping):
+                self._histogram(tag, value["counts"], value["edges"], epoch)
+            else:
+                self._writer.add_scalar(tag, value, epoch)
+        self._writer.flush()
+
+    def _histogram(self, tag: str, counts: list[float], edges: list[float], epoch: int) -> None:
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        self._writer.add_histogram_raw(
+            tag,
+            min=edges[0],
+            max=edges[-1],
+            num=sum(counts),
+            sum=sum(n * x for n, x in zip(counts, middles, strict=True)),
+            sum_squares=sum(n * x * x for n, x in zip(counts, middles, strict=True)),
+            # TensorBoard's buckets are named by their right edge: an empty one in front gives the first its left edge.
+            bucket_limits=list(edges),
+            bucket_counts=[0, *counts],
+            global_step=epoch,
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _summary_writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("TensorBoard is not installed; pip install tensorboard, or leave the mirror out") from None
+    return SummaryWriter
+
+
+def plain(value: Any, name: str) -> Any:
+    """`value` as JSON can hold it: tuples as lists, non-finite floats as None; anything else is refused by name.
+
+    >>> plain({"loss": float("inf"), "betas": (0.9, 0.999)}, "row")
+    {'loss': None, 'betas': [0.9, 0.999]}
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{name} has the key {key!r}; JSON keys are strings")
+        return {key: plain(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{name}[{i}]") for i, item in enumerate(value)]
+    raise ValueError(f"{name} is a {type(value).__name__}, which JSON cannot hold; pass float(x), int(x) or x.tolist()")
+
+
+def _entries(value: Any, tag: str) -> Iterator[tuple[str, Any]]:
+    """(tag, number or histogram) pairs of a nested row; text, flags and non-finite numbers have no curve."""
+    if isinstance(value, Mapping) and value.keys() == {"counts", "edges"}:
+        yield tag, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _entries(item, f"{tag}/{key}" if tag else key)
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _entries(item, f"{tag}/{i}")
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        yield tag, value

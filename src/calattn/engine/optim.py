@@ -1,0 +1,118 @@
+"""Optimisers and schedules by timm's names."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+SCHEDULES = ("cosine", "multistep", "step", "poly", "tanh", "plateau", "constant")
+
+
+def build_optimizer(
+    model: nn.Module,
+    name: str,
+    *,
+    lr: float,
+    weight_decay: float,
+    decay_all: bool = False,
+    fused: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Optimizer:
+    """The optimiser timm calls `name`; biases, norms and what the backbone excepts are not decayed unless `decay_all`.
+
+    timm's `sgd` is Nesterov's; `momentum` is the plain one.
+    """
+    from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers
+
+    if name.removeprefix("lookahead_") not in list_optimizers():
+        near = difflib.get_close_matches(name, list_optimizers(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`calattn list optimizers` shows timm's"
+        raise ValueError(f"unknown optimiser {name!r}; {hint}")
+    chosen = dict(options or {})
+    if "betas" in chosen:
+        chosen["betas"] = tuple(chosen["betas"])
+    if fused and "fused" in inspect.signature(get_optimizer_class(name.removeprefix("lookahead_"), bind_defaults=False)).parameters:
+        chosen["fused"] = True
+    if decay_all:
+        chosen["param_group_fn"] = lambda module: [p for p in module.parameters() if p.requires_grad]
+    try:
+        return create_optimizer_v2(model, opt=name, lr=lr, weight_decay=weight_decay, **chosen)
+    except TypeError as error:
+        raise ValueError(f"the optimiser {name!r} does not take these options: {error}; see optimizer.options") from None
+
+
+class Schedule:
+    """The learning rate of every update, and for `plateau` of every epoch. It has no state that a restart could lose.
+
+    `cosine`, `multistep`, … are timm's, stepped once an update; times in the options (`decay_milestones`, `decay_epochs`,
+    `warmup_epochs`) are epochs.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        name: str,
+        *,
+        epochs: int,
+        updates_per_epoch: int,
+        warmup_epochs: float = 0.0,
+        warmup_lr: float = 0.0,
+        min_lr: float = 0.0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        from timm.scheduler import create_scheduler_v2
+
+        if name not in SCHEDULES:
+            near = difflib.get_close_matches(name, SCHEDULES, n=1)
+            raise ValueError(f"unknown schedule {name!r};{f' did you mean {near[0]!r}?' if near else ''} known: {', '.join(SCHEDULES)}")
+        if warmup_epochs >= epochs and warmup_epochs > 0:
+            raise ValueError(f"schedule.warmup_epochs={warmup_epochs:g} is not less than train.epochs={epochs}")
+        self.by_epoch = name == "plateau"
+        self._optimizer = optimizer
+        given = dict(options or {})
+        unknown = set(given) - set(inspect.signature(create_scheduler_v2).parameters)
+        if unknown:
+            raise ValueError(f"schedule.options has no {sorted(unknown)[0]!r}; timm's create_scheduler_v2 lists them")
+        if name == "constant":  # a multistep without steps, so that warm-up works as everywhere
+            name, given = "multistep", {**given, "decay_milestones": [epochs + 1]}
+        if self.by_epoch:
+            given = {"plateau_mode": "min", **given}
+        else:
+            given |= {"step_on_epochs": False, "updates_per_epoch": updates_per_epoch}
+            given |= _whole_updates(given, warmup_epochs, updates_per_epoch)
+        self._timm, _ = create_scheduler_v2(
+            optimizer, sched=name, num_epochs=epochs, warmup_lr=warmup_lr, min_lr=min_lr, **{"warmup_epochs": int(warmup_epochs), **given}
+        )
+
+    def before_update(self, update: int) -> None:
+        """Sets the learning rate of update number `update`, counted from 0 over the whole run."""
+        if not self.by_epoch:
+            self._timm.step_update(update)
+
+    def after_epoch(self, epoch: int, nll: float | None) -> None:
+        """Tells a plateau schedule how epoch number `epoch`, counted from 1, ended."""
+        if self.by_epoch:
+            self._timm.step(epoch, nll if nll is not None and math.isfinite(nll) else None)
+
+    @property
+    def rates(self) -> Sequence[float]:
+        return [group["lr"] for group in self._optimizer.param_groups]
+
+
+def _whole_updates(given: Mapping[str, Any], warmup_epochs: float, updates_per_epoch: int) -> dict[str, Any]:
+    """timm multiplies epochs by updates and then counts in whole updates: a warm-up of half an epoch must come out whole."""
+    whole = max(1, round(warmup_epochs * updates_per_epoch)) if warmup_epochs else 0
+    found: dict[str, Any] = {"warmup_epochs": whole / updates_per_epoch}
+    if "decay_milestones" in given:
+        milestones = given["decay_milestones"]
+        if not isinstance(milestones, Sequence) or not all(isinstance(m, int | float) for m in milestones):
+            raise ValueError(f"schedule.options.decay_milestones must be a list of epochs, got {milestones!r}")
+        # timm compares with the update after this one, and so drops one update early; half an update later mends that.
+        found["decay_milestones"] = [milestone + 0.5 / updates_per_epoch for milestone in milestones]
+    return found

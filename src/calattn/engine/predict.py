@@ -1,0 +1,61 @@
+"""Predictions of a model over a loader: one pass, everything on the device until the end, all processes together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from calattn.data.loading import EvalLoader
+from calattn.types import ModelOutput, Predictions
+
+
+@torch.no_grad()
+def predict(
+    model: Callable[[Tensor], ModelOutput],
+    loader: EvalLoader,
+    *,
+    fabric: Fabric,
+    features: bool = True,
+    on_batch: Callable[[int], None] | None = None,
+    **fields: Any,
+) -> Predictions:
+    """What the model says about every image of the loader, in the loader's order, float32, on the CPU.
+
+    `model` gives a `ModelOutput`; it is called under the precision of `fabric`. With several processes each predicts its share
+    and all get the whole.
+    """
+    outputs: list[ModelOutput] = []
+    labels, indices = [], []
+    for batch in loader:
+        with fabric.autocast():
+            out = model(batch.images)
+        kept = out if features else out._replace(features=out.features[:, :0])
+        outputs.append(ModelOutput(*(None if part is None else part[: batch.count].float() for part in kept)))  # type: ignore[arg-type]
+        labels.append(batch.labels[: batch.count])
+        indices.append(batch.indices[: batch.count])
+        if on_batch is not None:
+            on_batch(batch.count)
+    parts = [gathered(None if part[0] is None else torch.cat(part), fabric) for part in zip(*outputs, strict=True)]
+    whole = ModelOutput(*parts)  # type: ignore[arg-type]
+    rows, truth = gathered(torch.cat(indices), fabric), gathered(torch.cat(labels), fabric)
+    assert truth is not None and rows is not None
+    if not features:
+        fields["features"] = None
+    return Predictions.from_output(whole, truth, indices=rows, **fields)
+
+
+def gathered(values: Tensor | None, fabric: Fabric) -> Tensor | None:
+    """The rows of all processes, in order of rank, on the CPU; shares may differ in length."""
+    if values is None:
+        return None
+    if fabric.world_size == 1:
+        return values.cpu()
+    lengths = fabric.all_gather(torch.tensor(len(values), device=fabric.device)).reshape(-1).tolist()
+    padded = values.new_zeros((max(lengths), *values.shape[1:]))
+    padded[: len(values)] = values
+    shares = fabric.all_gather(padded)
+    return torch.cat([share[:length] for share, length in zip(shares, lengths, strict=True)]).cpu()

@@ -1,0 +1,185 @@
+"""Tables of evaluations and differences: for terminals, for Markdown, and as plain rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from calattn.metrics import METRICS
+from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.report.style import between, number, percent, title_of, unit_of
+
+Evaluations = Mapping[str, Evaluation]
+# One comparison: metric → difference.
+Differences = Mapping[str, Difference]
+
+
+def evaluation_table(evaluations: Evaluations, *, title: str | None = None) -> Table:
+    """Metrics as rows, evaluations as columns, per cent (NLL in nats), intervals dim underneath."""
+    table = Table(title=title, caption=_caption(evaluations), caption_style="dim", caption_justify="left")
+    table.add_column("")
+    for name in evaluations:
+        table.add_column(escape(name), justify="right", overflow="fold")
+    for metric in _metrics(evaluations):
+        cells = [_cell(evaluation, metric, "\n[dim]{}[/dim]") for evaluation in evaluations.values()]
+        table.add_row(_row_title(metric, evaluations), *cells)
+    return table
+
+
+def leaderboard(evaluations: Evaluations, *, title: str | None = None) -> Table:
+    """Evaluations as rows in the order given, metrics as columns; the best of each metric is bold."""
+    table = Table(title=title, caption=_caption(evaluations), caption_style="dim", caption_justify="left")
+    table.add_column("")
+    metrics = _metrics(evaluations)
+    for metric in metrics:
+        table.add_column(_row_title(metric, evaluations), justify="right")
+    best = {metric: _best(metric, [each[metric].value for each in evaluations.values()]) for metric in metrics}
+    for name, evaluation in evaluations.items():
+        cells = [_cell(evaluation, metric, "\n[dim]{}[/dim]") for metric in metrics]
+        bold = [evaluation[metric].value == best[metric] for metric in metrics]
+        table.add_row(escape(name), *(f"[bold]{c}[/bold]" if b else c for c, b in zip(cells, bold, strict=True)))
+    return table
+
+
+def evaluation_markdown(evaluations: Evaluations) -> str:
+    """The same table in Markdown, intervals beside the values."""
+    rows = [
+        [_row_title(metric, evaluations), *(_cell(each, metric, " {}") for each in evaluations.values())]
+        for metric in _metrics(evaluations)
+    ]
+    return f"{_markdown(['', *evaluations], rows)}\n{_caption(evaluations)}.\n"
+
+
+def evaluation_rows(evaluations: Evaluations) -> list[dict[str, Any]]:
+    """One row a number, as fractions: title, metric, value, low, high, samples."""
+    return [
+        {"title": title, "metric": row.name, "value": row.value, "low": row.low, "high": row.high}
+        | {"samples": evaluation.num_samples}
+        for title, evaluation in evaluations.items()
+        for row in evaluation.rows.values()
+    ]
+
+
+def difference_table(comparisons: Mapping[str, Differences], *, baseline: str, level: float) -> Table:
+    """Each comparison's difference from the baseline; green and red are better and worse, where more than chance."""
+    caption = f"differences from {baseline} with paired {percent(level)} intervals; points of per cent, NLL in nats"
+    table = Table(caption=escape(caption), caption_style="dim", caption_justify="left")
+    table.add_column("")
+    table.add_column(escape(baseline), justify="right")
+    for name in comparisons:
+        table.add_column(escape(name), justify="right")
+        table.add_column("difference", justify="right")
+        table.add_column("p", justify="right")
+    for metric in next(iter(comparisons.values())):
+        found = [differences[metric] for differences in comparisons.values()]
+        cells = [part for each in found for part in (number(metric, each.b), _coloured(each), f"{each.p_value:.2g}")]
+        table.add_row(title_of(metric), number(metric, found[0].a), *cells)
+    return table
+
+
+def difference_markdown(comparisons: Mapping[str, Differences], *, baseline: str, level: float) -> str:
+    """The same table in Markdown."""
+    header = ["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))]
+    rows = []
+    for metric in next(iter(comparisons.values())):
+        found = [differences[metric] for differences in comparisons.values()]
+        cells = [
+            part for each in found for part in (number(metric, each.b), _signed(each, " {}"), f"{each.p_value:.2g}")
+        ]
+        rows.append([title_of(metric), number(metric, found[0].a), *cells])
+    return f"{_markdown(header, rows)}\nPaired {percent(level)} intervals; per cent and points of it, NLL in nats.\n"
+
+
+def difference_rows(comparisons: Mapping[str, Differences], *, baseline: str) -> list[dict[str, Any]]:
+    """One row a difference, as fractions."""
+    return [
+        {"baseline": baseline, "title": title, "metric": each.name, "a": each.a, "b": each.b}
+        | {"difference": each.difference, "low": each.low, "high": each.high, "p_value": each.p_value}
+        for title, differences in comparisons.items()
+        for each in differences.values()
+    ]
+
+
+def sentence(difference: Difference) -> str:
+    """A difference in words, its size without a sign.
+
+    >>> sentence(Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01))
+    'ECE falls by 1.20 points [0.40, 2.00]: better, more than chance'
+    """
+    name, low, high = difference.name, difference.low, difference.high
+    falls = difference.difference < 0
+    size = number(name, abs(difference.difference))
+    ends = between(name, -high, -low) if falls else between(name, low, high)
+    unit = unit_of(name)[2]
+    if difference.difference == 0:
+        return f"{title_of(name)} does not change"
+    good = falls == (METRICS[name].better == "lower")
+    verdict = f"{'better' if good else 'worse'}, more than chance" if difference.significant else "within chance"
+    return f"{title_of(name)} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {verdict}"
+
+
+def rows_to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Plain rows as CSV, numbers in full precision and missing ones empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _metrics(evaluations: Evaluations) -> list[str]:
+    return list(next(iter(evaluations.values())).rows)
+
+
+def _best(metric: str, values: Sequence[float]) -> float:
+    known = [value for value in values if value == value]
+    return (max if METRICS[metric].better == "higher" else min)(known, default=float("nan"))
+
+
+def _row_title(metric: str, evaluations: Evaluations) -> str:
+    return title_of(metric, next(iter(evaluations.values())).options)
+
+
+def _cell(evaluation: Evaluation, metric: str, interval: str) -> str:
+    row = evaluation[metric]
+    ends = between(metric, row.low, row.high)
+    # The square bracket of an interval would be markup to Rich; a Markdown table has no such trouble with it.
+    return number(metric, row.value) + (
+        interval.format(ends.replace("[", "\\[") if "dim" in interval else ends) if ends else ""
+    )
+
+
+def _signed(difference: Difference, interval: str) -> str:
+    name = difference.name
+    ends = between(name, difference.low, difference.high, signed=True)
+    return number(name, difference.difference, signed=True) + interval.format(ends)
+
+
+def _coloured(difference: Difference) -> str:
+    text = _signed(difference, "\n[dim]\\{}[/dim]")
+    if not difference.significant:
+        return text
+    good = (difference.difference < 0) == (METRICS[difference.name].better == "lower")
+    return f"[{'green' if good else 'red'}]{text}[/]"
+
+
+def _caption(evaluations: Evaluations) -> str:
+    first = next(iter(evaluations.values()))
+    samples = {each.num_samples for each in evaluations.values()}
+    count = f"{samples.pop():,} samples" if len(samples) == 1 else f"{min(samples):,} to {max(samples):,} samples"
+    intervals = (
+        f"; {percent(first.level)} intervals from {first.num_bootstrap:,} resamples" if first.num_bootstrap else ""
+    )
+    return f"per cent (NLL in nats) of {count}{intervals}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+
+    return line(header) + "|---|" + "---:|" * (len(header) - 1) + "\n" + "".join(line(row) for row in rows)

@@ -1,0 +1,171 @@
+"""Builders: they unpack a `RunSpec` into data, model, loss and optimiser, which know nothing of specs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from calattn import backbones, data, losses
+from calattn.attachment import CalibratedModel, attach
+from calattn.data.augment import Augment
+from calattn.data.splits import validation_split
+from calattn.engine.optim import Schedule, build_optimizer
+from calattn.seeds import seed_of
+from calattn.workbench.spec import RunSpec
+
+# Decoded images up to this many bytes are kept in memory (and on the GPU); beyond it worker processes decode them again.
+IN_MEMORY_BYTES = 4 << 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunData:
+    """The images of a run: `train` and `test` as read, and which rows of `train` are trained on and validated on."""
+
+    dataset: data.Dataset
+    train: data.Images
+    test: data.Images
+    train_rows: Tensor
+    validation_rows: Tensor
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.train.class_names
+
+
+def load_data(
+    spec: RunSpec, *, root: Path | None = None, on_decode: Callable[[int, int], None] | None = None
+) -> RunData:
+    """Reads train and test, and draws the validation rows from train."""
+    dataset = data.describe(spec.data.name)
+    train, test = (limited(load_split(spec, spec.data.name, split, root, on_decode), spec.data.limit) for split in dataset.splits[:2])
+    if train.class_names != test.class_names:
+        raise data.DataError(
+            f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; they must be the same"
+        )
+    rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
+    return RunData(dataset=dataset, train=train, test=test, train_rows=rows, validation_rows=held_out)
+
+
+def load_split(
+    spec: RunSpec, name: str, split: str, root: Path | None, on_decode: Callable[[int, int], None] | None = None
+) -> data.Images:
+    """A split of any data set, decoded into memory where it is small enough."""
+    images = data.load(name, split, root=root)
+    if isinstance(images, data.ArrayImages):
+        return images
+    size = spec.data.size or (None if images.size is None else max(images.size))
+    if size is None:
+        raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
+    if len(images) * images.channels * size * size <= IN_MEMORY_BYTES and spec.augment.crop != "resized":
+        return data.in_memory(images, size=None if images.size is not None else size, progress=on_decode)
+    return images
+
+
+def limited(images: data.Images, limit: int | None) -> data.Images:
+    return images if limit is None or limit >= len(images) else images.select(torch.arange(limit))
+
+
+def network_size(spec: RunSpec, images: data.Images) -> int:
+    """The side of the images that the network sees."""
+    if spec.data.size is not None:
+        return spec.data.size
+    if images.size is None or images.size[0] != images.size[1]:
+        raise data.DataError(f"{spec.data.name}: images are not square or differ in size; set data.size (--size 224)")
+    return images.size[0]
+
+
+def build_augment(spec: RunSpec, found: RunData) -> Augment:
+    chosen, size = spec.augment, network_size(spec, found.train)
+    lazy = not isinstance(found.train, data.ArrayImages)
+    return Augment(
+        channels=found.dataset.channels,
+        size_in=(size, size) if lazy or found.train.size is None else found.train.size,
+        size_out=size,
+        interpolation=spec.data.interpolation,
+        mean=found.dataset.mean,
+        std=found.dataset.std,
+        crop=chosen.crop,
+        flip=found.dataset.flip if chosen.flip is None else chosen.flip,
+        randaugment_ops=chosen.randaugment_ops,
+        randaugment_magnitude=chosen.randaugment_magnitude,
+        erasing=chosen.erasing,
+        mixup=chosen.mixup,
+        cutmix=chosen.cutmix,
+        num_classes=found.train.num_classes,
+    )
+
+
+def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) -> CalibratedModel:
+    """Backbone and head, drawn from the run's seed; the backbone's weights do not depend on the head."""
+    chosen = spec.model
+    name, fitted = backbones.fitted(chosen.backbone, size)
+    options: dict[str, Any] = {**fitted, **chosen.options}
+    if chosen.drop_path:
+        options["drop_path_rate"] = chosen.drop_path
+    if chosen.dropout:
+        options["drop_rate"] = chosen.dropout
+    if chosen.pretrained:
+        options["pretrained"] = True
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(spec.seed, "weights"))
+        try:
+            backbone = backbones.create(name, num_classes, in_chans=channels, **options)
+        except TypeError as error:
+            raise ValueError(f"{name} does not take these options: {error}; see model.options, drop_path, dropout") from None
+        _check_size(name, backbone, size)
+        return attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
+
+
+def build_loss(spec: RunSpec) -> losses.LossFunction:
+    return losses.create(spec.loss.name, **spec.loss.options)
+
+
+def optimizer_for(spec: RunSpec, model: nn.Module) -> Optimizer:
+    chosen = spec.optimizer
+    return build_optimizer(
+        model,
+        chosen.name,
+        lr=chosen.lr,
+        weight_decay=chosen.weight_decay,
+        decay_all=chosen.decay_all,
+        fused=bool(chosen.fused),
+        options=chosen.options,
+    )
+
+
+def schedule_for(spec: RunSpec) -> Callable[[Optimizer, int], Schedule]:
+    chosen = spec.schedule
+
+    def build(optimizer: Optimizer, updates_per_epoch: int) -> Schedule:
+        return Schedule(
+            optimizer,
+            chosen.name,
+            epochs=spec.train.epochs,
+            updates_per_epoch=updates_per_epoch,
+            warmup_epochs=chosen.warmup_epochs,
+            warmup_lr=chosen.warmup_lr,
+            min_lr=chosen.min_lr,
+            options=chosen.options,
+        )
+
+    return build
+
+
+def _check_size(name: str, backbone: nn.Module, size: int) -> None:
+    """timm's transformers are built for one size, and say so only in the middle of a step."""
+    wanted = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
+    if isinstance(wanted, tuple) and tuple(wanted) != (size, size) and not getattr(backbone, "dynamic_img_size", False):
+        raise ValueError(
+            f"{name} takes images of {wanted[0]} px, the data gives {size}; pass --size {wanted[0]}, or a family that fits itself "
+            f"to the data ({', '.join(backbones.FAMILIES[:4])}, …)"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")

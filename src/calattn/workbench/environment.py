@@ -1,0 +1,108 @@
+"""The environment: versions, commit and hardware behind a run; neither host name nor command line."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+_PACKAGES = ("torch", "timm", "numpy", "lightning", "lightning-fabric", "torchvision", "safetensors")
+# What a probe of the machine may meet: no such file, program, setting or device. Anything else is a defect of ours.
+_ABSENT = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    AssertionError,
+    subprocess.SubprocessError,
+    torch.cuda.DeferredCudaCallError,
+)
+
+
+def describe_environment() -> dict[str, Any]:
+    """What a run ran on, ready for JSON; what cannot be found out is None.
+
+    It asks CUDA for its devices, so call it in the process that trains, not before that is launched.
+    """
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "calattn": _version("calattn"),
+        "commit": _or_none(lambda: commit(Path(__file__).parents[3])),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "platform": _or_none(platform.platform),
+        "cpu": {"model": _or_none(_cpu_model), "cores": os.cpu_count(), "usable_cores": _or_none(_usable_cores)},
+        "memory_bytes": _or_none(_memory),
+        "devices": _or_none(_devices),
+        "cuda": torch.version.cuda,
+        "cudnn": _or_none(torch.backends.cudnn.version),
+    }
+
+
+def commit(root: Path) -> dict[str, Any] | None:
+    """The commit of a source tree, and whether tracked files differ from it; None where `root` is no checkout of calattn."""
+    if not (root / ".git").exists() or not (root / "src" / "calattn").is_dir():
+        return None
+    return {
+        "hash": _git(root, "rev-parse", "HEAD"),
+        "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _git(root: Path, *arguments: str) -> str:
+    # Inside a hook, GIT_DIR and its kin point at somebody else's repository.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=clean)
+    return done.stdout.strip()
+
+
+def _or_none(probe: Callable[[], T]) -> T | None:
+    try:
+        return probe()
+    except _ABSENT:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    if platform.system() == "Darwin":
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    if platform.system() == "Linux":
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _usable_cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+
+
+def _memory() -> int | None:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+
+
+def _devices() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append({"type": "cuda", "name": properties.name, "memory_bytes": properties.total_memory})
+    if torch.backends.mps.is_available():
+        found.append({"type": "mps", "name": _or_none(_cpu_model), "memory_bytes": _or_none(_memory)})
+    return found

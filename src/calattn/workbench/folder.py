@@ -1,0 +1,336 @@
+"""The run folder: where a run's spec, log, checkpoints, predictions and summary lie, and who may write there.
+
+spec.yaml  environment.json  splits.json  log.jsonl  summary.json
+checkpoints/   predictions/   tensorboard/   .lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import sys
+import weakref
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pydantic
+import yaml  # type: ignore[import-untyped]
+
+from calattn.atomic import PathArg, atomic_write, is_partial
+from calattn.engine.checkpoint import is_checkpoint_file
+from calattn.engine.log import plain
+from calattn.store import MANIFEST, has_predictions, load_predictions
+from calattn.types import Predictions
+from calattn.workbench.spec import RunSpec
+
+if sys.platform != "win32":
+    import fcntl
+
+SPEC = "spec.yaml"
+_FILES = (SPEC, "environment.json", "splits.json", "log.jsonl", "summary.json")
+_FOLDERS = ("checkpoints", "predictions", "tensorboard")
+_LOCK = ".lock"
+_SHOWN = 5
+_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class RunFolderError(ValueError):
+    """A folder that cannot be this run's; the message names it and the remedy."""
+
+
+class RunFolder:
+    """The paths of a run. `create_or_open` is for the one process that writes, `open` for readers.
+
+    >>> RunFolder("runs/a").predictions_path("test", "best-nll").as_posix()
+    'runs/a/predictions/test.best-nll'
+    """
+
+    def __init__(self, path: PathArg) -> None:
+        self.path = Path(path)
+        self.spec_path, self.environment_path, self.splits_path, self.log_path, self.summary_path = (
+            self.path / name for name in _FILES
+        )
+        self.checkpoints_path, self.all_predictions_path, self.tensorboard_path = (
+            self.path / name for name in _FOLDERS
+        )
+        self._lock: FileIO | None = None
+
+    @classmethod
+    def create_or_open(cls, path: PathArg, spec: RunSpec, *, overwrite: bool = False) -> Self:
+        """The folder of this spec, made or found again, locked until `close` or the end of a `with` block.
+
+        Only the process that writes (rank 0) calls this. `evaluation` and `name` may differ from the spec that is
+        there: they do not change what is learned.
+        """
+        folder = cls(path)
+        with _explained(folder.path):
+            folder._refuse_strangers()
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder._lock = _locked(folder.path)
+            try:
+                if overwrite:
+                    folder._clear()
+                elif folder.spec_path.exists():
+                    folder._refuse_other(spec)
+                write_spec(spec, folder.spec_path)
+            except BaseException:
+                folder.close()
+                raise
+        return folder
+
+    @classmethod
+    def open(cls, path: PathArg) -> Self:
+        """An existing run folder, for reading."""
+        folder = cls(path)
+        if folder.spec_path.is_file():
+            return folder
+        if not folder.path.exists():
+            raise RunFolderError(f"no run folder at {folder.path}: it does not exist")
+        if not folder.path.is_dir():
+            raise RunFolderError(f"{folder.path} is a file, not a run folder")
+        inside = sorted(found.parent.name for found in folder.path.glob(f"*/{SPEC}"))
+        hint = f"name one of the runs in it: {', '.join(inside)}" if inside else f"it has no {SPEC}"
+        raise RunFolderError(f"{folder.path} is not a run folder; {hint}")
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def spec(self) -> RunSpec:
+        """The spec that the folder was made by."""
+        try:
+            return RunSpec.model_validate(read_yaml(self.spec_path))
+        except pydantic.ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RunFolderError(
+                f"{self.spec_path} is no spec that this calattn reads ({where}: {first['msg']}); "
+                "use the version that wrote it, another --run, or --overwrite"
+            ) from None
+
+    def predictions_path(self, split: str, rule: str = "last") -> Path:
+        return self.all_predictions_path / (split if rule == "last" else f"{split}.{rule}")
+
+    def predictions(self, split: str, rule: str = "last") -> Predictions:
+        """The stored predictions of a split under a checkpoint rule."""
+        path = self.predictions_path(split, rule)
+        if not path.exists():
+            known = sorted(found.parent.name for found in self.all_predictions_path.glob(f"*/{MANIFEST}"))
+            raise RunFolderError(
+                f"no predictions {path.name!r} in {self.path}; there are: {', '.join(known) or 'none'}"
+            )
+        return load_predictions(path)
+
+    def _refuse_strangers(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own, choose another --run")
+        if self.path.is_dir() and not self.spec_path.exists():
+            ours = {*_FILES, *_FOLDERS, _LOCK}
+            strange = sorted(
+                found.name for found in self.path.iterdir() if not (found.name in ours or is_partial(found))
+            )
+            if strange:
+                raise RunFolderError(
+                    f"{self.path} holds other files ({strange[0]!r}) and no {SPEC}: it is not a run folder; "
+                    "choose another --run"
+                )
+
+    def _refuse_other(self, spec: RunSpec) -> None:
+        old = self.spec()
+        if old.hash == spec.hash:
+            return
+        changes = _changes(old, spec)
+        more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
+        raise RunFolderError(
+            f"{self.path} holds a run of another spec: {', '.join(changes[:_SHOWN])}{more}; "
+            "choose another --run, or --overwrite to start again here"
+        )
+
+    def _clear(self) -> None:
+        """Remove what a run writes, and nothing else; the spec last, so that a kill on the way leaves a run folder."""
+        for folder in (self.checkpoints_path, self.all_predictions_path, self.tensorboard_path, self.path):
+            for found in list(folder.iterdir()) if folder.is_dir() else []:
+                if _is_ours(found) and found.is_file():
+                    found.unlink()
+                elif folder == self.all_predictions_path and found.is_dir() and has_predictions(found):
+                    _remove_predictions(found)
+            if folder != self.path:
+                _remove_if_empty(folder)
+        self.spec_path.unlink(missing_ok=True)
+
+
+def spec_text(spec: RunSpec) -> str:
+    """A spec as YAML, its hash in a comment on the first line."""
+    text = yaml.dump(
+        spec.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
+    return f"# calattn run spec {spec.hash}\n{text}"
+
+
+def write_spec(spec: RunSpec, path: PathArg) -> None:
+    with atomic_write(path) as partial:
+        partial.write_text(spec_text(spec), encoding="utf-8")
+
+
+def read_yaml(path: PathArg) -> dict[str, Any]:
+    """The mapping in a YAML file; errors are one line and name the file, and the line where there is one."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+        value = yaml.load(text, Loader=_Loader)
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, yaml.reader.ReaderError):
+        raise RunFolderError(f"{path} is not text; a spec is a YAML file in UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise RunFolderError(f"{path}{line}: {error.problem or error.context}; mend the YAML there") from None
+    except (ValueError, RecursionError) as error:  # such as the date 2024-99-99, or brackets without end
+        raise RunFolderError(f"{path} has a value that YAML cannot read: {error}") from None
+    if value is None:
+        raise RunFolderError(f"{path} is empty; a spec is a YAML mapping such as 'seed: 1'")
+    if not isinstance(value, dict):
+        raise RunFolderError(
+            f"{path} holds a {type(value).__name__}, not a mapping of keys to values such as 'seed: 1'"
+        )
+    return value
+
+
+def write_json(value: Any, path: PathArg) -> None:
+    """Write JSON for people, whole or not at all; non-finite numbers become null, as in the log."""
+    text = json.dumps(plain(value, Path(path).name), indent=1, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as partial:
+        partial.write_bytes(f"{text}\n".encode("utf-8", "backslashreplace"))
+
+
+def read_json(path: PathArg) -> Any:
+    """What `write_json` wrote."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise RunFolderError(f"{path} is not JSON ({error}); the run that writes it must be run again") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-3 as text and lets a second `lr:` win in silence; a spec must not be misread so."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key.value, str):
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            if isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that `_Loader` would read as numbers."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
+
+
+_held: weakref.WeakSet[FileIO] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    """A forked worker shares the lock; without this, one that outlives a killed run would keep the folder locked."""
+    for file in list(_held):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_in_child)
+
+
+def _locked(folder: Path) -> FileIO:
+    """The folder's lock file, locked as long as it is open; the system lets go of it when its holder dies."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    file = FileIO(descriptor, "r+")
+    if sys.platform == "win32":
+        return file  # no flock there: two runs at once are the user's to avoid
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
+        file.close()
+        raise RunFolderError(
+            f"{folder} is being written by process {holder}; wait for it, stop it, or choose another --run"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        # Some network file systems have no locks: better a run without one than no run.
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n".encode())
+    _held.add(file)
+    return file
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"cannot write to {folder}: {error.strerror or error}; choose another --run, or make it writable"
+        ) from error
+
+
+def _changes(old: RunSpec, new: RunSpec) -> list[str]:
+    """'train.epochs: 60 → 5' for each value that decides the result and differs."""
+    exclude = {"name": True, "evaluation": True}
+    before, after = (_dotted(spec.model_dump(mode="json", exclude=exclude)) for spec in (old, new))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys]
+
+
+def _dotted(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    return {
+        key: item
+        for name, part in value.items()
+        for key, item in _dotted(part, f"{prefix}.{name}" if prefix else name).items()
+    }
+
+
+def _is_ours(path: Path) -> bool:
+    if path.parent.name == "checkpoints":
+        return is_checkpoint_file(path)
+    if path.parent.name == "tensorboard":
+        return path.name.startswith("events.out.tfevents.")
+    return path.name in _FILES[1:] or is_partial(path)
+
+
+def _remove_predictions(folder: Path) -> None:
+    for found in list(folder.iterdir()):
+        if found.name == MANIFEST or is_partial(found) or found.suffix == ".safetensors":
+            found.unlink()
+    _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,170 @@
+"""Predictions of a run: its own splits, or any other data set, under any of its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from calattn import data
+from calattn.data.augment import Augment
+from calattn.data.loading import EvalLoader
+from calattn.data.splits import load_splits
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.predict import predict
+from calattn.engine.step import TrainStep
+from calattn.store import save_predictions
+from calattn.types import Predictions
+from calattn.workbench import build
+from calattn.workbench.folder import RunFolder
+from calattn.workbench.runtime import Runtime
+from calattn.workbench.spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is predicted: images, which of their rows (None: all), and the name of the predictions."""
+
+    name: str
+    images: data.Images
+    rows: torch.Tensor | None = None
+
+
+def own_subjects(found: build.RunData) -> list[Subject]:
+    validation = Subject(name="validation", images=found.train, rows=found.validation_rows)
+    return [validation, Subject(name="test", images=found.test)]
+
+
+def foreign_subject(spec: RunSpec, name: str, split: str, *, root: Path | None, ood: bool, classes: int) -> Subject:
+    """Images of another data set, read as the run's own are; `ood` sets labels that mean nothing to the model to 0."""
+    images = build.load_split(spec, name, split, root)
+    if ood:
+        images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
+    elif int(images.labels.max()) >= classes:
+        raise data.DataError(
+            f"{name} has labels up to {int(images.labels.max())}, the model knows {classes} classes; pass --ood if only the "
+            "confidence matters (labels are then set to 0)"
+        )
+    return Subject(name=f"{name.replace(':', '-').replace('/', '-')}-{split}", images=images)
+
+
+def predict_run(
+    folder: RunFolder,
+    spec: RunSpec,
+    subjects: Iterable[Subject],
+    rules: Iterable[str],
+    *,
+    fabric: Fabric,
+    runtime: Runtime,
+    found: build.RunData,
+    features: bool,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Writes predictions/<name>[.<rule>] for every subject and rule; the network is built anew from the checkpoint.
+
+    `found` is the run's own data: normalisation, size and class names are the ones it was trained with.
+    """
+    written: list[Path] = []
+    subjects = list(subjects)
+    for rule in rules:
+        model = run_model(folder, spec, rule, fabric=fabric, found=found)
+        for subject in subjects:
+            made = _predicted(model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch)
+            target = folder.predictions_path(subject.name, rule)
+            if fabric.is_global_zero:
+                save_predictions(made, target, overwrite=True)
+            written.append(target)
+    fabric.barrier()
+    return written
+
+
+def predict_folder(
+    path: Path,
+    *,
+    rules: Sequence[str],
+    data_name: str | None = None,
+    splits: Sequence[str] | None = None,
+    ood: bool = False,
+    features: bool = False,
+    batch_size: int | None = None,
+    runtime: Runtime | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """`calattn predict`: from a run folder alone, its own splits or those of another data set."""
+    runtime = runtime or Runtime()
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    if batch_size is not None:
+        spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
+    fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
+    found = build.load_data(spec, root=runtime.data_root)
+    check_same_split(folder, found)
+    if data_name is None:
+        subjects = own_subjects(found)
+        unknown = set(splits or ()) - {subject.name for subject in subjects}
+        if unknown:
+            raise ValueError(f"the run has no split {sorted(unknown)[0]!r}; it has validation and test (or pass --data)")
+        subjects = [subject for subject in subjects if not splits or subject.name in splits]
+    else:
+        default = data.describe(data_name).splits[-1:]
+        classes = found.train.num_classes
+        subjects = [
+            foreign_subject(spec, data_name, split, root=runtime.data_root, ood=ood, classes=classes) for split in splits or default
+        ]
+    return predict_run(
+        folder, spec, subjects, rules, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
+    )
+
+
+def check_same_split(folder: RunFolder, found: build.RunData) -> None:
+    """The validation images must be the ones that training did not see."""
+    _, saved = load_splits(folder.splits_path, found.train.labels)
+    if not torch.equal(saved, found.validation_rows):
+        raise data.DataError(f"{folder.splits_path} holds out other images than the spec does; put the file back, or train again")
+
+
+def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, found: build.RunData) -> Any:
+    """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
+    size = build.network_size(spec, found.train)
+    unpretrained = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})
+    model = build.build_model(unpretrained, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
+    model.load_state_dict(CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule))
+    return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
+
+
+def _predicted(
+    model: Any,
+    subject: Subject,
+    spec: RunSpec,
+    *,
+    fabric: Fabric,
+    runtime: Runtime,
+    found: build.RunData,
+    features: bool,
+    on_batch: Callable[[int], None] | None,
+) -> Predictions:
+    loader = EvalLoader(
+        subject.images,
+        subject.rows,
+        _augment_for(subject.images, spec, found),
+        batch_size=spec.evaluation.batch_size,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        device=fabric.device,
+        workers=runtime.num_workers,
+    )
+    fields = {"class_names": found.class_names, "split": subject.name, "spec_hash": spec.hash}
+    return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
+
+
+def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Augment:
+    """The run's test-time transform, from these images' own size; their channels must be the network's."""
+    own = build.build_augment(spec, found)
+    if images.channels != own.channels:
+        raise data.DataError(f"the images have {images.channels} channel(s), the network was trained on {own.channels}")
+    size = images.size if isinstance(images, data.ArrayImages) else (own.size_out, own.size_out)
+    return dataclasses.replace(own, size_in=size, num_classes=images.num_classes)

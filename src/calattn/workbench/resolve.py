@@ -1,0 +1,180 @@
+"""From a file, a recipe's name and `key=value` pairs to a checked `RunSpec`."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from calattn.workbench.recipes import RECIPES
+from calattn.workbench.spec import RunSpec
+
+
+class SpecError(ValueError):
+    """A spec that cannot be run; the message names the key and the remedy."""
+
+
+def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
+    """The spec that a recipe's name or a YAML file gives, after `key=value` overrides.
+
+    >>> resolve("digits", ["train.epochs=3"]).train.epochs
+    3
+    """
+    values = _layers(source, seen=())
+    for text in overrides:
+        path, value = _assignment(text)
+        values = _merged(values, _nested(path, value))
+    return checked(values)
+
+
+def checked(values: Mapping[str, Any]) -> RunSpec:
+    """A `RunSpec`, or one line that says which key is wrong and what would be right."""
+    try:
+        return RunSpec.model_validate(dict(values))
+    except ValidationError as error:
+        raise SpecError("; ".join(_messages(error)[:3])) from None
+
+
+def _layers(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """A spec laid over its `base`, and that over its own."""
+    if source in seen:
+        raise SpecError(f"base: {' → '.join([*seen, source])} goes round in a circle")
+    values, folder = _read(source)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise SpecError(f"{source}: base must be a recipe's name or a path, got {base!r}")
+    beside = str(folder / base) if folder is not None and base not in RECIPES else base
+    return _merged(_layers(beside, (*seen, source)), values)
+
+
+def _read(source: str) -> tuple[dict[str, Any], Path | None]:
+    if source in RECIPES:
+        return parse_yaml(RECIPES.text(source), source), None
+    path = Path(source)
+    if path.suffix.lower() not in (".yaml", ".yml") and not path.exists():
+        near = difflib.get_close_matches(source, list(RECIPES), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise SpecError(f"{source!r} is neither a recipe nor a YAML file; {hint}recipes: {', '.join(RECIPES)}")
+    if not path.exists():
+        raise SpecError(f"{path} does not exist; give a YAML file or a recipe: {', '.join(RECIPES)}")
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder; give the YAML file, or {path / 'spec.yaml'} for the spec of a run")
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path)), path.parent
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not text; give a YAML file or a recipe: {', '.join(RECIPES)}") from None
+
+
+def parse_yaml(text: str, name: str) -> dict[str, Any]:
+    """A mapping from YAML text; errors name the line."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}, line {mark.line + 1}" if mark else name
+        raise SpecError(f"{where} is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from None
+    if not isinstance(values, dict):
+        got = "nothing" if values is None else type(values).__name__
+        raise SpecError(f"{name} must hold keys and values such as `data: {{name: cifar10}}`, it holds {got}")
+    return values
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--set {text!r} must be key=value, such as --set optimizer.lr=0.001")
+    try:
+        parsed = yaml.safe_load(value) if value else None
+    except yaml.YAMLError:
+        raise SpecError(f"--set {key}: {value!r} is not a YAML value") from None
+    if isinstance(parsed, str):  # YAML reads 1e-3 as text: it wants 1.0e-3
+        try:
+            parsed = float(parsed)
+        except ValueError:
+            pass
+    return key.strip().split("."), parsed
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, section by section. A new name for a loss, optimiser, … ends the old one's options."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            for naming in ("name", "backbone"):
+                if naming in value and value[naming] != old.get(naming):
+                    old = {k: v for k, v in old.items() if k != "options"}
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _messages(error: ValidationError) -> list[str]:
+    """One sentence a key; where a key takes several types, pydantic complains once for each, and "or" joins them."""
+    by_key: dict[str, list[str]] = {}
+    for detail in error.errors():
+        # pydantic names the member of a union after the key: train.compile.bool
+        where = list(itertools.takewhile(lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]))
+        by_key.setdefault(".".join(map(str, where)), []).append(_explained(detail, [str(part) for part in where]))
+    merged = []
+    for key, texts in by_key.items():
+        stem = f"{key} must be "
+        alternatives = [text.removeprefix(stem).rpartition(", got ")[0] for text in texts if text.startswith(stem)]
+        got = texts[0].rpartition(", got ")[2]
+        merged.append(texts[0] if len(alternatives) < 2 else f"{stem}{' or '.join(alternatives)}, got {got}")
+    return merged
+
+
+def _explained(detail: Any, where: list[str]) -> str:
+    key = ".".join(where)
+    if detail["type"] == "extra_forbidden":
+        section = _section(where[:-1])
+        known = list(section.model_fields) + (["base"] if section is RunSpec else [])
+        near = difflib.get_close_matches(where[-1], known, n=1)
+        elsewhere = [path for path in _all_keys(RunSpec) if path.endswith("." + where[-1])]
+        hint = f"did you mean {'.'.join([*where[:-1], near[0]])!r}?" if near else ""
+        if not near and elsewhere:
+            hint = f"did you mean {elsewhere[0]!r}?"
+        return f"unknown key {key!r}; {hint or 'known: ' + ', '.join(known)}"
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    message = str(detail["msg"]).replace("Input should be", "must be").partition(", unable to")[0]
+    message = re.sub(r"dictionary or instance of \w+", "section with keys of its own", message)
+    return f"{key} {message}, got {detail['input']!r}" if key else message
+
+
+def _section(path: list[str]) -> type[BaseModel]:
+    section: type[BaseModel] = RunSpec
+    for name in path:
+        annotation = section.model_fields[name].annotation if name in section.model_fields else None
+        inner = next((a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+        if inner is None:
+            break
+        section = inner
+    return section
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _all_keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys

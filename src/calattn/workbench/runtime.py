@@ -1,0 +1,101 @@
+"""Where a run runs: devices, processes, threads, folders. None of it is part of the spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from calattn.workbench.spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """`devices` is a number or a list such as "0,2"; `strategy` is Fabric's (ddp, fsdp, …); `workers` decode large data sets."""
+
+    accelerator: str = "auto"
+    devices: str = "1"
+    nodes: int = 1
+    strategy: str = "auto"
+    threads: int | None = None
+    workers: int | None = None
+    data_root: Path | None = None
+    save_seconds: float = 60.0
+    tensorboard: bool = False
+
+    def fabric(self, precision: str) -> Fabric:
+        """The launched Fabric: after this, every process runs the same code with its own rank."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        try:
+            fabric = Fabric(
+                accelerator=self.accelerator,
+                devices=_devices(self.devices),
+                num_nodes=self.nodes,
+                strategy=self._strategy(),
+                precision=precision,  # type: ignore[arg-type]
+            )
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}") from None
+        fabric.launch()
+        return fabric
+
+    def _strategy(self) -> Any:
+        if self.strategy == "fsdp":
+            from lightning_fabric.strategies import FSDPStrategy
+
+            return FSDPStrategy(state_dict_type="full")
+        return self.strategy
+
+    @property
+    def uses_gpu(self) -> bool:
+        return self.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+
+    @property
+    def num_devices(self) -> int:
+        chosen = _devices(self.devices)
+        count = len(chosen) if isinstance(chosen, list) else chosen if isinstance(chosen, int) else max(1, torch.cuda.device_count())
+        return count * self.nodes
+
+    def usable_precision(self, precision: str) -> str:
+        """A run trained in half precision on a GPU can be predicted with on a CPU: in float32."""
+        return precision if self.uses_gpu else "32-true"
+
+    @property
+    def num_workers(self) -> int:
+        return self.workers if self.workers is not None else min(16, max(1, (os.cpu_count() or 2) - 1))
+
+
+def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
+    """The spec with every "auto" replaced by what it means on this machine, so that the run's record says what was done."""
+    gpu = runtime.uses_gpu
+    precision, compiled, fused = spec.train.precision, spec.train.compile, spec.optimizer.fused
+    if precision == "auto":
+        precision = "bf16-mixed" if gpu and torch.cuda.is_bf16_supported() else "32-true"
+    if compiled == "auto":
+        compiled = gpu
+    if fused is None:
+        fused = gpu
+    return spec.model_copy(
+        update={
+            "train": spec.train.model_copy(update={"precision": precision, "compile": compiled}),
+            "optimizer": spec.optimizer.model_copy(update={"fused": fused}),
+        }
+    )
+
+
+def _devices(text: str) -> int | str | list[int]:
+    if text == "auto":
+        return text
+    try:
+        return [int(part) for part in text.split(",") if part] if "," in text else int(text)
+    except ValueError:
+        raise ValueError(f"--devices {text!r} must be a number, a list such as 0,2, or auto") from None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

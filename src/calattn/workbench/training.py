@@ -1,0 +1,175 @@
+"""`train_run`: a spec becomes a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+
+from calattn.attachment import CalibratedModel
+from calattn.data.loading import EvalLoader, TrainLoader
+from calattn.data.splits import save_splits
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.fit import Reporter, Settings, Trainer
+from calattn.engine.log import RunLog, TensorBoardMirror
+from calattn.workbench import build
+from calattn.workbench.environment import describe_environment
+from calattn.workbench.folder import RunFolder, write_json
+from calattn.workbench.predicting import check_same_split, own_subjects, predict_run
+from calattn.workbench.runtime import Runtime, settled
+from calattn.workbench.spec import RunSpec
+from calattn.workbench.summary import write_summary
+
+
+class RunReporter(Reporter, Protocol):
+    """Who is told how far a run is."""
+
+    def start(self, folder: RunFolder, *, epochs: int, updates_per_epoch: int, done: int) -> None: ...
+
+    def decoded(self, done: int, total: int) -> None: ...
+
+
+def train_run(
+    spec: RunSpec,
+    path: Path,
+    *,
+    runtime: Runtime | None = None,
+    overwrite: bool = False,
+    reporter: RunReporter | None = None,
+) -> RunFolder:
+    """Trains, or goes on training, in the folder `path`; then writes predictions and the summary.
+
+    A folder that holds the same spec is resumed, one that is finished is left as it is.
+    """
+    runtime = runtime or Runtime()
+    spec = settled(spec, runtime)
+    fabric = runtime.fabric(spec.train.precision)
+    main = fabric.is_global_zero
+    found = build.load_data(spec, root=runtime.data_root, on_decode=reporter.decoded if reporter and main else None)
+    model = build.build_model(
+        spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=build.network_size(spec, found.train)
+    )
+    folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
+    with folder:
+        if main:
+            _record(folder, spec, found)
+        fabric.barrier()
+        trainer = _trainer(spec, runtime, fabric, model, found, folder, reporter if main else None)
+        trainer.resume()
+        if reporter is not None and main:
+            reporter.start(
+                folder, epochs=spec.train.epochs, updates_per_epoch=trainer.updates_per_epoch, done=trainer.state.update
+            )
+        trainer.fit()
+        predict_run(
+            folder,
+            spec,
+            own_subjects(found),
+            spec.evaluation.checkpoints,
+            fabric=fabric,
+            runtime=runtime,
+            found=found,
+            features=spec.evaluation.features,
+        )
+        if main:
+            write_summary(folder, spec, model)
+        fabric.barrier()
+    return folder
+
+
+def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
+    """What the run starts from; a run that goes on must find the data it began with."""
+    if not folder.environment_path.exists():
+        write_json(describe_environment(), folder.environment_path)
+    if folder.splits_path.exists():
+        check_same_split(folder, found)
+        return
+    chosen = spec.data
+    save_splits(folder.splits_path, found.validation_rows, found.train.labels, fraction=chosen.validation, seed=chosen.split_seed)
+
+
+def _trainer(
+    spec: RunSpec,
+    runtime: Runtime,
+    fabric: Fabric,
+    model: CalibratedModel,
+    found: build.RunData,
+    folder: RunFolder,
+    reporter: Reporter | None,
+) -> Trainer:
+    if spec.train.deterministic:
+        torch.use_deterministic_algorithms(True)
+    if fabric.device.type == "cuda" and spec.train.precision != "32-true":
+        torch.set_float32_matmul_precision("high")
+    if spec.train.sync_batchnorm and fabric.world_size > 1:
+        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return Trainer(
+        fabric,
+        model,
+        build.build_loss(spec),
+        build.optimizer_for(spec, model),
+        schedule=build.schedule_for(spec),
+        train=train_loader(spec, runtime, fabric, found),
+        validation=eval_loader(spec, runtime, fabric, found),
+        checkpoints=CheckpointFolder(folder.checkpoints_path, spec.hash),
+        log=RunLog(folder.log_path),
+        settings=Settings(
+            epochs=spec.train.epochs,
+            seed=spec.seed,
+            accumulate=spec.optimizer.accumulate,
+            clip_norm=spec.optimizer.clip_norm,
+            ema_decay=spec.optimizer.ema_decay,
+            compile=spec.train.compile,  # type: ignore[arg-type]  (settled: no longer "auto")
+            channels_last=spec.train.channels_last,
+            save_seconds=runtime.save_seconds,
+        ),
+        reporter=Mirrored(reporter, folder.tensorboard_path) if runtime.tensorboard and fabric.is_global_zero else reporter,
+    )
+
+
+class Mirrored(Reporter):
+    """A reporter (or none) that also writes each epoch for TensorBoard."""
+
+    def __init__(self, inner: Reporter | None, path: Path) -> None:
+        self._inner, self._path = inner, path
+        self._mirror: TensorBoardMirror | None = None
+
+    def updates(self, count: int) -> None:
+        if self._inner is not None:
+            self._inner.updates(count)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        if self._mirror is None:
+            self._mirror = TensorBoardMirror(self._path, resume_after=row["epoch"] - 1)
+        self._mirror.write(row)
+        if self._inner is not None:
+            self._inner.epoch(row)
+
+
+def train_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.RunData) -> TrainLoader:
+    return TrainLoader(
+        found.train,
+        found.train_rows,
+        build.build_augment(spec, found),
+        seed=spec.seed,
+        batch_size=spec.train.batch_size // spec.optimizer.accumulate,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        device=fabric.device,
+        workers=runtime.num_workers,
+    )
+
+
+def eval_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.RunData) -> EvalLoader:
+    return EvalLoader(
+        found.train,
+        found.validation_rows,
+        build.build_augment(spec, found),
+        batch_size=spec.evaluation.batch_size,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        device=fabric.device,
+        workers=runtime.num_workers,
+    )
