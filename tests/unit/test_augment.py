@@ -23,7 +23,9 @@ def augment(**changes: object) -> Augment:
 
 def sample(n: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (n, 3, 32, 28), dtype=torch.uint8, generator=g), torch.randint(0, 10, (n,), generator=g)
+    return torch.randint(0, 256, (n, 3, 32, 28), dtype=torch.uint8, generator=g), torch.randint(
+        0, 10, (n,), generator=g
+    )
 
 
 def draws_for(a: Augment, n: int = 64) -> torch.Tensor:
@@ -101,8 +103,8 @@ def test_boxes_of_the_erasing():
 def test_everything_in_its_order():
     """Crop and flip, RandAugment, erasing, resizing, normalising, mixing: composed by hand from the tested parts."""
     a = augment(
-        **{"crop": 4, "flip": True, "randaugment_ops": 2, "randaugment_magnitude": 7.0, "erasing": 0.7},
-        **{"size_out": 40, "interpolation": "bicubic", "mixup": 0.8, "cutmix": 1.0},
+        crop=4, flip=True, randaugment_ops=2, randaugment_magnitude=7.0, erasing=0.7,
+        size_out=40, interpolation="bicubic", mixup=0.8, cutmix=1.0,
     )
     images, labels = sample()
     d = draws_for(a)
@@ -156,7 +158,7 @@ def test_no_global_generator():
         ({"mean": (0.5,)}, "mean has 1 entries for 3 channels"),
         ({"std": (0.5, 0.0, 0.5)}, "std must be positive"),
         ({"crop": -1}, 'pixels ≥ 0 or "resized", got -1'),
-        ({"crop": "centre"}, 'pixels ≥ 0 or "resized", got \'centre\''),
+        ({"crop": "centre"}, "pixels ≥ 0 or \"resized\", got 'centre'"),
         ({"erasing": 1.5}, r"augment.erasing must be in \[0, 1\], got 1.5"),
         ({"interpolation": "nearest"}, "bilinear or bicubic, got 'nearest'"),
         ({"mixup": -0.1}, "mixup is the α"),

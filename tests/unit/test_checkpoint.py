@@ -148,6 +148,14 @@ def test_tied_weights_are_stored_once_and_come_back_tied(tmp_path: Path) -> None
     assert path.stat().st_size < 2.5 * weight.nbytes
 
 
+def test_tensors_whose_names_would_collide_stay_apart(tmp_path: Path) -> None:
+    tree = {"__metadata__": torch.tensor(0), "a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3)}
+    tree |= {"1": torch.tensor(4), "tree": torch.tensor(5), "\ud800": torch.tensor(6)}
+    folder = CheckpointFolder(tmp_path, "h")
+    folder.save_state(tree, step=1, epoch=0)
+    assert_same(folder.latest().tree, tree)
+
+
 def test_others_can_read_the_tensors_by_name(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "h")
     name = folder.save_weights({"head.weight": torch.arange(3.0)}, step=1, epoch=1)
@@ -211,6 +219,9 @@ def test_foreign_files_are_refused_by_name_and_reason(tmp_path: Path) -> None:
     folder, newest = two_states(tmp_path)
     save_file({"w": torch.ones(2)}, newest)
     with pytest.warns(CheckpointWarning, match="state-00000002.safetensors is a safetensors file, but no calattn"):
+        assert folder.latest().step == 1
+    save_file({"w": torch.ones(2)}, newest, metadata={"calattn.checkpoint": '{"format": "another", "version": 1}'})
+    with pytest.warns(CheckpointWarning, match="but no calattn-checkpoint"):
         assert folder.latest().step == 1
     torch.save({"w": torch.ones(2)}, newest)
     with pytest.warns(CheckpointWarning, match="no safetensors file"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import io
+import itertools
 import math
 import re
 import zlib
@@ -26,11 +27,23 @@ from calattn.data.corruptions.sheet import corruption_sheet
 from calattn.data.corruptions.weather import _grey, cloud
 from calattn.data.images import DataError
 
-NAMES = (
-    "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur snow frost fog brightness contrast "
-    "elastic_transform pixelate jpeg_compression"
-).split()
-RANDOM = {"gaussian_noise", "shot_noise", "impulse_noise", "glass_blur", "motion_blur", "snow", "frost", "fog", "elastic_transform"}
+NAMES = [
+    *("gaussian_noise", "shot_noise", "impulse_noise"),
+    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    *("snow", "frost", "fog", "brightness"),
+    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+]
+RANDOM = {
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "glass_blur",
+    "motion_blur",
+    "snow",
+    "frost",
+    "fog",
+    "elastic_transform",
+}
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -76,7 +89,7 @@ def test_any_division_of_the_batch_gives_the_same_images(name, photographs):
     whole = apply(photographs, name, 4)
     for parts in ((50, 70), (1, 119), (3, 60, 57)):
         ends = np.cumsum((0, *parts))
-        pieces = [apply(photographs[a:b], name, 4, offset=int(a)) for a, b in zip(ends, ends[1:], strict=False)]
+        pieces = [apply(photographs[a:b], name, 4, offset=int(a)) for a, b in itertools.pairwise(ends)]
         assert torch.equal(torch.cat(pieces), whole)
     assert torch.equal(apply(photographs[77:78], name, 4, offset=77), whole[77:78])
 
@@ -121,7 +134,9 @@ def test_severities_and_corruptions_do_not_share_noise():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(2, 1, 8, 8), (3, 3, 28, 28), (2, 3, 20, 36), (2, 1, 33, 65), (1, 3, 2, 3), (1, 1, 1, 1), (0, 3, 32, 32)])
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 8, 8), (3, 3, 28, 28), (2, 3, 20, 36), (2, 1, 33, 65), (1, 3, 2, 3), (1, 1, 1, 1), (0, 3, 32, 32)]
+)
 def test_other_sizes_and_one_channel(name, shape):
     images = torch.randint(256, shape, dtype=torch.uint8, generator=seeded())
     for severity in (1, 5):
@@ -143,7 +158,10 @@ FALLS = {
     ("glass_blur", 3): "one more blur of the same moves",
     ("glass_blur", 5): "one more blur of the same moves",
     ("frost", 4): "the scene is dimmed, the pane stays",
-    **{("elastic_transform", severity): "the affine part shrinks from 8 % to 3 % of the side" for severity in (2, 3, 4, 5)},
+    **{
+        ("elastic_transform", severity): "the affine part shrinks from 8 % to 3 % of the side"
+        for severity in (2, 3, 4, 5)
+    },
 }
 # Severities 3 and 4 of motion blur have one σ, and the longer reach adds next to nothing: only the drawn angles differ. The
 # Gaussians of glass blur at severity 1 and 2 (σ = 0.05, 0.25) are both narrower than a pixel.
@@ -153,7 +171,10 @@ EQUAL = {("motion_blur", 4), ("glass_blur", 2)}
 @pytest.mark.parametrize("name", NAMES)
 def test_error_grows_with_severity(name, photographs):
     clean = photographs.double()
-    many = [torch.stack([(apply(photographs, name, s, seed=seed).double() - clean).square() for seed in range(4)]).mean() for s in SEVERITIES]
+    many = [
+        torch.stack([(apply(photographs, name, s, seed=seed).double() - clean).square() for seed in range(4)]).mean()
+        for s in SEVERITIES
+    ]
     for severity in SEVERITIES[1:]:
         ratio = float(many[severity - 1] / many[severity - 2])
         if (name, severity) in EQUAL:
@@ -195,7 +216,10 @@ def test_shot_noise_is_poisson(byte):
     expected[50] = scipy.stats.poisson.sf(49, 50 * byte / 255)  # all above white is white
     expected *= out.numel()
     common = expected > 5
-    seen, hoped = np.append(counts[common], counts[~common].sum()), np.append(expected[common], expected[~common].sum() + 1e-9)
+    seen, hoped = (
+        np.append(counts[common], counts[~common].sum()),
+        np.append(expected[common], expected[~common].sum() + 1e-9),
+    )
     assert scipy.stats.chisquare(seen, hoped * seen.sum() / hoped.sum()).pvalue > 1e-3
 
 
@@ -239,14 +263,19 @@ def test_defocus_is_a_correlation_with_mirrored_edges(photographs):
     assert np.abs(apply(photographs[:10], "defocus_blur", 5).numpy() - expected).max() <= 0.5 + 1e-5
 
 
-@pytest.mark.parametrize("name", ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "pixelate", "elastic_transform", "contrast"])
+@pytest.mark.parametrize(
+    "name", ["defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "pixelate", "elastic_transform", "contrast"]
+)
 def test_constant_images_stay(name):
     for severity in SEVERITIES:
         for byte in (0, 1, 127, 254, 255):
             assert torch.equal(apply(flat(byte, 5), name, severity), flat(byte, 5))
 
 
-@pytest.mark.parametrize(("sigma", "mode", "truncate"), [(0.25, "nearest", 4.0), (0.4, "nearest", 4.0), (1.92, "reflect", 3.0), (6.4, "reflect", 3.0)])
+@pytest.mark.parametrize(
+    ("sigma", "mode", "truncate"),
+    [(0.25, "nearest", 4.0), (0.4, "nearest", 4.0), (1.92, "reflect", 3.0), (6.4, "reflect", 3.0)],
+)
 def test_gaussian_blur_is_scipys(photographs, sigma, mode, truncate):
     images = photographs[:5, :, :20].double()
     expected = scipy.ndimage.gaussian_filter(images.numpy(), (0, 0, sigma, sigma), mode=mode, truncate=truncate)
@@ -275,7 +304,9 @@ def test_glass_is_the_copying_loop(photographs):
     assert torch.allclose(got, expected)
 
 
-@pytest.mark.parametrize(("angle", "axis", "back"), [(0.0, 3, False), (math.pi / 2, 2, False), (math.pi, 3, True), (-math.pi / 2, 2, True)])
+@pytest.mark.parametrize(
+    ("angle", "axis", "back"), [(0.0, 3, False), (math.pi / 2, 2, False), (math.pi, 3, True), (-math.pi / 2, 2, True)]
+)
 def test_smear_along_the_axes_is_scipys(photographs, angle, axis, back):
     images, steps = photographs[:4].double(), np.arange(13)
     half = np.exp(-(steps**2) / (2 * 2.0**2))
@@ -297,7 +328,9 @@ def test_smear_of_a_point_is_a_line(degrees):
     assert float(across.abs().max()) <= math.sqrt(0.5) + 1e-9
     assert float(along.min()) >= -0.71
     weights = line[line > 0]
-    assert float((weights * along).sum()) == pytest.approx(2.5 * math.sqrt(2 / math.pi), abs=0.5)  # mean of a half-normal, steps from 0
+    assert float((weights * along).sum()) == pytest.approx(
+        2.5 * math.sqrt(2 / math.pi), abs=0.5
+    )  # mean of a half-normal, steps from 0
 
 
 def test_motion_angles_stay_within_45_degrees():
@@ -320,7 +353,8 @@ def test_zoom_is_scipys_affine(photographs, factor):
 def test_zoom_blur_is_the_mean_over_zooms(photographs):
     image = photographs[0, 0].double().numpy()
     zooms = [
-        scipy.ndimage.affine_transform(image, np.full(2, 1 / f), offset=15.5 * (1 - 1 / f), order=1) for f in 1 + np.arange(11) / 100
+        scipy.ndimage.affine_transform(image, np.full(2, 1 / f), offset=15.5 * (1 - 1 / f), order=1)
+        for f in 1 + np.arange(11) / 100
     ]
     expected = (image + sum(zooms)) / 12
     assert np.abs(apply(photographs[:1], "zoom_blur", 2)[0, 0].numpy() - expected).max() <= 0.5 + 1e-5
@@ -398,7 +432,9 @@ def test_brightness_is_a_shift_of_value(severity, photographs):
     images = torch.cat([photographs[:1], torch.zeros(1, 3, 32, 32, dtype=torch.uint8)])
     images[1, :, 0, :4] = torch.tensor([[255, 0, 0, 7], [0, 255, 0, 7], [0, 0, 1, 7]])
     out = apply(images, "brightness", severity)
-    for before, after in zip(images.permute(0, 2, 3, 1).reshape(-1, 3).tolist(), out.permute(0, 2, 3, 1).reshape(-1, 3).tolist(), strict=True):
+    for before, after in zip(
+        images.permute(0, 2, 3, 1).reshape(-1, 3).tolist(), out.permute(0, 2, 3, 1).reshape(-1, 3).tolist(), strict=True
+    ):
         hue, saturation, value = colorsys.rgb_to_hsv(*(v / 255 for v in before))
         expected = colorsys.hsv_to_rgb(hue, saturation, min(value + shift, 1))
         assert max(abs(255 * e - a) for e, a in zip(expected, after, strict=True)) <= 0.5 + 1e-5
@@ -438,7 +474,8 @@ def test_pixelate_is_pillows(shape, severity):
     for image, got in zip(images, apply(images, "pixelate", severity), strict=True):
         small = as_pil(image).resize((int(width * scale), int(height * scale)), Image.Resampling.BOX)
         expected = np.asarray(small.resize((width, height), Image.Resampling.BOX))
-        assert np.array_equal(np.asarray(as_pil(got)), expected)
+        off = np.abs(np.asarray(as_pil(got)).astype(int) - expected)
+        assert off.max() <= (height > width)  # Pillow takes the columns of tall images first, and rounds in between
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -463,13 +500,47 @@ def test_draws_are_uniform_and_independent():
     assert set(draws(50).whole(3, "whole", 20).unique().tolist()) == {0, 1, 2}
 
 
+def test_draws_never_reach_the_ends(monkeypatch):
+    """All bits 0 or all bits 1 would be 0 or 1, and a normal number of −∞ or ∞."""
+
+    class Extremes:
+        def __init__(self, key):
+            assert key.dtype == np.uint64
+
+        def advance(self, counters):
+            assert counters == 0
+
+        def random_raw(self, count):
+            return np.tile(np.array([0, 2**64 - 1], dtype=np.uint64), count // 2)
+
+    monkeypatch.setattr(np.random, "Philox", Extremes)
+    numbers = draws(2).uniform("ends", 8)
+    assert bool(((numbers > 0) & (numbers < 1)).all())
+    assert bool(draws(2).normal("ends", 8).isfinite().all())
+
+
 def test_rounding_goes_to_the_nearest():
     values = torch.tensor([-0.1, 0.0, 0.49, 0.5, 1.5, 2.49, 254.6, 255.0, 300.0]).double() / 255
     assert catalogue.to_bytes(values.view(1, 1, 1, -1)).flatten().tolist() == [0, 0, 0, 1, 2, 2, 255, 255, 255]
 
 
 # Made once, to be kept: results on images that were corrupted here are compared over versions. JPEG is its library's.
-CHECKSUMS: dict[str, int] = {}
+CHECKSUMS = {
+    "gaussian_noise": 3392332626,
+    "shot_noise": 1814673815,
+    "impulse_noise": 3576151153,
+    "defocus_blur": 1518290540,
+    "glass_blur": 3397594425,
+    "motion_blur": 2102330643,
+    "zoom_blur": 1785082913,
+    "snow": 1137897926,
+    "frost": 190567966,
+    "fog": 1103927675,
+    "brightness": 3566795828,
+    "contrast": 4015783132,
+    "elastic_transform": 1014544013,
+    "pixelate": 1093686328,
+}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "jpeg_compression"])

@@ -118,7 +118,7 @@ def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
-    sample = np.random.default_rng(0).normal(1.0, 0.2, size=500)
+    sample = np.random.default_rng(0).normal(3.0, 0.2, size=500)
     counts, edges = np.histogram(sample, bins=8)
     histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
     with TensorBoardMirror(tmp_path) as mirror:
@@ -140,7 +140,7 @@ def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
     assert value.bucket_limit == edges.tolist()
     assert value.bucket == [0, *counts]
     assert value.sum / value.num == pytest.approx(sample.mean(), abs=0.02)
-    assert value.sum_squares / value.num == pytest.approx((sample**2).mean(), abs=0.04)
+    assert value.sum_squares / value.num == pytest.approx((sample**2).mean(), abs=0.2)
 
 
 def test_a_resumed_log_hides_what_it_rewound(tmp_path: Path) -> None:

@@ -27,8 +27,12 @@ REFERENCE = {
     "contrast": lambda image, s: F.adjust_contrast(image, 1 + 0.9 * s),
     "brightness": lambda image, s: F.adjust_brightness(image, 1 + 0.9 * s),
     "sharpness": lambda image, s: F.adjust_sharpness(image, 1 + 0.9 * s),
-    "shear_x": lambda image, s: F.affine(image, 0.0, [0, 0], 1.0, [math.degrees(math.atan(0.3 * s)), 0.0], center=[0, 0]),
-    "shear_y": lambda image, s: F.affine(image, 0.0, [0, 0], 1.0, [0.0, math.degrees(math.atan(0.3 * s))], center=[0, 0]),
+    "shear_x": lambda image, s: F.affine(
+        image, 0.0, [0, 0], 1.0, [math.degrees(math.atan(0.3 * s)), 0.0], center=[0, 0]
+    ),
+    "shear_y": lambda image, s: F.affine(
+        image, 0.0, [0, 0], 1.0, [0.0, math.degrees(math.atan(0.3 * s))], center=[0, 0]
+    ),
     "translate_x": lambda image, s: F.affine(image, 0.0, [int(150 / 331 * image.width * s), 0], 1.0, [0.0, 0.0]),
     "translate_y": lambda image, s: F.affine(image, 0.0, [0, int(150 / 331 * image.height * s)], 1.0, [0.0, 0.0]),
 }
@@ -79,7 +83,9 @@ def test_operation_is_pillows(name, magnitude, channels, size):
 
 def test_autocontrast_leaves_pillow_only_where_pillow_falls_short_of_a_whole_number():
     images = photographs(3, (32, 32))
-    ours = RandAugment(num_ops=1, magnitude=9.0, size=(32, 32)).apply(images, torch.full((len(images),), code("autocontrast", 1)))
+    ours = RandAugment(num_ops=1, magnitude=9.0, size=(32, 32)).apply(
+        images, torch.full((len(images),), code("autocontrast", 1))
+    )
     low, high = (extreme.int() for extreme in (images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)))
     whole = (255 * (images.int() - low)) % (high - low).clamp_min(1) == 0
     off = ours.int() - torch.from_numpy(reference("autocontrast", images, 0.9)).int()

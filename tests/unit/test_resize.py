@@ -44,7 +44,8 @@ def test_near_pillow(before, after, interpolation):
 def test_exact_in_integers(before, after, interpolation):
     images = noise(2, 3, *before)
     across, down = (
-        (resize_matrix(a, b, interpolation, CPU).double().numpy() * LEVELS) for a, b in zip(before[::-1], after[::-1], strict=True)
+        (resize_matrix(a, b, interpolation, CPU).double().numpy() * LEVELS)
+        for a, b in zip(before[::-1], after[::-1], strict=True)
     )
     assert np.array_equal(across, np.rint(across))
     across, down = across.astype(np.int64), down.astype(np.int64)

@@ -130,7 +130,7 @@ def test_another_spec_is_refused_key_by_key(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create_or_open(tmp_path / "a", other)
     message = str(caught.value)
-    for part in ("train.epochs: 60 → 5", "loss.name: ce_brier → ce", "another --run, or --overwrite"):
+    for part in ("train.epochs: 60 → 5", "loss.name: ce_brier → ce", "another --out, or --overwrite"):
         assert part in message
     assert "evaluation" not in message
     assert RunFolder.open(tmp_path / "a").spec().train == TrainSpec(epochs=60)
@@ -246,7 +246,7 @@ def test_a_folder_that_cannot_be_written(sealed: Path, existing: bool) -> None:
         os.seteuid(65534)  # permissions do not bind root
     try:
         with pytest.raises(
-            RunFolderError, match=r"cannot write to \S+sealed\S*: Permission denied; choose another --run"
+            RunFolderError, match=r"cannot write to \S+sealed\S*: Permission denied; choose another --out"
         ):
             RunFolder.create_or_open(sealed if existing else sealed / "new", spec())
     finally:

@@ -115,7 +115,7 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", 
 @app.callback(
     epilog=errors.examples(
         "calattn doctor                              is everything there?",
-        "calattn train digits-calattn                train (see calattn list recipes)",
+        "calattn train digits                        half a minute, no network",
         "calattn evaluate predictions.npz            judge anybody's logits",
         "calattn compare runs/baseline runs/calattn  more than chance?",
     )
@@ -144,6 +144,8 @@ def run(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(app)
     with errors.reported(as_json="--json" in rest, debug=debug) as outcome:
         code = command.main(args=rest, prog_name="calattn", standalone_mode=False)
+        if code == errors.INTERRUPTED:  # Typer has caught Ctrl-C itself, and says nothing
+            raise KeyboardInterrupt
         outcome.code = code if isinstance(code, int) else 0
     return outcome.code
 

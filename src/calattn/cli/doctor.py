@@ -189,7 +189,7 @@ def _machine(root: Path | None) -> Iterator[Finding]:
 def _disk_remedy(name: str) -> str:
     if name == "data":
         return "set CALATTN_DATA to a folder with more space that you may write to"
-    return "run calattn train where there is space, or name a folder with --run"
+    return "run calattn train where there is space, or name a folder with --out"
 
 
 def _data(root: Path | None) -> Iterator[Finding]:

@@ -61,9 +61,8 @@ def listing(
         if not rows:
             raise ValueError(f"no {what.value} match {pattern!r}; see them with: calattn list {what.value}")
     if json:
-        print_json(
-            {"schema": 1, "command": "list", "what": what, "items": [dict(name=n, description=d) for n, d in rows]}
-        )
+        items = [{"name": name, "description": description} for name, description in rows]
+        print_json({"schema": 1, "command": "list", "what": what, "items": items})
         return
     _show(rows)
     if what is What.backbones and pattern is None and not everything:
@@ -102,12 +101,11 @@ _STOP = re.compile(r"(?<!\bal)(?<!\bEq)\.(?:\s|$)")
 def sentence_of(thing: Any) -> str:
     """The first sentence of a docstring, on one line.
 
-    >>> sentence_of(What)
-    ''
+    >>> sentence_of(sentence_of)
+    'The first sentence of a docstring, on one line'
     """
-    if inspect.isclass(thing) and "__doc__" not in vars(thing):
-        return ""
-    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    # inspect.getdoc would give a class without a docstring that of its parent.
+    text = " ".join(inspect.cleandoc(thing.__doc__ or "").split("\n\n")[0].split())
     return _STOP.split(text, maxsplit=1)[0]
 
 

@@ -26,7 +26,7 @@ def train(
     run: Annotated[
         Path | None,
         typer.Option(
-            "--run", help="The run's folder; default: runs/<data>-<backbone>-<head>-<hash>.", rich_help_panel=_RUN
+            "--out", help="The run's folder; default: runs/<data>-<backbone>-<head>-<hash>.", rich_help_panel=_RUN
         ),
     ] = None,
     size: Annotated[
@@ -150,7 +150,7 @@ def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
 
 train.epilog = examples(  # type: ignore[attr-defined]
     "calattn train digits                                           half a minute, no network",
-    "calattn train cifar10 --set model.head=none --run runs/plain   the same network without the head",
+    "calattn train cifar10 --set model.head=none --out runs/plain   the same network without the head",
     "calattn train cifar10 --size 224 --dry-run                     what would it cost?",
     "calattn train my.yaml --devices 8 --strategy ddp               eight GPUs",
     "torchrun --nproc-per-node 8 -m calattn train my.yaml --devices 8 --strategy fsdp",

@@ -36,9 +36,9 @@ class TrainingProgress:
     ) -> None:
         self._bars.stop()
 
-    def decoded(self, done: int, total: int) -> None:
+    def decoded(self, what: str, done: int, total: int) -> None:
         if self._decoding is None:
-            self._decoding = self._bars.add_task("decoding", total=total)
+            self._decoding = self._bars.add_task(what, total=total)
         self._bars.update(self._decoding, completed=done, total=total)
 
     def start(self, folder: Any, *, epochs: int, updates_per_epoch: int, done: int) -> None:

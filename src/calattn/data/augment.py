@@ -165,6 +165,8 @@ def erased_boxes(draws: Float[Tensor, "n 5"], size: tuple[int, int], probability
 
     A side longer than the image's is cut to it.
     """
+    if probability == 0:
+        return draws.new_zeros(len(draws), 4)
     happens, share, aspect, y, x = draws.double().numpy().T
     area = (ERASED_SHARE[0] + (ERASED_SHARE[1] - ERASED_SHARE[0]) * share) * size[0] * size[1]
     low, high = math.log(ERASED_ASPECT[0]), math.log(ERASED_ASPECT[1])

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tarfile
 from pathlib import Path
 from typing import IO, Literal, final
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from calattn.data.catalogue import DATASETS, Dataset, Remote
+from calattn.data.cifar import TEN_NAMES
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from calattn.data.images import DamagedFile, DataError, DataMissing, FilesMissing, Images
+from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
 
 SEED = 0  # of the images made here; part of what they are, so not an option
 ARCHIVE, FOLDER = "CIFAR-10-C.tar", "CIFAR-10-C"
-CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SPLITS = tuple(f"{name}-{severity}" for name in (*CORRUPTIONS, "all") for severity in SEVERITIES)
 
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class CorruptedImages(Images):
-    """Images as one uint8 tensor, with where they come from: "official" files, or "made" from CIFAR-10 by `corrupt`."""
+class CorruptedImages(ArrayImages):  # type: ignore[misc]  # the loaders know arrays by that class, and it has no room for an origin
+    """Images with where they come from: "official" files, or "made" from CIFAR-10 by `corrupt`."""
 
-    array: UInt8[Tensor, "n c h w"]
     origin: Literal["official", "made"]
     split: str
 
@@ -35,21 +34,6 @@ class CorruptedImages(Images):
     def title(self) -> str:
         source = {"official": "official files", "made": f"made from CIFAR-10 by calattn's corruptions, seed {SEED}"}
         return f"CIFAR-10-C {self.split} ({source[self.origin]})"
-
-    @property
-    def channels(self) -> int:
-        return self.array.shape[1]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.array.shape[2], self.array.shape[3]
-
-    def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
-        return self.array[index]
-
-    def select(self, index: Int[Tensor, " m"]) -> CorruptedImages:
-        soft = None if self.soft_labels is None else self.soft_labels[index]
-        return dataclasses.replace(self, array=self.array[index], labels=self.labels[index], soft_labels=soft)
 
 
 def read(folder: Path, split: str) -> CorruptedImages:
@@ -63,10 +47,10 @@ def read(folder: Path, split: str) -> CorruptedImages:
     files = _official_files(folder)
     if files is None:
         array, labels = _made(folder, names, severity)
-        return CorruptedImages(array=array, labels=labels, class_names=CLASS_NAMES, origin="made", split=split)
+        return CorruptedImages(array=array, labels=labels, class_names=TEN_NAMES, origin="made", split=split)
     parts = [_official(files, one, severity) for one in names]
     array, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-    return CorruptedImages(array=array, labels=labels, class_names=CLASS_NAMES, origin="official", split=split)
+    return CorruptedImages(array=array, labels=labels, class_names=TEN_NAMES, origin="official", split=split)
 
 
 def parse_split(split: str) -> tuple[str, int]:
@@ -76,12 +60,14 @@ def parse_split(split: str) -> tuple[str, int]:
     """
     name, _, severity = split.rpartition("-")
     if split not in SPLITS:
-        raise DataError(f"cifar10_c has no split {split!r}; write CORRUPTION-SEVERITY such as fog-5, or all-5 for all fifteen")
+        raise DataError(
+            f"cifar10_c has no split {split!r}; write CORRUPTION-SEVERITY such as fog-5, or all-5 for all fifteen"
+        )
     return name, int(severity)
 
 
 def _made(folder: Path, names: tuple[str, ...], severity: int) -> tuple[Tensor, Tensor]:
-    from calattn.data import load
+    from calattn.data import in_memory, load
 
     try:
         clean = load("cifar10", "test", root=folder.parent)
@@ -90,8 +76,7 @@ def _made(folder: Path, names: tuple[str, ...], severity: int) -> tuple[Tensor, 
             f"there are neither CIFAR-10-C's files in {folder} nor CIFAR-10's beside it to make them from "
             "(that smaller one: calattn data get cifar10)"
         ) from None
-    array = getattr(clean, "array", None)
-    array = torch.stack([clean.decode(i) for i in range(len(clean))]) if array is None else array
+    array = in_memory(clean).array
     made = [corrupt(array, name, severity, generator=torch.Generator().manual_seed(SEED)) for name in names]
     return torch.cat(made), clean.labels.repeat(len(names))
 
@@ -100,13 +85,15 @@ def _official(files: _Files, name: str, severity: int) -> tuple[Tensor, Tensor]:
     """One severity of one file: fifths of [5n, 32, 32, 3], severity 1 first."""
     pixels, labels = files.array(f"{name}.npy"), files.array("labels.npy")
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (32, 32, 3) or len(pixels) % 5:
-        raise DamagedFile(f"{files.where}/{name}.npy must be uint8 [5 n, 32, 32, 3], it is {pixels.dtype} {list(pixels.shape)}")
+        raise DamagedFile(
+            f"{files.where}/{name}.npy must be uint8 [5 n, 32, 32, 3], it is {pixels.dtype} {list(pixels.shape)}"
+        )
     if labels.dtype.kind not in "iu" or labels.shape != pixels.shape[:1]:
         raise DamagedFile(
             f"{files.where}/labels.npy must be {len(pixels)} integers, as {name}.npy has images; "
             f"it is {labels.dtype} {list(labels.shape)}"
         )
-    if labels.size and not 0 <= labels.min() <= labels.max() < len(CLASS_NAMES):
+    if labels.size and not 0 <= labels.min() <= labels.max() < len(TEN_NAMES):
         raise DamagedFile(f"{files.where}/labels.npy must hold 0 … 9, it holds {labels.min()} … {labels.max()}")
     share = len(pixels) // 5
     rows = slice((severity - 1) * share, severity * share)
@@ -137,9 +124,11 @@ class _Files:
                 raise KeyError(name)
             with member:
                 shape, fortran, dtype = _header(member)
-                start = archive.getmember(f"{FOLDER}/{name}").offset_data + member.tell()
+                entry, head = archive.getmember(f"{FOLDER}/{name}"), member.tell()
+        if entry.size - head != math.prod(shape) * dtype.itemsize:  # a short file would run on into the next one
+            raise ValueError(f"it has {entry.size - head} bytes for an array of {dtype} {list(shape)}")
         order: Literal["F", "C"] = "F" if fortran else "C"
-        return np.memmap(self.where, dtype=dtype, mode="r", offset=start, shape=shape, order=order)
+        return np.memmap(self.where, dtype=dtype, mode="r", offset=entry.offset_data + head, shape=shape, order=order)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -169,12 +158,12 @@ DATASETS.add(
         channels=3,
         size=(32, 32),
         num_classes=10,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
+        mean=DATASETS["cifar10"].mean,  # networks are trained on the clean images
+        std=DATASETS["cifar10"].std,
         flip=True,
         read=read,
         splits=SPLITS,
-        class_names=CLASS_NAMES,
+        class_names=TEN_NAMES,
         remotes=(
             Remote(
                 name=ARCHIVE,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.data.augment import Augment
-from calattn.data.streaming import Decoder, Stream
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.plan import epoch_plan, upload
+from calattn.data.streaming import Decoder, Stream
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

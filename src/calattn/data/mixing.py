@@ -39,7 +39,7 @@ class Mixing:
             raise ValueError("mixup and cutmix are both 0: there is nothing to mix")
 
     def derive(self, draws: Float[Tensor, "n 4"]) -> Float[Tensor, "n 6"]:
-        """Weight of the own image, box (top, left, height, width), weight of the own label; by the draws of a pair's first row."""
+        """Weight of the own image, box (top, left, height, width), weight of the own label: from the draws of a pair's first."""
         from scipy.special import betaincinv
 
         kind, quantile, y, x = draws[0::2].double().numpy().T

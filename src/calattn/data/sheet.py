@@ -25,7 +25,7 @@ def contact_sheet(
 
     Small images are enlarged by a whole factor without smoothing, large ones fitted.
     """
-    columns = _whole_cycles(checks.positive_int(columns, "columns"), images.num_classes)
+    columns = _whole_cycles(checks.positive_int(columns, "columns"), len(images.labels.unique()))
     chosen = balanced(images, checks.positive_int(rows, "rows") * columns, seed=seed)
     tiles = _tiles([opened(images, index) for index in chosen])
     side = max(max(tile.size) for tile in tiles)

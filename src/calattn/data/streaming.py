@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from calattn.data.decoding import as_tensor, opened
 from calattn.data.images import DataError, Images
 from calattn.data.resize import Interpolation
 
-if TYPE_CHECKING:
-    from PIL.Image import Resampling
-
+# Pillow resizes in fixed point: the same on every machine, and fast on big images.
+RESAMPLING: dict[str, Image.Resampling] = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CROPPED_SHARE = (0.08, 1.0)
 CROPPED_ASPECT = (3 / 4, 4 / 3)
 
@@ -46,13 +46,12 @@ class Decoder(Dataset[Tensor]):
 
     def decode(self, request: Request) -> UInt8[Tensor, "c h w"]:
         """A random part of the image for training with resized crops; otherwise the centre, or the image if it fits."""
-        image = self.images.decode(request.row)
-        h, w = image.shape[1:]
-        if request.crop is not None:
-            return resample(image, random_box(request.crop, (h, w)), self.size, interpolation=self.interpolation)
-        if (h, w) == self.size:
-            return image
-        return resample(image, centre_box((h, w), self.size), self.size, interpolation=self.interpolation)
+        if request.crop is None and self.images.size == self.size:
+            return self.images.decode(request.row)
+        image = opened(self.images, request.row)
+        size = (image.height, image.width)
+        box = centre_box(size, self.size) if request.crop is None else random_box(request.crop, size)
+        return as_tensor(image.resize(self.size[::-1], RESAMPLING[self.interpolation], box=box))
 
 
 Box = tuple[float, float, float, float]
@@ -79,24 +78,6 @@ def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
     tall, wide = wanted[0] * scale, wanted[1] * scale
     top, left = (size[0] - tall) / 2, (size[1] - wide) / 2
     return left, top, min(left + wide, size[1]), min(top + tall, size[0])
-
-
-def resample(
-    image: UInt8[Tensor, "c h w"], box: Box, size: tuple[int, int], *, interpolation: Interpolation
-) -> UInt8[Tensor, "c H W"]:
-    """The box of the image at another size, by Pillow: fixed point, so the same on every machine, and fast on big images."""
-    from PIL import Image
-
-    array = image.permute(1, 2, 0).numpy() if len(image) == 3 else image[0].numpy()
-    resized = Image.fromarray(np.ascontiguousarray(array)).resize(size[::-1], _resampling(interpolation), box=box)
-    levels = torch.from_numpy(np.array(resized))
-    return levels.permute(2, 0, 1).contiguous() if levels.ndim == 3 else levels.unsqueeze(0)
-
-
-def _resampling(interpolation: Interpolation) -> Resampling:
-    from PIL.Image import Resampling
-
-    return Resampling.BILINEAR if interpolation == "bilinear" else Resampling.BICUBIC
 
 
 class _Requests(Sampler[list[Request]]):

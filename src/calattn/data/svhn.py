@@ -39,7 +39,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
         return content["X"], content["y"]
     except KeyError as error:
         raise DamagedFile(f"{path} has no variable {error}") from None
-    except (MatReadError, ValueError, TypeError, OSError, zlib.error, NotImplementedError) as error:
+    except (MatReadError, ValueError, TypeError, IndexError, OSError, zlib.error, NotImplementedError) as error:
         raise DamagedFile(f"{path} is not a whole MATLAB 5 file ({error})") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,6 +113,8 @@ def sentence(difference: Difference) -> str:
     'ECE falls by 1.20 points [0.40, 2.00]: better, more than chance'
     """
     name, low, high = difference.name, difference.low, difference.high
+    if math.isnan(difference.difference):
+        return f"{title_of(name)} is not defined for both"
     falls = difference.difference < 0
     size = number(name, abs(difference.difference))
     ends = between(name, -high, -low) if falls else between(name, low, high)

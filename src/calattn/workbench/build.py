@@ -39,11 +39,16 @@ class RunData:
 
 
 def load_data(
-    spec: RunSpec, *, root: Path | None = None, on_decode: Callable[[int, int], None] | None = None
+    spec: RunSpec, *, root: Path | None = None, on_decode: Callable[[str, int, int], None] | None = None
 ) -> RunData:
     """Reads train and test, and draws the validation rows from train."""
     dataset = data.describe(spec.data.name)
-    train, test = (limited(load_split(spec, spec.data.name, split, root, on_decode), spec.data.limit) for split in dataset.splits[:2])
+    name, size = spec.data.name, spec.data.size
+    lazily = spec.augment.crop == "resized"
+    train, test = (
+        limited(load_split(name, split, size=size, root=root, lazily=lazily, on_decode=on_decode), spec.data.limit)
+        for split in dataset.splits[:2]
+    )
     if train.class_names != test.class_names:
         raise data.DataError(
             f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; they must be the same"
@@ -53,18 +58,24 @@ def load_data(
 
 
 def load_split(
-    spec: RunSpec, name: str, split: str, root: Path | None, on_decode: Callable[[int, int], None] | None = None
+    name: str,
+    split: str,
+    *,
+    size: int | None,
+    root: Path | None = None,
+    lazily: bool = False,
+    on_decode: Callable[[str, int, int], None] | None = None,
 ) -> data.Images:
-    """A split of any data set, decoded into memory where it is small enough."""
+    """A split of any data set, decoded into memory where it is small enough; images of unlike sizes become `size` × `size`."""
     images = data.load(name, split, root=root)
     if isinstance(images, data.ArrayImages):
         return images
-    size = spec.data.size or (None if images.size is None else max(images.size))
-    if size is None:
+    side = size or (None if images.size is None else max(images.size))
+    if side is None:
         raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
-    if len(images) * images.channels * size * size <= IN_MEMORY_BYTES and spec.augment.crop != "resized":
-        return data.in_memory(images, size=None if images.size is not None else size, progress=on_decode)
-    return images
+    if lazily or len(images) * images.channels * side * side > IN_MEMORY_BYTES:
+        return images
+    return data.in_memory(images, size=None if images.size is not None else side, progress=on_decode)
 
 
 def limited(images: data.Images, limit: int | None) -> data.Images:

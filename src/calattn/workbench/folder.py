@@ -122,7 +122,7 @@ class RunFolder:
             where = ".".join(str(part) for part in first["loc"])
             raise RunFolderError(
                 f"{self.spec_path} is no spec that this calattn reads ({where}: {first['msg']}); "
-                "use the version that wrote it, another --run, or --overwrite"
+                "use the version that wrote it, another --out, or --overwrite"
             ) from None
 
     def predictions_path(self, split: str, rule: str = "last") -> Path:
@@ -140,7 +140,7 @@ class RunFolder:
 
     def _refuse_strangers(self) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own, choose another --run")
+            raise RunFolderError(f"{self.path} is a file; a run needs a folder of its own, choose another --out")
         if self.path.is_dir() and not self.spec_path.exists():
             ours = {*_FILES, *_FOLDERS, _LOCK}
             strange = sorted(
@@ -149,7 +149,7 @@ class RunFolder:
             if strange:
                 raise RunFolderError(
                     f"{self.path} holds other files ({strange[0]!r}) and no {SPEC}: it is not a run folder; "
-                    "choose another --run"
+                    "choose another --out"
                 )
 
     def _refuse_other(self, spec: RunSpec) -> None:
@@ -160,7 +160,7 @@ class RunFolder:
         more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
         raise RunFolderError(
             f"{self.path} holds a run of another spec: {', '.join(changes[:_SHOWN])}{more}; "
-            "choose another --run, or --overwrite to start again here"
+            "choose another --out, or --overwrite to start again here"
         )
 
     def _clear(self) -> None:
@@ -276,7 +276,7 @@ def _locked(folder: Path) -> FileIO:
         holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
         file.close()
         raise RunFolderError(
-            f"{folder} is being written by process {holder}; wait for it, stop it, or choose another --run"
+            f"{folder} is being written by process {holder}; wait for it, stop it, or choose another --out"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -294,7 +294,7 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"cannot write to {folder}: {error.strerror or error}; choose another --run, or make it writable"
+            f"cannot write to {folder}: {error.strerror or error}; choose another --out, or make it writable"
         ) from error
 
 

@@ -39,9 +39,9 @@ def own_subjects(found: build.RunData) -> list[Subject]:
     return [validation, Subject(name="test", images=found.test)]
 
 
-def foreign_subject(spec: RunSpec, name: str, split: str, *, root: Path | None, ood: bool, classes: int) -> Subject:
+def foreign_subject(name: str, split: str, *, root: Path | None, ood: bool, classes: int, size: int) -> Subject:
     """Images of another data set, read as the run's own are; `ood` sets labels that mean nothing to the model to 0."""
-    images = build.load_split(spec, name, split, root)
+    images = build.load_split(name, split, size=size, root=root)
     if ood:
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     elif int(images.labels.max()) >= classes:
@@ -111,9 +111,9 @@ def predict_folder(
         subjects = [subject for subject in subjects if not splits or subject.name in splits]
     else:
         default = data.describe(data_name).splits[-1:]
-        classes = found.train.num_classes
+        wanted = {"classes": found.train.num_classes, "size": build.network_size(spec, found.train)}
         subjects = [
-            foreign_subject(spec, data_name, split, root=runtime.data_root, ood=ood, classes=classes) for split in splits or default
+            foreign_subject(data_name, split, root=runtime.data_root, ood=ood, **wanted) for split in splits or default
         ]
     return predict_run(
         folder, spec, subjects, rules, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch

@@ -1,6 +1,7 @@
 """Fifteen corruptions at five severities: `corrupt(images, "fog", 5, generator=…)`."""
 
-# isort: off  (importing registers, and the paper's order is noise, blur, weather, digital)
+# Importing registers, and the paper's order is noise, blur, weather, digital.
+# isort: off
 from calattn.data.corruptions import noise, blur, weather, digital
 from calattn.data.corruptions.catalogue import CORRUPTIONS, SEVERITIES, Corruption, corrupt
 

@@ -13,9 +13,7 @@ from calattn.data.corruptions.draws import Draws
 from calattn.data.corruptions.filters import correlate, gaussian_blur, separable, smear, zoom_matrix
 
 
-@corruption(
-    "blurs by a disc with softened edge", radius=(0.3, 0.4, 0.5, 1.0, 1.5), softness=(0.4, 0.5, 0.6, 0.2, 0.1)
-)
+@corruption("blurs by a disc with softened edge", radius=(0.3, 0.4, 0.5, 1.0, 1.5), softness=(0.4, 0.5, 0.6, 0.2, 0.1))
 def defocus_blur(
     images: Float[Tensor, "n c h w"],
     draws: Draws,  # noqa: ARG001  (nothing is random here)

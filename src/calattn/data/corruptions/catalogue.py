@@ -26,7 +26,9 @@ _BLOCK = 1 << 19
 class Apply(Protocol):
     """`apply(images, draws, **constants)`: float64 images in [0, 1] in, the same shape out; `corrupt` clips and rounds."""
 
-    def __call__(self, images: Float[Tensor, "n c h w"], draws: Draws, **constants: Any) -> Float[Tensor, "n c h w"]: ...
+    def __call__(
+        self, images: Float[Tensor, "n c h w"], draws: Draws, **constants: Any
+    ) -> Float[Tensor, "n c h w"]: ...
 
 
 @final
@@ -81,7 +83,9 @@ def corrupt(
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     corrupted = torch.empty(images.shape, dtype=torch.uint8)
     for rows in row_blocks(len(images), images[0].numel() if len(images) else 1, _BLOCK):
-        draws = Draws(seed=seed, stream=f"{name}-{severity}", first=int(offset) + rows.start, count=rows.stop - rows.start)
+        draws = Draws(
+            seed=seed, stream=f"{name}-{severity}", first=int(offset) + rows.start, count=rows.stop - rows.start
+        )
         corrupted[rows] = to_bytes(chosen.apply(images[rows].cpu().double() / 255, draws, **chosen.levels[level]))
     return corrupted.to(images.device)
 

@@ -87,7 +87,10 @@ def pixelate(
     *,
     scale: float,
 ) -> Float[Tensor, "n c h w"]:
-    """Pillow's box filter there and back, rounded to bytes after each direction as Pillow does."""
+    """Pillow's box filter there and back, rounded to bytes after each direction as Pillow does, the rows' first.
+
+    On images higher than wide Pillow may take the columns first: then some values differ by one.
+    """
     height, width = images.shape[2:]
     small = max(1, int(height * scale)), max(1, int(width * scale))
     for rows, columns in (

@@ -21,9 +21,9 @@ _NUMBERS_A_COUNTER = 8  # a step of Philox's counter gives four 64-bit words, ea
 class Draws:
     """Numbers for the images `first` … `first + count − 1` of a set.
 
-    Every (seed, stream, purpose) is a Philox stream of its own, cut into stretches of equal length: image i has the i-th. So an image's
-    numbers do not depend on which images are corrupted beside it. Numbers come from the raw bits, whose order numpy promises to
-    keep, and not from its distributions, which it may change.
+    Every (seed, stream, purpose) is a Philox stream of its own, cut into stretches of equal length: image i has the i-th. So an
+    image's numbers do not depend on which images are corrupted beside it. Numbers come from the raw bits, whose order numpy
+    promises to keep, and not from its distributions, which it may change.
 
     >>> both, second = Draws(seed=1, stream="fog", first=0, count=2), Draws(seed=1, stream="fog", first=1, count=1)
     >>> bool((both.uniform("angle", 3)[1] == second.uniform("angle", 3)[0]).all())

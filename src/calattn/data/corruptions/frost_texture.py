@@ -48,7 +48,7 @@ def _smooth(random: np.random.Generator, along: float, across: float, angle: flo
 
 
 def _patches(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest of some scattered points for each pixel (distances go round the torus), and how far the next nearest is behind."""
+    """The nearest of some scattered points for each pixel (on the torus), and how much farther the next nearest is."""
     from scipy.spatial import cKDTree
 
     tree = cKDTree(random.uniform(0, SIDE, (_PATCHES, 2)), boxsize=SIDE)

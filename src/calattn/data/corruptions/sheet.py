@@ -40,9 +40,7 @@ def corruption_sheet(images: UInt8[Tensor, "15 c h w"], path: PathArg, *, seed: 
 
 
 def _versions(image: UInt8[Tensor, "1 c h w"], name: str, seed: int) -> list[Tensor]:
-    made = [
-        corrupt(image, name, severity, generator=torch.Generator().manual_seed(seed)) for severity in SEVERITIES
-    ]
+    made = [corrupt(image, name, severity, generator=torch.Generator().manual_seed(seed)) for severity in SEVERITIES]
     return [image[0], *(version[0] for version in made)]
 
 

@@ -1,0 +1,199 @@
+"""A run that is killed, terminated or damaged and started again ends with the bits of one that was left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
+from calattn.engine.errors import Interrupted, NonFiniteLoss
+from calattn.engine.log import RunLog
+from calattn.workbench.folder import RunFolder
+from calattn.workbench.resolve import resolve
+from calattn.workbench.runtime import Runtime
+from calattn.workbench.training import train_run
+from tests.runs import CPU, STATEFUL, final_tree, small_spec
+
+SPEC = resolve("digits", STATEFUL)
+SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def learned(path: Path) -> list[dict]:
+    """The log without what the clock decides."""
+    rows = RunLog(RunFolder.open(path).log_path).rows()
+    return [{key: value for key, value in row.items() if key not in ("seconds", "images_per_second")} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train_run(SPEC, path, runtime=CPU)
+    return path
+
+
+def assert_same_run(path: Path, undisturbed: Path) -> None:
+    assert same(final_tree(path), final_tree(undisturbed))
+    assert learned(path) == learned(undisturbed)
+    for split in ("validation", "test"):
+        mine, theirs = (RunFolder.open(p).predictions(split) for p in (path, undisturbed))
+        assert torch.equal(mine.logits, theirs.logits)
+        assert torch.equal(mine.indices, theirs.indices)
+
+
+def _child(path: Path) -> None:
+    os.setsid()
+    with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+        train_run(SPEC, path, runtime=SAVING)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_killed_at_random_moments(tmp_path, undisturbed, attempt):
+    """SIGKILL after random delays, several times a run: in updates, in validation, in the middle of writing."""
+    delays = random.Random(attempt)
+    context = multiprocessing.get_context("fork")
+    kills, reached = 0, set()
+    while True:
+        child = context.Process(target=_child, args=(tmp_path / "run",))
+        child.start()
+        child.join(timeout=delays.uniform(0.15, 1.2) if kills < 6 else None)
+        if child.exitcode == 0:
+            break
+        assert child.exitcode is None, f"the run failed by itself with exit code {child.exitcode}"
+        child.kill()
+        child.join()
+        kills += 1
+        names = (path.name for path in (tmp_path / "run" / "checkpoints").glob("state-*"))
+        reached |= {max(names, default="")}
+    assert kills >= 3
+    assert len(reached - {""}) >= 2, "the kills did not fall into the training"
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_the_same_spec_gives_the_same_bits_and_another_seed_others(tmp_path, undisturbed):
+    train_run(SPEC, tmp_path / "again", runtime=CPU)
+    assert_same_run(tmp_path / "again", undisturbed)
+    train_run(resolve("digits", [*STATEFUL, "seed=1"]), tmp_path / "other", runtime=CPU)
+    assert not same(final_tree(tmp_path / "other"), final_tree(undisturbed))
+
+
+def test_a_finished_run_is_left_alone(tmp_path):
+    path = tmp_path / "run"
+    train_run(small_spec(), path, runtime=CPU)
+    before = {p: p.stat().st_mtime_ns for p in (path / "checkpoints").iterdir()}
+    train_run(small_spec("evaluation.checkpoints=[last, best-ece]"), path, runtime=CPU)
+    assert {p: p.stat().st_mtime_ns for p in (path / "checkpoints").iterdir()} == before
+    assert set(json.loads((path / "summary.json").read_text())["results"]) == {"last", "best-ece"}
+
+
+def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path):
+    """Through the real command: exit code 143, then 0, then the bits of an undisturbed run."""
+    changes = [argument for change in (*STATEFUL, "train.epochs=12") for argument in ("--set", change)]
+    where = ["--accelerator", "cpu", "--threads", "1", "--save-seconds", "1000"]
+    command = [sys.executable, "-m", "calattn", "train", "digits", *changes, *where, "--out"]
+    process = subprocess.Popen([*command, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+    _wait_for(lambda: len(learned_so_far(tmp_path / "run")) >= 2, process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 143, stderr
+    assert "stopped by SIGTERM" in stderr
+    assert "Traceback" not in stderr
+    done = len(learned_so_far(tmp_path / "run"))
+    assert 2 <= done < 12
+    states = list((tmp_path / "run" / "checkpoints").glob("state-*"))
+    assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
+    finished = subprocess.run([*command, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr
+    train_run(resolve("digits", [*STATEFUL, "train.epochs=12"]), tmp_path / "whole", runtime=CPU)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def learned_so_far(path: Path) -> list[dict]:
+    return RunLog(path / "log.jsonl").rows()
+
+
+def _wait_for(condition, process: subprocess.Popen, seconds: float = 60.0) -> None:
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < limit, "nothing happened"
+        time.sleep(0.02)
+
+
+def interrupted(path: Path, *changes: str, after: int) -> None:
+    """A run that stops cleanly after so many epochs: as by SIGTERM."""
+
+    class Stop:
+        def updates(self, count: int) -> None: ...
+
+        def decoded(self, what: str, done: int, total: int) -> None: ...
+
+        def start(self, folder: RunFolder, **_: int) -> None: ...
+
+        def epoch(self, row: dict) -> None:
+            if row["epoch"] == after:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train_run(resolve("digits", [*STATEFUL, *changes]), path, runtime=SAVING, reporter=Stop())
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "bit"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, undisturbed, damage):
+    path = tmp_path / "run"
+    interrupted(path, after=2)
+    newest = max((path / "checkpoints").glob("state-*"))
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    spoilt = {"truncated": content[: len(content) // 2], "empty": b"", "foreign": b"PK\x03\x04" + bytes(500), "bit": content}
+    newest.write_bytes(bytes(spoilt[damage]))
+    with pytest.warns(CheckpointWarning, match=newest.name):
+        train_run(SPEC, path, runtime=CPU)
+    assert_same_run(path, undisturbed)
+
+
+def test_nothing_but_damaged_checkpoints_is_an_error_that_names_them(tmp_path):
+    path = tmp_path / "run"
+    interrupted(path, after=1)
+    for state in (path / "checkpoints").glob("state-*"):
+        state.write_bytes(b"")
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"state-\d+.*--overwrite"):
+        train_run(SPEC, path, runtime=CPU)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path):
+    path = tmp_path / "run"
+    wild = small_spec("optimizer.lr=1e30", "optimizer.clip_norm=null", "schedule.warmup_epochs=0")
+    with pytest.raises(NonFiniteLoss, match=r"not finite at update \d+ \(epoch 1\); try a lower optimizer.lr"):
+        train_run(wild, path, runtime=SAVING)
+    for state in (path / "checkpoints").glob("state-*"):
+        tree = final_tree(path)
+        assert all(torch.isfinite(t).all() for t in tree["weights"].values()), state  # type: ignore[attr-defined]
+
+
+def test_another_spec_in_the_same_folder_is_refused(tmp_path):
+    train_run(small_spec("train.epochs=1", "schedule.warmup_epochs=0"), tmp_path / "run", runtime=CPU)
+    with pytest.raises(ValueError, match=r"train\.epochs: 1 → 3.*--overwrite"):
+        train_run(small_spec(), tmp_path / "run", runtime=CPU)
+    train_run(small_spec(), tmp_path / "run", runtime=CPU, overwrite=True)
+    assert len(learned(tmp_path / "run")) == 3

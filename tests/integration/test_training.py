@@ -1,0 +1,207 @@
+"""Training through the workbench: what is learned, what is written, and that nothing leaks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import yaml
+
+import calattn
+from calattn import data
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.log import RunLog
+from calattn.workbench import build, predicting, training
+from calattn.workbench.folder import RunFolder
+from calattn.workbench.planning import plan_run, run_path
+from calattn.workbench.predicting import predict_folder
+from calattn.workbench.resolve import resolve
+from calattn.workbench.training import train_run
+from tests.runs import CPU, final_weights, small_spec
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    spec = small_spec("data.limit=900", "train.epochs=4", "evaluation.checkpoints=[last, best-nll, best-ece, best-accuracy]")
+    return train_run(spec, tmp_path_factory.mktemp("runs") / "run", runtime=CPU)
+
+
+def test_the_run_folder_holds_what_everything_to_the_right_needs(run):
+    names = {path.name for path in run.path.iterdir()}
+    assert {"spec.yaml", "environment.json", "splits.json", "log.jsonl", "checkpoints", "predictions", "summary.json"} <= names
+    rules = ("", ".best-nll", ".best-ece", ".best-accuracy")
+    assert {p.name for p in (run.path / "predictions").iterdir()} == {f"{s}{r}" for s in ("validation", "test") for r in rules}
+    spec = yaml.safe_load((run.path / "spec.yaml").read_text())
+    assert spec["train"]["precision"] == "32-true"  # what was done, no longer "auto"
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+
+
+def test_something_is_learned(run):
+    rows = RunLog(run.log_path).rows()
+    assert rows[-1]["train"]["loss"] < 0.8 * rows[0]["train"]["loss"]
+    assert rows[-1]["validation"]["accuracy"] > 0.5
+
+
+def test_the_log_has_what_the_dynamics_figure_needs(run):
+    row = RunLog(run.log_path).rows()[-1]["validation"]
+    predictions = run.predictions("validation")
+    scale = predictions.scale.double()
+    assert row["scale"]["mean"] == pytest.approx(float(scale.mean()), rel=1e-6)
+    assert row["inverse_scale"]["mean"] == pytest.approx(float((1 / scale).mean()), rel=1e-6)
+    assert row["scale"]["cv"] == pytest.approx(float(scale.std(correction=0) / scale.mean()), rel=1e-5)
+    assert row["scale"]["quantiles"]["0.5"] == pytest.approx(float(scale.quantile(0.5)), rel=1e-6)
+    for name in ("scale", "inverse_scale", "feature_norm"):
+        assert sum(row[name]["histogram"]["counts"]) == len(predictions)
+    result = calattn.evaluate(predictions, num_bootstrap=0)
+    for name in ("accuracy", "nll", "ece"):
+        assert row[name] == pytest.approx(result[name].value, rel=1e-6)
+
+
+def test_best_means_best_on_validation(run):
+    rows = RunLog(run.log_path).rows()
+    for rule, metric, choose in (("best-nll", "nll", min), ("best-ece", "ece", min), ("best-accuracy", "accuracy", max)):
+        best = choose(row["validation"][metric] for row in rows)
+        predictions = run.predictions("validation", rule)
+        assert calattn.evaluate(predictions, num_bootstrap=0)[metric].value == pytest.approx(best, rel=1e-6), rule
+
+
+def test_the_summary_is_what_the_predictions_say(run):
+    summary = json.loads((run.path / "summary.json").read_text())
+    test = calattn.evaluate(run.predictions("test"))
+    assert summary["results"]["last"]["test"]["ece"]["value"] == pytest.approx(test["ece"].value)
+    scaling = calattn.posthoc.TemperatureScaling(objective="nll").fit(run.predictions("validation"))
+    assert summary["results"]["last"]["test_ts_nll"]["temperature"] == pytest.approx(scaling.temperature_)
+    assert summary["spec_hash"] == run.spec().hash
+    assert summary["parameters"]["head"] == 128 * 16 + 128 + 128 + 1
+
+
+def test_validation_images_are_not_trained_on_and_see_no_augmentation(run):
+    spec = run.spec()
+    found = build.load_data(spec)
+    assert not set(found.train_rows.tolist()) & set(found.validation_rows.tolist())
+    assert len(found.train_rows) + len(found.validation_rows) == 900
+    assert torch.equal(run.predictions("validation").indices, found.validation_rows)
+    # By hand: the stored logits are the network's on the plain, normalised images.
+    model = build.build_model(spec, num_classes=10, channels=1, size=8).eval()
+    model.load_state_dict(final_weights(run.path))
+    images = found.train.select(found.validation_rows).array.float() / 255
+    with torch.no_grad():
+        out = model.output((images - found.dataset.mean[0]) / found.dataset.std[0])
+    stored = run.predictions("validation")
+    assert torch.allclose(out.logits, stored.logits, atol=1e-4)
+    assert torch.allclose(out.scale, stored.scale, atol=1e-4)
+
+
+def test_the_head_does_not_change_the_backbone_it_starts_from():
+    with_head = build.build_model(small_spec(), num_classes=10, channels=1, size=8)
+    without = build.build_model(small_spec("model.head=none"), num_classes=10, channels=1, size=8)
+    for a, b in zip(with_head.backbone.parameters(), without.backbone.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_predict_writes_the_same_predictions_again(run, tmp_path):
+    before = run.predictions("test")
+    features = predict_folder(run.path, rules=["last"], splits=["test"], features=True, batch_size=37, runtime=CPU)
+    after = run.predictions("test")
+    assert features == [run.predictions_path("test")]
+    assert after.features is not None
+    assert torch.allclose(before.logits, after.logits, atol=1e-5)  # another batch size, another order of sums
+
+
+def test_predict_on_foreign_images(run, tmp_path):
+    from PIL import Image
+
+    for mode, name in (("RGB", "a"), ("RGB", "b"), ("L", "a"), ("L", "b")):
+        (tmp_path / mode / "test" / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new(mode, (20 + i, 16)).save(tmp_path / mode / "test" / name / f"{i}.png")
+    with pytest.raises(data.DataError, match=r"3 channel\(s\), the network was trained on 1"):
+        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'RGB'}", runtime=CPU)
+    (grey,) = predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'L'}", runtime=CPU)
+    assert len(calattn.load_predictions(grey)) == 6
+    written = predict_folder(run.path, rules=["best-nll"], data_name="digits", splits=["train"], ood=True, runtime=CPU)
+    assert [path.name for path in written] == ["digits-train.best-nll"]
+    assert int(calattn.load_predictions(written[0]).labels.max()) == 0
+
+
+def test_a_split_that_does_not_exist(run):
+    with pytest.raises(ValueError, match="no split 'tset'"):
+        predict_folder(run.path, rules=["last"], splits=["tset"], runtime=CPU)
+
+
+@pytest.mark.parametrize("loss", list(calattn.losses.LOSSES))
+@pytest.mark.parametrize("head", ["none", "calattn", "relaxed_softmax", "dirichlet"])
+def test_every_loss_trains_every_head_on_mixed_images(tmp_path, monkeypatch, loss, head):
+    monkeypatch.setattr(training, "write_summary", lambda *_: None)  # its bootstrap takes longer than the training
+    spec = small_spec(
+        f"loss.name={loss}", f"model.head={head}", "augment.mixup=0.8", "augment.cutmix=1", "train.epochs=1",
+        "schedule.warmup_epochs=0", "data.limit=80",
+    )  # fmt: skip
+    row = RunLog(train_run(spec, tmp_path / "run", runtime=CPU).log_path).rows()[0]
+    assert 0 < row["train"]["loss"] < 100
+
+
+def test_images_too_many_for_memory_go_through_workers(tmp_path, monkeypatch):
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 24), ("test", 4)):
+        for name in ("dark", "light"):
+            (tmp_path / "images" / split / name).mkdir(parents=True)
+            for i in range(count):
+                level = torch.randint(100, (12, 10, 3), generator=generator) + (150 if name == "light" else 0)
+                Image.fromarray(level.to(torch.uint8).numpy()).save(tmp_path / "images" / split / name / f"{i}.png")
+    changes = [
+        f"data.name=imagefolder:{tmp_path / 'images'}", "data.size=8", "augment.crop=resized", "train.batch_size=16",
+        "train.epochs=6", "data.limit=null", "model.head=none", "optimizer.lr=0.02",
+    ]  # fmt: skip
+    runtime = type(CPU)(accelerator="cpu", threads=1, workers=1)
+    folder = train_run(small_spec(*changes), tmp_path / "run", runtime=runtime)
+    assert RunLog(folder.log_path).rows()[-1]["validation"]["accuracy"] > 0.9
+    assert len(folder.predictions("test")) == 8
+    assert folder.predictions("test").class_names == ("dark", "light")
+
+
+def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
+    folder = train_run(small_spec("optimizer.ema_decay=0.95"), tmp_path / "run", runtime=CPU)
+    state = CheckpointFolder(folder.checkpoints_path, folder.spec().hash).latest()
+    assert state is not None
+    averaged, raw = state.tree["weights"], state.tree["model"]
+    assert any(not torch.equal(averaged[name], raw[name]) for name in raw)
+    model = build.build_model(folder.spec(), num_classes=10, channels=1, size=8).eval()
+    model.load_state_dict(averaged)
+    stored = folder.predictions("test")
+    test = build.load_data(folder.spec())
+    augment = build.build_augment(folder.spec(), test)
+    with torch.no_grad():
+        assert torch.allclose(model.output(augment.test(test.test.array)).logits, stored.logits, atol=1e-4)
+
+
+def test_the_plan_counts_what_training_would_do(run):
+    plan = plan_run(resolve("digits"), CPU)
+    assert plan.updates_per_epoch == 934 // 32
+    assert (plan.train_images, plan.validation_images, plan.test_images) == (934, 234, 629)
+    assert plan.seconds > 0
+    assert plan.run == run_path(plan.spec)
+    assert not plan.run.exists()
+
+
+def test_networks_that_do_not_fit_the_images():
+    with pytest.raises(ValueError, match=r"takes images of 224 px, the data gives 32; pass --size 224"):
+        build.build_model(resolve("cifar10", ["model.backbone=deit_tiny_patch16_224"]), num_classes=10, channels=3, size=32)
+    with pytest.raises(ValueError, match="does not take these options"):
+        build.build_model(resolve("cifar10", ["model.backbone=resnet8_cifar", "model.drop_path=0.1"]), num_classes=10, channels=3, size=32)
+
+
+def test_a_changed_data_set_is_noticed(run, monkeypatch):
+    real = build.load_data
+
+    def changed(spec, **options):
+        found = real(spec, **options)
+        return build.dataclasses.replace(found, train=found.train.select(torch.arange(899)))
+
+    monkeypatch.setattr(predicting.build, "load_data", changed)
+    with pytest.raises(data.DataError, match="data set has changed"):
+        predict_folder(run.path, rules=["last"], runtime=CPU)

@@ -1,0 +1,190 @@
+"""The application: help without waiting, versions, completion, exit codes, signals."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from calattn.cli import app, errors
+from tests.cli_runner import invoke, predictions, write_npz
+
+COMMANDS = [entry.name for entry in app.ENTRIES]
+
+
+def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "calattn", *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_version(capsys):
+    result = invoke(capsys, "--version")
+    assert (result.code, result.out) == (0, f"calattn {importlib.metadata.version('calattn')}\n")
+
+
+def test_the_console_command_is_installed():
+    points = importlib.metadata.distribution("calattn").entry_points
+    (script,) = [point for point in points if point.group == "console_scripts"]
+    assert script.name == "calattn"
+    assert script.load() is app.main
+
+
+def test_help_lists_every_command_with_its_line(capsys):
+    result = invoke(capsys, "--help")
+    assert result.code == 0
+    for entry in app.ENTRIES:
+        assert entry.name in result.out
+        assert entry.help.split()[0] in result.out
+    assert "Exit codes" in result.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_helps_with_examples(capsys, name):
+    result = invoke(capsys, name, "--help")
+    assert result.code == 0
+    assert f"Usage: calattn {name}" in result.out
+    if name != "data":  # a group: its commands have the examples
+        assert "Examples" in result.out
+        assert f"calattn {name} " in result.out.partition("Examples")[2] or name == "doctor"
+
+
+@pytest.mark.parametrize("name", ["list", "get", "show"])
+def test_data_commands_help_with_examples(capsys, name):
+    result = invoke(capsys, "data", name, "--help")
+    assert result.code == 0
+    assert f"calattn data {name}" in result.out.partition("Examples")[2]
+
+
+def test_help_imports_no_command_and_nothing_heavy_of_its_own():
+    """What `import calattn` itself costs is not the command line's doing; on top of it come Typer and Rich alone."""
+    code = (
+        "import sys, calattn\n"
+        "before = set(sys.modules)\n"
+        "from calattn.cli.app import run\n"
+        "assert run(['--help']) == 0\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "commands = [name for name in sys.modules if name.startswith('calattn.cli.')]\n"
+        "heavy = new & {'torch', 'timm', 'torchvision', 'sklearn', 'scipy', 'matplotlib', 'pydantic', 'pyarrow'}\n"
+        "print(sorted(commands), sorted(heavy), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "['calattn.cli.app', 'calattn.cli.console', 'calattn.cli.errors'] []"
+
+
+def test_a_command_whose_module_is_not_there_is_left_out(capsys, monkeypatch):
+    ghost = app.Entry(name="ghost", target="calattn.cli.ghost:ghost", help="Boo.", panel=app.LOOK)
+    monkeypatch.setattr(app, "ENTRIES", (*app.ENTRIES, ghost))
+    assert "ghost" not in invoke(capsys, "--help").out
+    result = invoke(capsys, "ghost")
+    assert result.code == 2
+    assert "No such command 'ghost'" in result.err
+
+
+def test_completion_knows_commands_and_options():
+    """As bash asks for it."""
+
+    def complete(words: str) -> list[str]:
+        environment = os.environ | {
+            "_CALATTN_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        code = "import sys; from calattn.cli import app; sys.exit(app.run([]))"
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    assert complete("calattn ev") == ["evaluate"]
+    assert "--metrics" in complete("calattn evaluate --met")
+
+
+@pytest.mark.parametrize("word", ["evalute", "--vresion"])
+def test_typos_get_a_suggestion(capsys, word):
+    result = invoke(capsys, word)
+    assert result.code == 2
+    assert "evaluate" in result.err or "--version" in result.err
+
+
+def test_interrupt_is_130(capsys, monkeypatch, tmp_path):
+    path = write_npz(tmp_path / "a.npz", predictions())
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("calattn.evaluate", stop)
+    result = invoke(capsys, "evaluate", path)
+    assert (result.code, result.err) == (130, "calattn: interrupted\n")
+
+
+def test_a_bug_is_70_and_asks_for_debug(capsys, monkeypatch, tmp_path):
+    path = write_npz(tmp_path / "a.npz", predictions())
+
+    def broken(*_, **__):
+        raise TypeError("that was not expected")
+
+    monkeypatch.setattr("calattn.evaluate", broken)
+    result = invoke(capsys, "evaluate", path)
+    assert result.code == 70
+    assert "rerun with --debug" in result.err
+    assert len(result.err.splitlines()) == 1
+    with pytest.raises(TypeError, match="that was not expected"):
+        invoke(capsys, "evaluate", path, "--debug")
+    monkeypatch.setenv("CALATTN_DEBUG", "1")
+    with pytest.raises(TypeError, match="that was not expected"):
+        invoke(capsys, "evaluate", path)
+
+
+def test_errors_as_json(capsys):
+    result = invoke(capsys, "evaluate", "nowhere.npz", "--json")
+    assert (result.code, result.out) == (2, "")
+    assert json.loads(result.err)["exit_code"] == 2
+    assert "nowhere.npz does not exist" in json.loads(result.err)["error"]
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m calattn list optimizers --json | head -1; echo ${{PIPESTATUS[0]}}"
+    # Long output into a closed pipe; short output may fit the pipe's buffer, hence both codes.
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] in ("0", "141")
+
+
+def test_sigterm_is_143_and_runs_the_cleaning_up(tmp_path):
+    code = (
+        "import pathlib, sys, time, calattn.cli.app as app\n"
+        "def slow(arguments):\n"
+        "    with app.errors.reported(as_json=False, debug=False) as outcome:\n"
+        "        try:\n"
+        "            print('ready', flush=True); time.sleep(60)\n"
+        "        finally:\n"
+        f"            pathlib.Path({str(tmp_path / 'cleaned')!r}).touch()\n"
+        "    return outcome.code\n"
+        "app.run = slow\n"
+        "app.main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_python_dash_m():
+    done = shell("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("calattn ")
+
+
+def test_codes_are_the_documented_ones():
+    assert (errors.OK, errors.FAILED, errors.WRONG_INPUT, errors.BUG) == (0, 1, 2, 70)
+    assert (errors.INTERRUPTED, errors.TERMINATED) == (128 + signal.SIGINT, 128 + signal.SIGTERM)

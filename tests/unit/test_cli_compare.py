@@ -1,0 +1,111 @@
+"""`calattn compare` is the paired bootstrap, of the same samples or of none."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+
+import calattn
+from calattn.posthoc import TemperatureScaling
+from tests.cli_runner import invoke, predictions, write_npz, write_run
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return write_npz(tmp_path / "a.npz", predictions()), write_npz(tmp_path / "b.npz", predictions(sharpness=2.0))
+
+
+def test_json_is_the_library(capsys, pair):
+    result = invoke(capsys, "compare", *pair, "--json", "--bootstrap", 200)
+    assert result.code == 0
+    want = calattn.compare(
+        predictions(), predictions(sharpness=2.0), num_bootstrap=200, generator=torch.Generator().manual_seed(0)
+    )
+    (found,) = result.json["comparisons"]
+    assert found["differences"].keys() == want.keys()
+    for name, difference in want.items():
+        for field in ("a", "b", "difference", "low", "high", "p_value", "significant"):
+            assert found["differences"][name][field] == pytest.approx(getattr(difference, field), nan_ok=True)
+    assert (result.json["baseline"]["title"], found["title"]) == ("a.npz", "b.npz")
+
+
+def test_words(capsys, pair):
+    out = invoke(capsys, "compare", *pair, "-m", "ece,accuracy").out
+    assert "b.npz against a.npz, 600 samples:" in out
+    assert "ECE rises by" in out
+    assert "worse, more than chance" in out
+    assert "accuracy does not change" in out
+    assert "falls" in invoke(capsys, "compare", *reversed(pair), "-m", "ece").out
+
+
+def test_several_against_the_first(capsys, pair, tmp_path):
+    third = write_npz(tmp_path / "c.npz", predictions(sharpness=0.5))
+    result = invoke(capsys, "compare", *pair, third, "--json", "-m", "nll", "--bootstrap", 50)
+    assert [each["title"] for each in result.json["comparisons"]] == ["b.npz", "c.npz"]
+    assert len({each["differences"]["nll"]["a"] for each in result.json["comparisons"]}) == 1
+
+
+def test_order_is_mended_by_sample_index(capsys, tmp_path):
+    a, b = (predictions(sharpness=s, indices=torch.arange(600) * 3) for s in (1.0, 2.0))
+    shuffled = b.select(torch.randperm(600, generator=torch.Generator().manual_seed(1)))
+    for name, found in (("a", a), ("b", b), ("shuffled", shuffled)):
+        calattn.save_predictions(found, tmp_path / name)
+    straight = invoke(capsys, "compare", tmp_path / "a", tmp_path / "b", "--json", "--bootstrap", 50)
+    mended = invoke(capsys, "compare", tmp_path / "a", tmp_path / "shuffled", "--json", "--bootstrap", 50)
+    assert mended.code == 0
+    assert "shuffled was put in the order of a by sample index" in mended.err
+    assert mended.json["comparisons"][0]["differences"] == straight.json["comparisons"][0]["differences"]
+
+
+def test_other_samples_are_refused_with_what_differs(capsys, tmp_path):
+    a = predictions(indices=torch.arange(600))
+    calattn.save_predictions(a, tmp_path / "a")
+    calattn.save_predictions(a.replace(indices=torch.arange(600) + 1), tmp_path / "later")
+    calattn.save_predictions(a.replace(indices=None, labels=a.labels.flip(0)), tmp_path / "flipped")
+    calattn.save_predictions(predictions(n=500), tmp_path / "short")
+    narrow = calattn.Predictions(logits=a.logits[:, :9], labels=a.labels.clamp(max=8))
+    calattn.save_predictions(narrow, tmp_path / "narrow")
+    for other, words in (
+        ("later", "sample 0 of a is not in later"),
+        ("flipped", "of 600 labels differ, the first in row 1: 9 in a, 7 in flipped"),
+        ("short", "a has 600 samples and short has 500"),
+        ("narrow", "a has 10 classes and narrow has 9"),
+    ):
+        result = invoke(capsys, "compare", tmp_path / "a", tmp_path / other)
+        assert result.code == 2
+        assert words in result.err
+
+
+def test_after_temperature_scaling_each_on_its_own_validation(capsys, tmp_path):
+    runs = [write_run(tmp_path / name, sharpness=s) for name, s in (("a", 1.0), ("b", 3.0))]
+    result = invoke(capsys, "compare", *runs, "--ts", "--objective", "nll", "--json", "--bootstrap", 50, "-m", "nll")
+    temperatures = [
+        TemperatureScaling(objective="nll")
+        .fit(calattn.load_predictions(run / "predictions" / "validation"))
+        .temperature_
+        for run in runs
+    ]
+    assert [result.json["baseline"]["temperature"], result.json["comparisons"][0]["temperature"]] == temperatures
+    # The two differ by a factor that the temperature takes out.
+    assert result.json["comparisons"][0]["differences"]["nll"]["difference"] == pytest.approx(0, abs=1e-5)
+
+
+def test_out(capsys, pair, tmp_path):
+    for suffix in ("json", "csv", "md"):
+        result = invoke(capsys, "compare", *pair, "--json", "-m", "ece", "--out", tmp_path / f"t.{suffix}")
+        assert result.code == 0
+    want = result.json["comparisons"][0]["differences"]["ece"]
+    assert (tmp_path / "t.json").read_text() == result.out
+    with (tmp_path / "t.csv").open() as table:
+        (row,) = csv.DictReader(table)
+    assert float(row["difference"]) == want["difference"]
+    text = (tmp_path / "t.md").read_text()
+    assert f"- b.npz: {want['sentence']}" in text
+    assert f"| ECE | {100 * want['a']:.2f} | {100 * want['b']:.2f} |" in text
+
+
+def test_one_path_is_not_enough(capsys, pair):
+    result = invoke(capsys, "compare", pair[0])
+    assert (result.code, "calattn compare A B" in result.err) == (2, True)

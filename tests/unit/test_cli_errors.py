@@ -1,0 +1,145 @@
+"""One line for each error, in flags, with a code."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import signal
+import warnings
+
+import pydantic
+import pytest
+import torch
+import typer
+
+from calattn.cli import errors
+from calattn.data import DataError, DataMissing
+from calattn.posthoc import FitWarning
+from calattn.readers import PredictionFileError, PredictionFileMissing
+from calattn.registry import UnknownName
+
+
+class SignalStop(Exception):
+    signal = signal.SIGTERM
+
+
+class WriteError(ValueError, OSError):
+    """As the checkpoint's: a ValueError for callers, an OSError by nature."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("x"), 2),
+        (PredictionFileError("x"), 2),
+        (PredictionFileMissing("x"), 2),
+        (DataError("x"), 2),
+        (DataMissing("x"), 2),
+        (UnknownName("x"), 2),
+        (FileNotFoundError("x"), 2),
+        (FileExistsError("x"), 2),
+        (typer.BadParameter("x"), 2),
+        (OSError(errno.ENOSPC, "no space"), 1),
+        (PermissionError(errno.EACCES, "denied"), 1),
+        (ConnectionError("x"), 1),
+        (WriteError("x"), 1),
+        (MemoryError(), 1),
+        (FloatingPointError("x"), 1),
+        (torch.OutOfMemoryError("x"), 1),
+        (ModuleNotFoundError("no tensorboard", name="tensorboard"), 1),
+        (ModuleNotFoundError("no calattn.x", name="calattn.x"), 70),
+        (TypeError("x"), 70),
+        (KeyError("x"), 70),
+        (RuntimeError("x"), 70),
+        (KeyboardInterrupt(), 130),
+        (typer.Abort(), 130),
+        (SignalStop("stopped by SIGTERM"), 143),
+        (BrokenPipeError(), 141),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_codes(error, code):
+    assert errors.code_of(error) == code
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ('pass kind="logits" or kind="probs"', "pass --kind logits or --kind probs"),
+        ('pass columns="…" and kind="logits" or "probs"', "pass --columns NAME and --kind logits or --kind probs"),
+        ('pass columns="…" with its name', "pass --columns NAME with its name"),
+        ("pass columns=… to choose", "pass --columns NAME to choose"),
+        (
+            'pass labels="truth" (a name, an array or a Path)',
+            "pass --labels truth (a name in the file, or an .npy file)",
+        ),
+        ('pass labels=Path("a b.npy")', "pass --labels 'a b.npy'"),
+        (
+            "pass label_offset=1 if the labels are too, label_offset=0",
+            "pass --label-offset 1 if the labels are too, --label-offset 0",
+        ),
+        ('pass ignore=["scale"] if it is', "pass --ignore scale if it is"),
+        ("pass ignore=[…] for the others", "pass --ignore NAME for the others"),
+        ("pass class_names=[…] in class order", "pass --class-names A,B,… in class order"),
+        ("pass delimiter=';'", "pass --delimiter ';'"),
+        ("or pass header=[…]", "or pass --header A,B,…"),
+        ("or a larger sum_tolerance if the file was rounded", "or a larger --sum-tolerance if the file was rounded"),
+        ("there are no features; pass features=False", "there are no features; pass --no-features"),
+        ("pass overwrite=True to replace them", "pass --overwrite to replace them"),
+        ("num_bins must be a positive integer, got 0", "--bins must be a positive integer, got 0"),
+        ("threshold must be in [0, 1], got 2.0", "--threshold must be in [0, 1], got 2.0"),
+        ("num_bootstrap must be 0 or more, got -1", "--bootstrap must be 0 or more, got -1"),
+        ("the kind of labels that matter", "the kind of labels that matter"),
+    ],
+)
+def test_arguments_become_flags(said, wanted):
+    assert errors.as_flags(said) == wanted
+
+
+def test_pydantic_names_the_fields():
+    class Spec(pydantic.BaseModel):
+        lr: float
+        epochs: int
+
+    with pytest.raises(pydantic.ValidationError) as caught:
+        Spec(lr="fast", epochs="many")
+    message = errors.message_of(caught.value)
+    assert "\n" not in message
+    assert message.startswith("lr: Input should be a valid number")
+    assert "; epochs: Input should be a valid integer" in message
+    assert errors.code_of(caught.value) == 2
+
+
+def test_system_errors_name_the_path_and_what_helps():
+    full = OSError(errno.ENOSPC, "No space left on device", "/data/out.json")
+    assert errors.message_of(full) == "/data/out.json: the disk is full: free some space, or write elsewhere"
+    odd = OSError(errno.ELOOP, "Too many levels of symbolic links", "/data")
+    assert errors.message_of(odd) == "[Errno 40] Too many levels of symbolic links: '/data'"
+
+
+def test_messages_are_one_line():
+    assert errors.message_of(ValueError("a\n  b")) == "a b"
+    assert errors.message_of(ValueError()) == "ValueError"
+
+
+def test_our_warnings_and_logs_become_lines_and_others_are_quiet(capsys):
+    with errors.reported(as_json=False, debug=False) as outcome:
+        warnings.warn(
+            'T = 10 is the end. Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"',
+            FitWarning,
+            stacklevel=1,
+        )
+        warnings.warn("somebody else's", DeprecationWarning, stacklevel=1)
+        logging.getLogger("calattn.data.download").warning("took the other way")
+    lines = capsys.readouterr().err.splitlines()
+    assert outcome.code == 0
+    assert lines == [
+        "calattn: warning: T = 10 is the end. Try temperature_nll",
+        "calattn: warning: took the other way",
+    ]
+
+
+def test_brackets_in_messages_are_not_markup(capsys):
+    with errors.reported(as_json=False, debug=False):
+        raise ValueError("labels[3] is [bold]9[/bold]")
+    assert capsys.readouterr().err == "calattn: error: labels[3] is [bold]9[/bold]\n"

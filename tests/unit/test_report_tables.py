@@ -1,0 +1,153 @@
+"""Tables say what the evaluations say: per cent where people read, full precision where programs do."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+import calattn
+from calattn.metrics.evaluation import Difference
+from calattn.report import (
+    difference_markdown,
+    difference_rows,
+    difference_table,
+    evaluation_markdown,
+    evaluation_rows,
+    evaluation_table,
+    leaderboard,
+    rows_to_csv,
+    sentence,
+)
+from calattn.report.style import between, number, percent
+from tests.cli_runner import predictions
+
+
+@pytest.fixture(scope="module")
+def evaluations():
+    sets = {"plain": predictions(), "sharp [2]": predictions(sharpness=2.0)}
+    return {title: calattn.evaluate(found, num_bootstrap=50) for title, found in sets.items()}
+
+
+@pytest.fixture(scope="module")
+def differences():
+    return {"b": calattn.compare(predictions(), predictions(sharpness=2.0), num_bootstrap=50)}
+
+
+def rendered(table) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def cells(markdown: str) -> list[list[str]]:
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_markdown_has_every_number_in_per_cent(evaluations):
+    header, rule, *rows = cells(evaluation_markdown(evaluations))
+    assert header == ["", "plain", "sharp [2]"]
+    assert rule == ["---", "---:", "---:"]
+    assert len(rows) == len(calattn.metrics.METRICS)
+    ece = next(row for row in rows if row[0] == "ECE")
+    want = evaluations["plain"]["ece"]
+    assert ece[1] == f"{100 * want.value:.2f} [{100 * want.low:.2f}, {100 * want.high:.2f}]"
+    nll = next(row for row in rows if row[0] == "NLL")
+    assert nll[2].startswith(f"{evaluations['sharp [2]']['nll'].value:.3f} ")
+
+
+def test_terminal_table_shows_the_same_numbers_and_keeps_brackets(evaluations):
+    text = rendered(evaluation_table(evaluations))
+    assert "sharp [2]" in text
+    for row in evaluations["plain"].rows.values():
+        assert number(row.name, row.value) in text
+        assert between(row.name, row.low, row.high) in text
+    assert "error rate at p ≥ 0.9" in text
+    assert "600 samples" in text
+    assert "95 % intervals from 50 resamples" in text
+
+
+def test_csv_keeps_full_precision(evaluations):
+    rows = list(csv.DictReader(io.StringIO(rows_to_csv(evaluation_rows(evaluations)))))
+    assert len(rows) == 2 * len(calattn.metrics.METRICS)
+    for row in rows:
+        want = evaluations[row["title"]][row["metric"]]
+        assert (float(row["value"]), float(row["low"]), float(row["high"])) == (want.value, want.low, want.high)
+
+
+def test_no_intervals_no_brackets():
+    bare = {"a": calattn.evaluate(predictions(), metrics=["ece"], num_bootstrap=0)}
+    assert "[" not in evaluation_markdown(bare)
+    assert "intervals" not in rendered(evaluation_table(bare))
+
+
+def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
+    table = leaderboard(evaluations)
+    text = rendered(table)
+    assert text.index("plain") < text.index("sharp")
+    better = min(evaluations, key=lambda name: evaluations[name]["nll"].value)
+    column = list(evaluations["plain"].rows).index("nll") + 1
+    marked = [cell.startswith("[bold]") for cell in table.columns[column]._cells]
+    assert marked == [name == better for name in evaluations]
+
+
+@pytest.mark.parametrize(
+    ("name", "difference", "low", "high", "words"),
+    [
+        ("ece", -0.012, -0.02, -0.004, "ECE falls by 1.20 points [0.40, 2.00]: better, more than chance"),
+        ("ece", 0.012, 0.004, 0.02, "ECE rises by 1.20 points [0.40, 2.00]: worse, more than chance"),
+        ("ece", -0.002, -0.007, 0.003, "ECE falls by 0.20 points [−0.30, 0.70]: within chance"),
+        ("accuracy", 0.012, 0.004, 0.02, "accuracy rises by 1.20 points [0.40, 2.00]: better, more than chance"),
+        ("accuracy", -0.012, -0.02, -0.004, "accuracy falls by 1.20 points [0.40, 2.00]: worse, more than chance"),
+        ("nll", -0.0344, -0.05, -0.02, "NLL falls by 0.034 nats [0.020, 0.050]: better, more than chance"),
+        ("nll", 0.0, 0.0, 0.0, "NLL does not change"),
+    ],
+)
+def test_sentence(name, difference, low, high, words):
+    assert (
+        sentence(Difference(name=name, a=0.5, b=0.5, difference=difference, low=low, high=high, p_value=0.1)) == words
+    )
+
+
+def test_sentence_of_what_is_undefined():
+    nothing = Difference(
+        name="high_confidence_error_rate",
+        a=math.nan,
+        b=math.nan,
+        difference=math.nan,
+        low=math.nan,
+        high=math.nan,
+        p_value=math.nan,
+    )
+    assert sentence(nothing) == "error rate at p ≥ t is not defined for both"
+
+
+def test_differences_as_table_markdown_and_rows(differences):
+    ece = differences["b"]["ece"]
+    text = rendered(difference_table(differences, baseline="a", level=0.9))
+    signed = f"{100 * ece.difference:+.2f}".replace("-", "−")
+    assert signed in text
+    assert between("ece", ece.low, ece.high, signed=True) in text
+    assert "90 % intervals" in text
+    row = next(row for row in cells(difference_markdown(differences, baseline="a", level=0.9)) if row[0] == "ECE")
+    assert row[1:3] == [f"{100 * ece.a:.2f}", f"{100 * ece.b:.2f}"]
+    assert row[3].startswith(signed)
+    plain = next(row for row in difference_rows(differences, baseline="a") if row["metric"] == "ece")
+    assert (plain["a"], plain["b"], plain["difference"], plain["p_value"]) == (
+        ece.a,
+        ece.b,
+        ece.difference,
+        ece.p_value,
+    )
+
+
+def test_numbers_at_the_edges():
+    assert number("nll", math.inf) == "∞"
+    assert number("nll", -math.inf, signed=True) == "−∞"
+    assert number("ece", math.nan) == "–"
+    assert between("ece", math.nan, math.nan) == ""
+    assert percent(0.5) == "50 %"
