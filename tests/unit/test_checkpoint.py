@@ -400,12 +400,12 @@ def save_for_ever(path, step):
         folder.save_state(tree, step=step, epoch=step, best={"best-nll": BestRecord(file, step, 0.0)})
 
 torch.set_num_threads(1)
-dice, reached, kills = random.Random(int(sys.argv[2])), 0, 0
-while kills < 25:
+dice, reached, kills, longest = random.Random(0), 0, 0, 0.06
+while kills < 25 or reached < 20:  # until kills and saves have met, however slow the disk is
     child = os.fork()
     if child == 0:
         save_for_ever(sys.argv[1], reached)
-    time.sleep(dice.uniform(0.005, 0.06))
+    time.sleep(dice.uniform(0.005, longest))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     kills += 1
@@ -413,7 +413,9 @@ while kills < 25:
     state = folder.latest()
     if state is None:
         assert reached == 0
+        longest *= 1.5
         continue
+    longest *= 1.0 if state.step > reached else 1.5
     assert state.step >= reached and state.tree["step"] == state.step
     assert (state.tree["weights"] == state.step).all() and (folder.weights("best-nll")["w"] == state.best["best-nll"].epoch).all()
     reached = state.step
@@ -423,10 +425,9 @@ print(reached)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_sigkill_at_any_moment_loses_nothing_that_was_saved(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path), "0"]
+    command = [sys.executable, "-W", "error", "-c", KILLED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 20, "the kills came before the saves: the test has tested nothing"
     CheckpointFolder(tmp_path, "h").save_state({}, step=10**6, epoch=1)
     assert not [name for name in names(tmp_path) if name.startswith(".part")]
 

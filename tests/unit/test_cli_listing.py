@@ -37,9 +37,8 @@ def test_everything_registered_is_listed_with_a_line(capsys, what):
     items = {item["name"]: item["description"] for item in result.json["items"]}
     assert set(REGISTERED[what]) <= set(items)
     assert [name for name, line in items.items() if not line.strip() or "\n" in line] == []
-    assert set(items) == set(
-        line.split()[0] for line in invoke(capsys, "list", what).out.splitlines() if line[0] != " "
-    )
+    shown = [line for line in invoke(capsys, "list", what).out.splitlines() if line[0] != " "]
+    assert {line.split()[0] for line in shown} == set(items)
 
 
 def test_without_a_word_it_says_what_there_is(capsys):

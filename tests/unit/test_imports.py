@@ -26,7 +26,7 @@ ALLOWED = {
     "store": {"types", "checks", "atomic"},
     "readers": {"types", "checks", "store", "registry", "atomic"},
     "seeds": set(),
-    "data": {"registry", "checks", "atomic", "seeds"},
+    "data": {"types", "registry", "checks", "atomic", "seeds"},
     "engine": {"types", "checks", "atomic", "seeds", "data", "attachment", "losses", "metrics"},
     "report": {"types", "checks", "atomic", "registry", "metrics"},
     "metrics": {"types", "checks", "registry"},

@@ -126,7 +126,7 @@ def test_a_new_folder_holds_the_spec_and_the_same_spec_resumes(tmp_path: Path) -
 
 def test_another_spec_is_refused_key_by_key(tmp_path: Path) -> None:
     RunFolder.create_or_open(tmp_path / "a", spec(train={"epochs": 60})).close()
-    other = spec(train={"epochs": 5}, loss={"name": "ce", "options": {"x": 1.0}})
+    other = spec(train={"epochs": 5}, loss={"name": "ce", "options": {"x": 1.0}}, evaluation={"batch_size": 7})
     with pytest.raises(RunFolderError) as caught:
         RunFolder.create_or_open(tmp_path / "a", other)
     message = str(caught.value)
@@ -188,6 +188,8 @@ def test_overwrite_removes_ours_and_only_ours(tmp_path: Path) -> None:
         for name in theirs:
             (folder.path / name).parent.mkdir(exist_ok=True)
             (folder.path / name).write_text("keep")
+        save_predictions(predictions(), folder.path / "mine")
+        theirs += [f"mine/{name}" for name in files(folder.path / "mine")]
     with RunFolder.create_or_open(tmp_path / "a", spec(seed=2), overwrite=True) as folder:
         assert files(folder.path) == sorted([".lock", "spec.yaml", *theirs])
         assert not folder.tensorboard_path.exists()
@@ -314,6 +316,7 @@ def test_the_lock_ends_with_the_block_and_with_an_error(tmp_path: Path) -> None:
         pytest.raises(RunFolderError, match=f"process {os.getpid()};"),
     ):
         RunFolder.create_or_open(tmp_path / "a", spec())
-    with pytest.raises(RunFolderError, match="another spec"):
+    with pytest.raises(RunFolderError, match="another spec") as caught:
         RunFolder.create_or_open(tmp_path / "a", spec(seed=4))
+    assert caught.tb is not None  # it holds the refused folder: the lock must not wait for the collector
     RunFolder.create_or_open(tmp_path / "a", spec()).close()

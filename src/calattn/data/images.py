@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import final
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -76,7 +75,6 @@ class Images(ABC):
         """The rows named by an index tensor, in that order."""
 
 
-@final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ArrayImages(Images):
     """All images as one uint8 tensor [n, c, h, w].

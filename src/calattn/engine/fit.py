@@ -139,7 +139,7 @@ class Trainer:
         self.step.train()
         batches = iter(self.train.epoch(self.state.epoch, start=first * self.settings.accumulate))
         for _ in range(first, self.updates_per_epoch):
-            self._update(list(itertools.islice(batches, self.settings.accumulate)))
+            self.update(list(itertools.islice(batches, self.settings.accumulate)))
             self._between_updates()
         row = self._finish_epoch(started, self.updates_per_epoch - first)
         self.log_row(row)
@@ -150,7 +150,8 @@ class Trainer:
 
     # --- one update
 
-    def _update(self, batches: Sequence[Batch]) -> None:
+    def update(self, batches: Sequence[Batch]) -> None:
+        """One step of the optimiser, from so many micro-batches. Nothing in it makes the host wait for the device."""
         state, settings = self.state, self.settings
         self.schedule.before_update(state.update)
         # Dropout and drop-path draw from torch's own generators: seeding them here makes every update a function of its number.
