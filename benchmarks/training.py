@@ -35,7 +35,7 @@ from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
-from calattn.workbench.resolve import resolve
+from calattn.workbench.resolving import resolve
 from calattn.workbench.spec import RunSpec
 
 CASES = {
@@ -55,9 +55,9 @@ def images() -> data.ArrayImages:
     return data.ArrayImages(array=array, labels=torch.randint(10, (len(array),), generator=generator), class_names=names)
 
 
-def spec_of(backbone: str, size: int, batch: int, head: str) -> RunSpec:
+def spec_of(backbone: str, size: int, batch: int, head: str, mode: str = "default") -> RunSpec:
     changes = [f"model.backbone={backbone}", f"data.size={size}", f"train.batch_size={batch}", f"model.head={head}"]
-    return resolve("adamw-cosine", [*changes, "train.precision=bf16-mixed", "train.compile=true", "optimizer.fused=true"])
+    return resolve("adamw-cosine", [*changes, "train.precision=bf16-mixed", f"train.compile={mode}", "optimizer.fused=true"])
 
 
 class Course:
@@ -142,11 +142,24 @@ def operations(course: Course) -> float:
     return counter.get_total_flops() / 8
 
 
-def measured(name: str, source: data.ArrayImages, fabric: Fabric, *, rounds: int, seconds: float) -> dict[str, float]:
+def queueing(step: Callable[[], None], steps: int = 5) -> float:
+    """Milliseconds that the host takes to queue a step, with nothing to wait for."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(steps):
+        step()
+    queued = time.perf_counter() - started
+    torch.cuda.synchronize()
+    return 1e3 * queued / steps
+
+
+def measured(
+    name: str, source: data.ArrayImages, fabric: Fabric, *, rounds: int, seconds: float, mode: str
+) -> dict[str, float]:
     backbone, size, batch = CASES[name]
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
-    ours, bare = (Course(spec_of(backbone, size, batch, head), source, fabric) for head in ("calattn", "none"))
+    ours, bare = (Course(spec_of(backbone, size, batch, head, mode), source, fabric) for head in ("calattn", "none"))
     steps = {"pipeline": ours.pipeline, "synthetic": ours.synthetic, "no_head": bare.pipeline}
     for step in (*steps.values(), *steps.values()):
         rate(step, images_a_step=batch, seconds=0)
@@ -156,6 +169,7 @@ def measured(name: str, source: data.ArrayImages, fabric: Fabric, *, rounds: int
         for key, step in steps.items():
             found[key].append(rate(step, images_a_step=batch, seconds=seconds))
     result = {key: statistics.median(values) for key, values in found.items()}
+    queue = queueing(ours.pipeline)
     flops = operations(ours)
     step, images_a_step = papers_way(backbone, size)
     rate(step, images_a_step=images_a_step, seconds=0)
@@ -167,7 +181,7 @@ def measured(name: str, source: data.ArrayImages, fabric: Fabric, *, rounds: int
     }
     peak = PEAK.get(torch.cuda.get_device_name())
     use = {} if peak is None else {"model_flop_utilisation": result["pipeline"] * flops / peak}
-    return {"batch": batch, "flops_an_image": flops, **result, **ratios, **use, "compile_seconds": warm}
+    return {"batch": batch, "flops_an_image": flops, **result, **ratios, **use, "queueing_ms": queue, "compile_seconds": warm}
 
 
 def main() -> None:
@@ -175,6 +189,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES, action="append", help="only these networks")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a round")
+    parser.add_argument("--compile", default="default", choices=("default", "reduce-overhead", "max-autotune"))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -184,7 +199,7 @@ def main() -> None:
     source = images()
     document = {"command": "python -m benchmarks.training", "environment": describe_environment(), "cases": {}}
     for name in arguments.case or CASES:
-        result = measured(name, source, fabric, rounds=arguments.rounds, seconds=arguments.seconds)
+        result = measured(name, source, fabric, rounds=arguments.rounds, seconds=arguments.seconds, mode=arguments.compile)
         document["cases"][name] = result  # type: ignore[index]
         print(name, json.dumps({key: round(value, 4) for key, value in result.items()}), flush=True)
         if arguments.out is not None:  # after each: a run that is cut short keeps what it measured

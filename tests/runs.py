@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.workbench.folder import RunFolder
-from calattn.workbench.resolve import resolve
+from calattn.workbench.resolving import resolve
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import RunSpec
 

@@ -20,7 +20,7 @@ from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
 from calattn.engine.errors import Interrupted, NonFiniteLoss
 from calattn.engine.log import RunLog
 from calattn.workbench.folder import RunFolder
-from calattn.workbench.resolve import resolve
+from calattn.workbench.resolving import resolve
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
 from tests.runs import CPU, STATEFUL, final_tree, small_spec

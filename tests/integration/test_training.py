@@ -16,7 +16,7 @@ from calattn.workbench import build, predicting, training
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.planning import plan_run, run_path
 from calattn.workbench.predicting import predict_folder
-from calattn.workbench.resolve import resolve
+from calattn.workbench.resolving import resolve
 from calattn.workbench.training import train_run
 from tests.runs import CPU, final_weights, small_spec
 

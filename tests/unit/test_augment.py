@@ -103,8 +103,15 @@ def test_boxes_of_the_erasing():
 def test_everything_in_its_order():
     """Crop and flip, RandAugment, erasing, resizing, normalising, mixing: composed by hand from the tested parts."""
     a = augment(
-        crop=4, flip=True, randaugment_ops=2, randaugment_magnitude=7.0, erasing=0.7,
-        size_out=40, interpolation="bicubic", mixup=0.8, cutmix=1.0,
+        crop=4,
+        flip=True,
+        randaugment_ops=2,
+        randaugment_magnitude=7.0,
+        erasing=0.7,
+        size_out=40,
+        interpolation="bicubic",
+        mixup=0.8,
+        cutmix=1.0,
     )
     images, labels = sample()
     d = draws_for(a)
@@ -123,6 +130,8 @@ def test_everything_in_its_order():
     x = resize(x, (40, 40), interpolation="bicubic")
     assert a._mixing is not None
     expected, targets = a._mixing(normalised(x), labels, d[:, 9:15])
+    boxed = d[:, 9] == 1
+    assert torch.allclose(d[boxed, 14], 1 - d[boxed, 12] * d[boxed, 13] / 40**2)  # boxes of what the network sees
     ours, ours_targets = a.train(images, labels, d)
     assert torch.equal(ours, expected)
     assert torch.equal(ours_targets, targets)

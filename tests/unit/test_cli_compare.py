@@ -48,7 +48,8 @@ def test_several_against_the_first(capsys, pair, tmp_path):
 
 
 def test_order_is_mended_by_sample_index(capsys, tmp_path):
-    a, b = (predictions(sharpness=s, indices=torch.arange(600) * 3) for s in (1.0, 2.0))
+    order = torch.randperm(600, generator=torch.Generator().manual_seed(2))  # the baseline's need not be sorted either
+    a, b = (predictions(sharpness=s, indices=torch.arange(600) * 3).select(order) for s in (1.0, 2.0))
     shuffled = b.select(torch.randperm(600, generator=torch.Generator().manual_seed(1)))
     for name, found in (("a", a), ("b", b), ("shuffled", shuffled)):
         calattn.save_predictions(found, tmp_path / name)

@@ -330,7 +330,7 @@ def test_imagefolder_agrees_with_torchvision(tmp_path, rng):
     for split in ("train", "val"):
         for name in ("dog", "cat", "Äpfel"):
             for i, (suffix, mode) in enumerate((("png", "RGB"), ("jpg", "RGB"), ("bmp", "L"), ("webp", "RGB"))):
-                path = tmp_path / split / name / ("deeper" * (i == 1)) / f"{i}.{suffix}"
+                path = tmp_path / split / name / ("", "deep", "abyss", "")[i] / f"{i}.{suffix}"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 shape = (9, 7 + i, 3) if mode == "RGB" else (9, 7 + i)
                 Image.fromarray(rng.integers(256, size=shape, dtype=np.uint8)).save(path)

@@ -17,6 +17,7 @@ from torchvision.transforms import InterpolationMode
 from calattn.data.augment import Augment
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.loading import Batch, EvalLoader, TrainLoader, input_size
+from calattn.data.plan import epoch_plan
 from calattn.data.resize import resize
 from calattn.data.streaming import Decoder, Request, random_box
 
@@ -197,10 +198,11 @@ def one(image: torch.Tensor) -> ArrayImages:
     return ArrayImages(array=image[None], labels=torch.zeros(1, dtype=torch.int64), class_names=CLASSES)
 
 
-def test_the_centre_is_torchvisions():
+@pytest.mark.parametrize("size", [(300, 400), (400, 300)])
+def test_the_centre_is_torchvisions(size):
     """Resized on the shorter side, then cut: in one step here, in two there (which rounds the longer side)."""
     g = torch.Generator().manual_seed(0)
-    smooth = resize(torch.randint(0, 256, (1, 3, 9, 12), dtype=torch.uint8, generator=g), (300, 400))[0]
+    smooth = resize(torch.randint(0, 256, (1, 3, 9, 12), dtype=torch.uint8, generator=g), size)[0]
     picture = Image.fromarray(np.ascontiguousarray(smooth.permute(1, 2, 0).numpy()))
     for interpolation in ("bilinear", "bicubic"):
         ours = Decoder(one(smooth), (96, 96), interpolation).decode(Request(0, None))
@@ -219,6 +221,9 @@ def test_random_boxes_are_torchvisions_resized_crop():
     assert boxes.min() >= 0
     assert right.max() <= 400
     assert bottom.max() <= 300
+    for start, end, length in ((top, bottom, 300), (left, right, 400)):
+        room = length - (end - start)
+        assert (start[room > 20] / room[room > 20]).mean() == pytest.approx(0.5, abs=0.01)
     share, aspect = (right - left) * (bottom - top) / 120_000, (right - left) / (bottom - top)
     assert 0.075 < share.min() < 0.085
     assert share.max() > 0.97
@@ -239,6 +244,15 @@ def test_resized_crops_are_torchvisions(channels):
         ours = Decoder(one(image), (32, 24), "bilinear").decode(Request(0, tuple(row)))
         # Pillow looks a little beyond a box where it shrinks, torchvision cuts first: only the rims may differ.
         assert torch.equal(ours[:, 2:-2, 2:-2], theirs[:, 2:-2, 2:-2])
+
+
+def test_resized_crops_come_from_the_plan():
+    augment = plain((16, 16), crop="resized")
+    plan = epoch_plan(30, seed=5, epoch=2, num_draws=augment.num_draws)
+    decoder = Decoder(drawn(), (16, 16), "bilinear")
+    requests = [Request(int(row), tuple(u)) for row, u in zip(plan.order[:8], plan.draws[:8, :4].tolist(), strict=True)]
+    expected = torch.stack([decoder.decode(request) for request in requests])
+    assert torch.equal(next(loader(drawn(), augment).epoch(2)).images, augment.test(expected))
 
 
 def test_the_global_generator_is_left_alone():

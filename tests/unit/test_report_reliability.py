@@ -66,10 +66,10 @@ def test_a_stream_gives_the_sums_of_the_whole():
 
 
 def test_stated_probabilities_are_read_as_they_stand():
-    found = calattn.Predictions.from_probs(torch.tensor([[0.8, 0.2], [0.6, 0.4]]), torch.tensor([0, 1]))
-    sums = bin_sums(found, num_bins=5)
-    assert sums.count.tolist() == [0, 0, 1, 1, 0]  # on the edges 3/5 and 4/5, which belong to the bins below
-    assert float(sums.confidence.sum()) == pytest.approx(1.4)
+    """Confidences on the edges belong to the bin below; a softmax of their logarithms would push some over."""
+    top = torch.arange(51, 101, dtype=torch.float64) / 100
+    found = calattn.Predictions.from_probs(torch.stack([top, 1 - top], dim=1), torch.zeros(50, dtype=torch.int64))
+    assert bin_sums(found, num_bins=100).count.tolist() == [0] * 50 + [1] * 50
 
 
 def test_calibrated_accuracies_fall_within_the_bars_as_often_as_they_say(generator):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from calattn.workbench.recipes import RECIPES
-from calattn.workbench.resolve import SpecError, resolve
+from calattn.workbench.resolving import SpecError, resolve
 from calattn.workbench.spec import RunSpec
 
 

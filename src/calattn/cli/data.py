@@ -12,7 +12,12 @@ from calattn.cli import options
 from calattn.cli.console import note, print_json, progress, results_to
 from calattn.cli.errors import examples
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="List, fetch and look at data sets.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="List, fetch and look at data sets.",
+)
 
 Root = Annotated[
     Path | None, typer.Option("--root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder.")

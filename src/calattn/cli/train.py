@@ -76,7 +76,7 @@ def train(
     The run folder gets spec.yaml, environment.json, log.jsonl, checkpoints, predictions of the validation and test images, and
     summary.json. Everything that decides the result is in the spec; the options under "Where it runs" do not change it.
     """
-    from calattn.workbench.resolve import resolve
+    from calattn.workbench.resolving import resolve
     from calattn.workbench.runtime import Runtime
 
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}

@@ -24,7 +24,7 @@ SPLITS = tuple(f"{name}-{severity}" for name in (*CORRUPTIONS, "all") for severi
 
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class CorruptedImages(ArrayImages):  # type: ignore[misc]  # the loaders know arrays by that class, and it has no room for an origin
+class CorruptedImages(ArrayImages):
     """Images with where they come from: "official" files, or "made" from CIFAR-10 by `corrupt`."""
 
     origin: Literal["official", "made"]

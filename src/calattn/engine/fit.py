@@ -153,6 +153,8 @@ class Trainer:
     def update(self, batches: Sequence[Batch]) -> None:
         """One step of the optimiser, from so many micro-batches. Nothing in it makes the host wait for the device."""
         state, settings = self.state, self.settings
+        if settings.compile == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # the tensors of the update before may be overwritten now
         self.schedule.before_update(state.update)
         # Dropout and drop-path draw from torch's own generators: seeding them here makes every update a function of its number.
         torch.manual_seed(seed_of(settings.seed, "update", state.update, self.fabric.global_rank))

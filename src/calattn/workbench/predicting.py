@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 
 from calattn import data
+from calattn.atomic import PathArg
 from calattn.data.augment import Augment
 from calattn.data.loading import EvalLoader
 from calattn.data.splits import load_splits
@@ -83,7 +84,7 @@ def predict_run(
 
 
 def predict_folder(
-    path: Path,
+    path: PathArg,
     *,
     rules: Sequence[str],
     data_name: str | None = None,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from lightning_fabric import Fabric
 
+from calattn.atomic import PathArg
 from calattn.attachment import CalibratedModel
 from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.data.splits import save_splits
@@ -33,7 +34,7 @@ class RunReporter(Reporter, Protocol):
 
 def train_run(
     spec: RunSpec,
-    path: Path,
+    path: PathArg,
     *,
     runtime: Runtime | None = None,
     overwrite: bool = False,
