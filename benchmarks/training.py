@@ -44,7 +44,11 @@ CASES = {
     "swin_small_224": ("swin_small", 224, 256),
     "deit_small_32": ("deit_small", 32, 512),
 }
-PEAK = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}  # dense bf16, the vendor's
+PEAK = {
+    "NVIDIA H200": 989e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+}  # dense bf16, the vendor's
 
 
 def images() -> data.ArrayImages:
@@ -52,12 +56,16 @@ def images() -> data.ArrayImages:
     generator = torch.Generator().manual_seed(0)
     array = torch.randint(256, (47_500, 3, 32, 32), generator=generator, dtype=torch.uint8)
     names = data.describe("cifar10").class_names
-    return data.ArrayImages(array=array, labels=torch.randint(10, (len(array),), generator=generator), class_names=names)
+    return data.ArrayImages(
+        array=array, labels=torch.randint(10, (len(array),), generator=generator), class_names=names
+    )
 
 
 def spec_of(backbone: str, size: int, batch: int, head: str, mode: str = "default") -> RunSpec:
     changes = [f"model.backbone={backbone}", f"data.size={size}", f"train.batch_size={batch}", f"model.head={head}"]
-    return resolve("adamw-cosine", [*changes, "train.precision=bf16-mixed", f"train.compile={mode}", "optimizer.fused=true"])
+    return resolve(
+        "adamw-cosine", [*changes, "train.precision=bf16-mixed", f"train.compile={mode}", "optimizer.fused=true"]
+    )
 
 
 class Course:
@@ -75,7 +83,12 @@ class Course:
         model = build.build_model(spec, num_classes=10, channels=3, size=size)
         folder = Path(tempfile.mkdtemp())
         self.loader = TrainLoader(
-            source, None, build.build_augment(spec, found), seed=0, batch_size=spec.train.batch_size, device=fabric.device
+            source,
+            None,
+            build.build_augment(spec, found),
+            seed=0,
+            batch_size=spec.train.batch_size,
+            device=fabric.device,
         )
         self.trainer = Trainer(
             fabric,
@@ -175,13 +188,25 @@ def measured(
     rate(step, images_a_step=images_a_step, seconds=0)
     result["paper"] = rate(step, images_a_step=images_a_step, seconds=seconds)
     ratios = {
-        "pipeline_over_synthetic": statistics.median(a / b for a, b in zip(found["pipeline"], found["synthetic"], strict=True)),
-        "pipeline_over_no_head": statistics.median(a / b for a, b in zip(found["pipeline"], found["no_head"], strict=True)),
+        "pipeline_over_synthetic": statistics.median(
+            a / b for a, b in zip(found["pipeline"], found["synthetic"], strict=True)
+        ),
+        "pipeline_over_no_head": statistics.median(
+            a / b for a, b in zip(found["pipeline"], found["no_head"], strict=True)
+        ),
         "pipeline_over_paper": result["pipeline"] / result["paper"],
     }
     peak = PEAK.get(torch.cuda.get_device_name())
     use = {} if peak is None else {"model_flop_utilisation": result["pipeline"] * flops / peak}
-    return {"batch": batch, "flops_an_image": flops, **result, **ratios, **use, "queueing_ms": queue, "compile_seconds": warm}
+    return {
+        "batch": batch,
+        "flops_an_image": flops,
+        **result,
+        **ratios,
+        **use,
+        "queueing_ms": queue,
+        "compile_seconds": warm,
+    }
 
 
 def main() -> None:
@@ -199,7 +224,9 @@ def main() -> None:
     source = images()
     document = {"command": "python -m benchmarks.training", "environment": describe_environment(), "cases": {}}
     for name in arguments.case or CASES:
-        result = measured(name, source, fabric, rounds=arguments.rounds, seconds=arguments.seconds, mode=arguments.compile)
+        result = measured(
+            name, source, fabric, rounds=arguments.rounds, seconds=arguments.seconds, mode=arguments.compile
+        )
         document["cases"][name] = result  # type: ignore[index]
         print(name, json.dumps({key: round(value, 4) for key, value in result.items()}), flush=True)
         if arguments.out is not None:  # after each: a run that is cut short keeps what it measured

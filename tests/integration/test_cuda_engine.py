@@ -12,9 +12,9 @@ from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
 from calattn.workbench import build
+from calattn.workbench.resolving import resolve
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
-from calattn.workbench.resolving import resolve
 from tests.runs import STATEFUL, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

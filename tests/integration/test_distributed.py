@@ -18,7 +18,11 @@ CHANGES = ("augment.mixup=0.8", "optimizer.accumulate=2", "optimizer.ema_decay=0
 
 
 def launched(path: Path, *, strategy: str, elastic: bool) -> None:
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calattn"] if elastic else ["-m", "calattn"]
+    start = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calattn"]
+        if elastic
+        else ["-m", "calattn"]
+    )
     changes = [argument for change in (*SMALL, *CHANGES) for argument in ("--set", change)]
     where = ["--accelerator", "cpu", "--devices", "2", "--strategy", strategy, "--threads", "1", "--out", str(path)]
     command = [sys.executable, *start, "train", "digits", *changes, *where]

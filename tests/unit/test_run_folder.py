@@ -17,8 +17,9 @@ import yaml
 
 from calattn import Predictions, save_predictions
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.workbench.folder import RunFolder, RunFolderError, read_json, read_yaml, write_json, write_spec
+from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json, write_spec
 from calattn.workbench.spec import EvaluationSpec, RunSpec, TrainSpec
+from calattn.workbench.yamlfile import SpecError, read_yaml
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="flock and fork are POSIX")
 
@@ -87,16 +88,16 @@ def test_an_exponent_without_a_point_is_a_number(tmp_path: Path, text: str, valu
 def test_broken_yaml_is_one_line_with_its_place(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_bytes(content)
-    with pytest.raises(RunFolderError, match=message) as caught:
+    with pytest.raises(SpecError, match=message) as caught:
         read_yaml(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_yaml_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"cannot read .*a\.yaml: No such file"):
+    with pytest.raises(SpecError, match=r"cannot read .*a\.yaml: No such file"):
         read_yaml(tmp_path / "a.yaml")
-    with pytest.raises(RunFolderError, match="Is a directory"):
+    with pytest.raises(SpecError, match="Is a directory"):
         read_yaml(tmp_path)
 
 

@@ -35,7 +35,9 @@ def fitted(name: str, size: int) -> tuple[str, dict[str, Any]]:
 
 def _swin(name: str, size: int) -> tuple[str, dict[str, Any]]:
     if size % 32:
-        raise ValueError(f"{name} does not fit {size} px: it halves its grid of 4-pixel patches three times; set data.size to a multiple of 32")
+        raise ValueError(
+            f"{name} does not fit {size} px: it halves its grid of 4-pixel patches three times; set data.size to a multiple of 32"
+        )
     registered = f"{name}_patch4_window4_{size}"
     if registered in BACKBONES:
         return registered, {}

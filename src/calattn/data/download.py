@@ -147,9 +147,6 @@ def _from(url: str, remote: Remote, partial: Path, progress: Progress | None) ->
 def _stream(url: str, remote: Remote, partial: Path, progress: Progress | None) -> None:
     """Append what is missing to `partial`, or begin again where the server cannot continue."""
     start = partial.stat().st_size if partial.exists() else 0
-    if remote.bytes is not None and start >= remote.bytes:
-        partial.unlink()
-        start = 0
     request = urllib.request.Request(url, headers={"User-Agent": "calattn", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")

@@ -252,7 +252,9 @@ class Trainer:
         tree = self.state.tree(self._sums)
         if self.fabric.is_global_zero:
             best = self.best.write(self.checkpoints, step=self.state.update)
-            self._last_good = self.checkpoints.save_state(tree, step=self.state.update, epoch=self.state.epoch, best=best)
+            self._last_good = self.checkpoints.save_state(
+                tree, step=self.state.update, epoch=self.state.epoch, best=best
+            )
         self.fabric.barrier()
         self.state.unsaved = False
         self._saved_at = time.monotonic()

@@ -21,7 +21,9 @@ def measure(predictions: Predictions) -> dict[str, Any]:
 
     A model without a head has scale 1 throughout; its row says so with a standard deviation of 0.
     """
-    found: dict[str, Any] = {name: row.value for name, row in evaluate(predictions, metrics=METRICS, num_bootstrap=0).rows.items()}
+    found: dict[str, Any] = {
+        name: row.value for name, row in evaluate(predictions, metrics=METRICS, num_bootstrap=0).rows.items()
+    }
     if predictions.scale is not None:
         found["scale"] = distribution(predictions.scale)
         found["inverse_scale"] = distribution(predictions.scale.reciprocal())

@@ -37,14 +37,20 @@ def build_optimizer(
     chosen = dict(options or {})
     if "betas" in chosen:
         chosen["betas"] = tuple(chosen["betas"])
-    if fused and "fused" in inspect.signature(get_optimizer_class(name.removeprefix("lookahead_"), bind_defaults=False)).parameters:
+    if (
+        fused
+        and "fused"
+        in inspect.signature(get_optimizer_class(name.removeprefix("lookahead_"), bind_defaults=False)).parameters
+    ):
         chosen["fused"] = True
     if decay_all:
         chosen["param_group_fn"] = lambda module: [p for p in module.parameters() if p.requires_grad]
     try:
         return create_optimizer_v2(model, opt=name, lr=lr, weight_decay=weight_decay, **chosen)
     except TypeError as error:
-        raise ValueError(f"the optimiser {name!r} does not take these options: {error}; see optimizer.options") from None
+        raise ValueError(
+            f"the optimiser {name!r} does not take these options: {error}; see optimizer.options"
+        ) from None
 
 
 class Schedule:
@@ -70,7 +76,9 @@ class Schedule:
 
         if name not in SCHEDULES:
             near = difflib.get_close_matches(name, SCHEDULES, n=1)
-            raise ValueError(f"unknown schedule {name!r};{f' did you mean {near[0]!r}?' if near else ''} known: {', '.join(SCHEDULES)}")
+            raise ValueError(
+                f"unknown schedule {name!r};{f' did you mean {near[0]!r}?' if near else ''} known: {', '.join(SCHEDULES)}"
+            )
         if warmup_epochs >= epochs and warmup_epochs > 0:
             raise ValueError(f"schedule.warmup_epochs={warmup_epochs:g} is not less than train.epochs={epochs}")
         self.by_epoch = name == "plateau"
@@ -87,7 +95,12 @@ class Schedule:
             given |= {"step_on_epochs": False, "updates_per_epoch": updates_per_epoch}
             given |= _whole_updates(given, warmup_epochs, updates_per_epoch)
         self._timm, _ = create_scheduler_v2(
-            optimizer, sched=name, num_epochs=epochs, warmup_lr=warmup_lr, min_lr=min_lr, **{"warmup_epochs": int(warmup_epochs), **given}
+            optimizer,
+            sched=name,
+            num_epochs=epochs,
+            warmup_lr=warmup_lr,
+            min_lr=min_lr,
+            **{"warmup_epochs": int(warmup_epochs), **given},
         )
 
     def before_update(self, update: int) -> None:

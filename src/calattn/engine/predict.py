@@ -34,7 +34,9 @@ def predict(
         with fabric.autocast():
             out = model(batch.images)
         kept = out if features else out._replace(features=out.features[:, :0])
-        outputs.append(ModelOutput(*(None if part is None else part[: batch.count].float() for part in kept)))  # type: ignore[arg-type]
+        # Copied: a model compiled into CUDA graphs writes its next outputs over these.
+        copies = (None if part is None else part[: batch.count].to(torch.float32, copy=True) for part in kept)
+        outputs.append(ModelOutput(*copies))  # type: ignore[arg-type]
         labels.append(batch.labels[: batch.count])
         indices.append(batch.indices[: batch.count])
         if on_batch is not None:

@@ -19,14 +19,22 @@ class TrainingState:
     """
 
     def __init__(
-        self, fabric: Fabric, wrapped: nn.Module, model: CalibratedModel, optimizer: Any, *, ema_decay: float | None = None
+        self,
+        fabric: Fabric,
+        wrapped: nn.Module,
+        model: CalibratedModel,
+        optimizer: Any,
+        *,
+        ema_decay: float | None = None,
     ) -> None:
         self.fabric, self.wrapped, self.model, self.optimizer = fabric, wrapped, model, optimizer
         self.sharded = "fsdp" in type(fabric.strategy).__name__.lower()
         self.ema = None
         if ema_decay is not None:
             if self.sharded:
-                raise ValueError("optimizer.ema_decay does not work with sharded weights; use --strategy ddp, or leave it out")
+                raise ValueError(
+                    "optimizer.ema_decay does not work with sharded weights; use --strategy ddp, or leave it out"
+                )
             from timm.utils import ModelEmaV3
 
             self.ema = ModelEmaV3(model, decay=ema_decay, use_warmup=True)
@@ -91,7 +99,10 @@ class TrainingState:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         whole = get_model_state_dict(self.wrapped, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        return {name.rpartition("model.backbone.")[1] + name.rpartition("model.backbone.")[2]: t for name, t in whole.items()}
+        return {
+            name.rpartition("model.backbone.")[1] + name.rpartition("model.backbone.")[2]: t
+            for name, t in whole.items()
+        }
 
     def _load_model(self, weights: dict[str, Tensor]) -> None:
         if not self.sharded:
@@ -115,4 +126,6 @@ class TrainingState:
             return
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
-        set_optimizer_state_dict(self.wrapped, self.optimizer.optimizer, state, options=StateDictOptions(full_state_dict=True))
+        set_optimizer_state_dict(
+            self.wrapped, self.optimizer.optimizer, state, options=StateDictOptions(full_state_dict=True)
+        )

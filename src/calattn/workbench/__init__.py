@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from calattn.workbench.folder import RunFolder
     from calattn.workbench.predicting import predict_folder
     from calattn.workbench.recipes import RECIPES
-    from calattn.workbench.resolving import SpecError, resolve
+    from calattn.workbench.resolving import resolve
     from calattn.workbench.runtime import Runtime
     from calattn.workbench.spec import RunSpec
     from calattn.workbench.training import train_run
+    from calattn.workbench.yamlfile import SpecError
 
 __all__ = ["RECIPES", "RunFolder", "RunSpec", "Runtime", "SpecError", "predict_folder", "resolve", "train_run"]
 
@@ -21,7 +22,7 @@ _HOME = {
     "RunFolder": "folder",
     "RunSpec": "spec",
     "Runtime": "runtime",
-    "SpecError": "resolving",
+    "SpecError": "yamlfile",
     "predict_folder": "predicting",
     "resolve": "resolving",
     "train_run": "training",

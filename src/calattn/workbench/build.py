@@ -128,7 +128,9 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         try:
             backbone = backbones.create(name, num_classes, in_chans=channels, **options)
         except TypeError as error:
-            raise ValueError(f"{name} does not take these options: {error}; see model.options, drop_path, dropout") from None
+            raise ValueError(
+                f"{name} does not take these options: {error}; see model.options, drop_path, dropout"
+            ) from None
         _check_size(name, backbone, size)
         return attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
 

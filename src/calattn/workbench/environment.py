@@ -48,7 +48,12 @@ def describe_environment() -> dict[str, Any]:
 
 
 def commit(root: Path) -> dict[str, Any] | None:
-    """The commit of a source tree, and whether tracked files differ from it; None where `root` is no checkout of calattn."""
+    """The commit of a source tree, and whether tracked files differ from it; None where `root` is no checkout of calattn.
+
+    `CALATTN_COMMIT` states it where the code was copied without its repository: nobody can then say whether files differ.
+    """
+    if stated := os.environ.get("CALATTN_COMMIT"):
+        return {"hash": stated, "dirty": None}
     if not (root / ".git").exists() or not (root / "src" / "calattn").is_dir():
         return None
     return {

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import sys
 import weakref
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pydantic
-import yaml  # type: ignore[import-untyped]
 
 from calattn.atomic import PathArg, atomic_write, is_partial
 from calattn.engine.checkpoint import is_checkpoint_file
@@ -28,6 +26,7 @@ from calattn.engine.log import plain
 from calattn.store import MANIFEST, has_predictions, load_predictions
 from calattn.types import Predictions
 from calattn.workbench.spec import RunSpec
+from calattn.workbench.yamlfile import read_yaml, yaml_text
 
 if sys.platform != "win32":
     import fcntl
@@ -37,7 +36,6 @@ _FILES = (SPEC, "environment.json", "splits.json", "log.jsonl", "summary.json")
 _FOLDERS = ("checkpoints", "predictions", "tensorboard")
 _LOCK = ".lock"
 _SHOWN = 5
-_EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -178,39 +176,12 @@ class RunFolder:
 
 def spec_text(spec: RunSpec) -> str:
     """A spec as YAML, its hash in a comment on the first line."""
-    text = yaml.dump(
-        spec.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
-    return f"# calattn run spec {spec.hash}\n{text}"
+    return f"# calattn run spec {spec.hash}\n{yaml_text(spec.model_dump(mode='json'))}"
 
 
 def write_spec(spec: RunSpec, path: PathArg) -> None:
     with atomic_write(path) as partial:
         partial.write_text(spec_text(spec), encoding="utf-8")
-
-
-def read_yaml(path: PathArg) -> dict[str, Any]:
-    """The mapping in a YAML file; errors are one line and name the file, and the line where there is one."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-        value = yaml.load(text, Loader=_Loader)
-    except OSError as error:
-        raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, yaml.reader.ReaderError):
-        raise RunFolderError(f"{path} is not text; a spec is a YAML file in UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise RunFolderError(f"{path}{line}: {error.problem or error.context}; mend the YAML there") from None
-    except (ValueError, RecursionError) as error:  # such as the date 2024-99-99, or brackets without end
-        raise RunFolderError(f"{path} has a value that YAML cannot read: {error}") from None
-    if value is None:
-        raise RunFolderError(f"{path} is empty; a spec is a YAML mapping such as 'seed: 1'")
-    if not isinstance(value, dict):
-        raise RunFolderError(
-            f"{path} holds a {type(value).__name__}, not a mapping of keys to values such as 'seed: 1'"
-        )
-    return value
 
 
 def write_json(value: Any, path: PathArg) -> None:
@@ -228,27 +199,6 @@ def read_json(path: PathArg) -> Any:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:
         raise RunFolderError(f"{path} is not JSON ({error}); the run that writes it must be run again") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-3 as text and lets a second `lr:` win in silence; a spec must not be misread so."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key.value, str):
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            if isinstance(key.value, str):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes the texts that `_Loader` would read as numbers."""
-
-
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
 
 
 _held: weakref.WeakSet[FileIO] = weakref.WeakSet()

@@ -75,7 +75,9 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     optimizer = build.optimizer_for(spec, model)
     updates = len(found.train_rows) // spec.train.batch_size
     if updates == 0:
-        raise ValueError(f"train.batch_size={spec.train.batch_size} is more than the {len(found.train_rows)} training images")
+        raise ValueError(
+            f"train.batch_size={spec.train.batch_size} is more than the {len(found.train_rows)} training images"
+        )
     build.schedule_for(spec)(optimizer, updates)
     build.build_augment(spec, found)
     cost = overhead(model)

@@ -74,7 +74,9 @@ def predict_run(
     for rule in rules:
         model = run_model(folder, spec, rule, fabric=fabric, found=found)
         for subject in subjects:
-            made = _predicted(model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch)
+            made = _predicted(
+                model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
+            )
             target = folder.predictions_path(subject.name, rule)
             if fabric.is_global_zero:
                 save_predictions(made, target, overwrite=True)
@@ -108,7 +110,9 @@ def predict_folder(
         subjects = own_subjects(found)
         unknown = set(splits or ()) - {subject.name for subject in subjects}
         if unknown:
-            raise ValueError(f"the run has no split {sorted(unknown)[0]!r}; it has validation and test (or pass --data)")
+            raise ValueError(
+                f"the run has no split {sorted(unknown)[0]!r}; it has validation and test (or pass --data)"
+            )
         subjects = [subject for subject in subjects if not splits or subject.name in splits]
     else:
         default = data.describe(data_name).splits[-1:]
@@ -125,14 +129,18 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
     """The validation images must be the ones that training did not see."""
     _, saved = load_splits(folder.splits_path, found.train.labels)
     if not torch.equal(saved, found.validation_rows):
-        raise data.DataError(f"{folder.splits_path} holds out other images than the spec does; put the file back, or train again")
+        raise data.DataError(
+            f"{folder.splits_path} holds out other images than the spec does; put the file back, or train again"
+        )
 
 
 def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, found: build.RunData) -> Any:
     """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
     size = build.network_size(spec, found.train)
     unpretrained = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})
-    model = build.build_model(unpretrained, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
+    model = build.build_model(
+        unpretrained, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size
+    )
     model.load_state_dict(CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule))
     return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
 

@@ -9,15 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from calattn.workbench.recipes import RECIPES
 from calattn.workbench.spec import RunSpec
-
-
-class SpecError(ValueError):
-    """A spec that cannot be run; the message names the key and the remedy."""
+from calattn.workbench.yamlfile import SpecError, parse_value, parse_yaml, read_yaml
 
 
 def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
@@ -67,40 +63,14 @@ def _read(source: str) -> tuple[dict[str, Any], Path | None]:
         raise SpecError(f"{path} does not exist; give a YAML file or a recipe: {', '.join(RECIPES)}")
     if path.is_dir():
         raise SpecError(f"{path} is a folder; give the YAML file, or {path / 'spec.yaml'} for the spec of a run")
-    try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path)), path.parent
-    except UnicodeDecodeError:
-        raise SpecError(f"{path} is not text; give a YAML file or a recipe: {', '.join(RECIPES)}") from None
-
-
-def parse_yaml(text: str, name: str) -> dict[str, Any]:
-    """A mapping from YAML text; errors name the line."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}, line {mark.line + 1}" if mark else name
-        raise SpecError(f"{where} is not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from None
-    if not isinstance(values, dict):
-        got = "nothing" if values is None else type(values).__name__
-        raise SpecError(f"{name} must hold keys and values such as `data: {{name: cifar10}}`, it holds {got}")
-    return values
+    return read_yaml(path), path.parent
 
 
 def _assignment(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise SpecError(f"--set {text!r} must be key=value, such as --set optimizer.lr=0.001")
-    try:
-        parsed = yaml.safe_load(value) if value else None
-    except yaml.YAMLError:
-        raise SpecError(f"--set {key}: {value!r} is not a YAML value") from None
-    if isinstance(parsed, str):  # YAML reads 1e-3 as text: it wants 1.0e-3
-        try:
-            parsed = float(parsed)
-        except ValueError:
-            pass
-    return key.strip().split("."), parsed
+    return key.strip().split("."), parse_value(value, f"--set {key.strip()}") if value else None
 
 
 def _nested(path: list[str], value: Any) -> dict[str, Any]:
@@ -129,7 +99,11 @@ def _messages(error: ValidationError) -> list[str]:
     by_key: dict[str, list[str]] = {}
     for detail in error.errors():
         # pydantic names the member of a union after the key: train.compile.bool
-        where = list(itertools.takewhile(lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]))
+        where = list(
+            itertools.takewhile(
+                lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]
+            )
+        )
         by_key.setdefault(".".join(map(str, where)), []).append(_explained(detail, [str(part) for part in where]))
     merged = []
     for key, texts in by_key.items():
@@ -162,7 +136,9 @@ def _section(path: list[str]) -> type[BaseModel]:
     section: type[BaseModel] = RunSpec
     for name in path:
         annotation = section.model_fields[name].annotation if name in section.model_fields else None
-        inner = next((a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+        inner = next(
+            (a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None
+        )
         if inner is None:
             break
         section = inner

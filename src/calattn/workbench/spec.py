@@ -26,7 +26,9 @@ class DataSpec(Section):
     size: Count | None = Field(None, description="side of the images the network sees; empty: as they are")
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     validation: Annotated[float, Field(gt=0, lt=1)] = Field(0.05, description="share of the training images held out")
-    split_seed: int = Field(0, description="draws the validation images; kept apart from `seed` so that seeds share a split")
+    split_seed: int = Field(
+        0, description="draws the validation images; kept apart from `seed` so that seeds share a split"
+    )
     limit: Count | None = Field(None, description="use only the first N training and the first N test images (trials)")
 
 
@@ -39,7 +41,9 @@ class AugmentSpec(Section):
     randaugment_magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
     erasing: Fraction = Field(0.0, description="probability of erasing a rectangle")
     mixup: NonNegative = Field(0.0, description="α of the Beta distribution; 0: off")
-    cutmix: NonNegative = Field(0.0, description="α of the Beta distribution; 0: off; with mixup, each pair takes one of the two")
+    cutmix: NonNegative = Field(
+        0.0, description="α of the Beta distribution; 0: off; with mixup, each pair takes one of the two"
+    )
 
 
 class ModelSpec(Section):
@@ -56,7 +60,9 @@ class ModelSpec(Section):
 
 class LossSpec(Section):
     name: str = "ce_brier"
-    options: dict[str, bool | float | str] = Field(default_factory=dict, description="the loss's own, such as weight: 0.1")
+    options: dict[str, bool | float | str] = Field(
+        default_factory=dict, description="the loss's own, such as weight: 0.1"
+    )
 
 
 class OptimizerSpec(Section):
@@ -65,7 +71,9 @@ class OptimizerSpec(Section):
     weight_decay: NonNegative = 0.05
     decay_all: bool = Field(False, description="decay biases and norms too, as plain torch does")
     options: dict[str, Any] = Field(default_factory=dict, description="the optimiser's own, such as betas or momentum")
-    fused: bool | None = Field(None, description="one kernel for the update; empty: on GPUs, where the optimiser has it")
+    fused: bool | None = Field(
+        None, description="one kernel for the update; empty: on GPUs, where the optimiser has it"
+    )
     clip_norm: Positive | None = None
     accumulate: Count = Field(1, description="micro-batches a step; batch_size is the sum")
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
@@ -97,7 +105,9 @@ class TrainSpec(Section):
 
 class EvaluationSpec(Section):
     batch_size: Count = 1000
-    checkpoints: tuple[Rule, ...] = Field(("last",), min_length=1, description="whose predictions are written at the end")
+    checkpoints: tuple[Rule, ...] = Field(
+        ("last",), min_length=1, description="whose predictions are written at the end"
+    )
     features: bool = Field(False, description="keep the features beside the logits")
 
 

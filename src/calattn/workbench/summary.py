@@ -68,4 +68,6 @@ def _metrics(predictions: Predictions, *, intervals: bool) -> dict[str, Any]:
 
 def _scalars(row: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a log row, without histograms."""
-    return {key: _scalars(value) if isinstance(value, dict) else value for key, value in row.items() if key != "histogram"}
+    return {
+        key: _scalars(value) if isinstance(value, dict) else value for key, value in row.items() if key != "histogram"
+    }

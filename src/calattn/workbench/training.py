@@ -50,7 +50,10 @@ def train_run(
     main = fabric.is_global_zero
     found = build.load_data(spec, root=runtime.data_root, on_decode=reporter.decoded if reporter and main else None)
     model = build.build_model(
-        spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=build.network_size(spec, found.train)
+        spec,
+        num_classes=found.train.num_classes,
+        channels=found.dataset.channels,
+        size=build.network_size(spec, found.train),
     )
     folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
     with folder:
@@ -88,7 +91,13 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         check_same_split(folder, found)
         return
     chosen = spec.data
-    save_splits(folder.splits_path, found.validation_rows, found.train.labels, fraction=chosen.validation, seed=chosen.split_seed)
+    save_splits(
+        folder.splits_path,
+        found.validation_rows,
+        found.train.labels,
+        fraction=chosen.validation,
+        seed=chosen.split_seed,
+    )
 
 
 def _trainer(
@@ -126,7 +135,9 @@ def _trainer(
             channels_last=spec.train.channels_last,
             save_seconds=runtime.save_seconds,
         ),
-        reporter=Mirrored(reporter, folder.tensorboard_path) if runtime.tensorboard and fabric.is_global_zero else reporter,
+        reporter=Mirrored(reporter, folder.tensorboard_path)
+        if runtime.tensorboard and fabric.is_global_zero
+        else reporter,
     )
 
 

@@ -13,7 +13,9 @@ class Recipes(Mapping[str, str]):
     def __init__(self) -> None:
         folder = resources.files(__name__)
         self._files: dict[str, Traversable] = {
-            entry.name.removesuffix(".yaml"): entry for entry in sorted(folder.iterdir(), key=str) if entry.name.endswith(".yaml")
+            entry.name.removesuffix(".yaml"): entry
+            for entry in sorted(folder.iterdir(), key=str)
+            if entry.name.endswith(".yaml")
         }
 
     def __getitem__(self, name: str) -> str:
