@@ -8,8 +8,9 @@ For each network, images a second of
   no head     the pipeline without the head
   paper       the authors' way: float32, the backbone twice a step (once for logits, once for features), batch 64, not compiled,
               on a batch that lies on the device
-Rounds of the first three alternate, so that a drift of the clocks meets all alike; each number is the median round. Floating-point
-operations are counted by torch (forward and backward of the step, as executed) and held against the GPU's dense bf16 peak.
+Rounds of the first three alternate, so that a drift of the clocks meets all alike; each number is the median round.
+Floating-point operations are counted by torch (forward and backward of the step, as executed) and held against the GPU's dense
+bf16 peak.
 """
 
 from __future__ import annotations

@@ -8,21 +8,29 @@ among them.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 import json
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import calattn
+from calattn.workbench.folder import write_spec
+from calattn.workbench.training import train_run
 from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.runs import CPU, SMALL, small_spec
 
 Arguments = list[str] | str
 
@@ -33,6 +41,9 @@ class Case:
     make: Callable[[Path], Arguments]
     says: tuple[str, ...]
     code: int = 2
+    trains: bool = (
+        False  # it goes wrong after training has begun: a run folder stays, and lines of progress are printed
+    )
 
 
 def npz(**arrays: object) -> Callable[[Path], Arguments]:
@@ -148,6 +159,130 @@ def empty_run(folder: Path) -> Arguments:
     return "evaluate run"
 
 
+def small(*changes: str, flags: str = "") -> Arguments:
+    """`calattn train` of the smallest network on a few digits, with these changes."""
+    keys = [part for change in (*SMALL, *changes) for part in ("--set", change)]
+    return ["train", "digits", *keys, "--out", "run", *flags.split()]
+
+
+def train(*changes: str, flags: str = "--accelerator cpu") -> Callable[[Path], Arguments]:
+    return lambda _: small(*changes, flags=flags)
+
+
+OWN = ("data.limit=null", "data.size=8", "train.batch_size=4")  # for a handful of images
+
+
+def picture(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file := io.BytesIO(), "png")
+    return file.getvalue()
+
+
+def image_folder(
+    train: str = "ab", test: str = "ab", *, images: int = 6, spoil: bytes | None = None
+) -> Callable[[Path], Arguments]:
+    """pics/{train,test}/CLASS/*.png, classes named by a letter each; `spoil` takes the place of one image."""
+
+    def make(folder: Path) -> Arguments:
+        for split, classes in (("train", train), ("test", test)):
+            for name in classes:
+                (folder / "pics" / split / name).mkdir(parents=True)
+                for number in range(images):
+                    (folder / "pics" / split / name / f"{number}.png").write_bytes(picture(number))
+        if spoil is not None:
+            (folder / "pics/train/a/3.png").write_bytes(spoil)
+        return small("data.name=imagefolder:pics", *OWN)
+
+    return make
+
+
+def parquet(
+    *, first_label: int = 0, without: str = "", names: tuple[str, ...] = ("a", "b"), corrupt: bool = False
+) -> Callable[[Path], Arguments]:
+    """The hub's layout; `names` are those of the test file's labels."""
+    import pyarrow
+    import pyarrow.parquet
+
+    def make(folder: Path) -> Arguments:
+        (folder / "hub").mkdir()
+        for split, classes, first in (("train", ("a", "b"), first_label), ("test", names, 0)):
+            columns = {
+                "image": [{"bytes": picture(row), "path": f"{row}.png"} for row in range(12)],
+                "label": [first, *(row % 2 for row in range(1, 12))],
+            }
+            features = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
+            table = pyarrow.table({key: column for key, column in columns.items() if key != without})
+            table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+            pyarrow.parquet.write_table(table, folder / "hub" / f"{split}-00000-of-00001.parquet")
+        if corrupt:
+            path = folder / "hub" / "train-00000-of-00001.parquet"
+            path.write_bytes(path.read_bytes()[:100] + bytes(500) + path.read_bytes()[600:-100] + bytes(100))
+        return small("data.name=parquet:hub", *OWN)
+
+    return make
+
+
+def output_is_a_file(folder: Path) -> Arguments:
+    (folder / "run").write_text("x")
+    return small()
+
+
+def foreign_output(folder: Path) -> Arguments:
+    (folder / "run").mkdir()
+    (folder / "run" / "thesis.tex").write_text("much work")
+    return small()
+
+
+def unfinished(arguments: Arguments) -> Callable[[Path], Arguments]:
+    """A run that was stopped before its first checkpoint."""
+
+    def make(folder: Path) -> Arguments:
+        (folder / "run").mkdir()
+        (folder / "run" / ".lock").touch()
+        write_spec(small_spec(), folder / "run" / "spec.yaml")
+        return arguments
+
+    return make
+
+
+@functools.cache
+def trained_once() -> tempfile.TemporaryDirectory[str]:
+    place = tempfile.TemporaryDirectory()
+    train_run(small_spec(), Path(place.name) / "run", runtime=CPU)
+    return place
+
+
+def on_trained(arguments: str) -> Callable[[Path], Arguments]:
+    def make(folder: Path) -> Arguments:
+        shutil.copytree(Path(trained_once().name) / "run", folder / "run")
+        return arguments
+
+    return make
+
+
+def damaged_checkpoint(folder: Path) -> Arguments:
+    on_trained("")(folder)
+    for path in (folder / "run" / "checkpoints").glob("state-*"):
+        path.write_bytes(path.read_bytes()[:100])
+    return "predict run"
+
+
+def colour_for_grey(folder: Path) -> Arguments:
+    on_trained("")(folder)
+    image_folder()(folder)
+    return "predict run --data imagefolder:pics --split test"
+
+
+def folder_here(arguments: str) -> Callable[[Path], Arguments]:
+    def make(folder: Path) -> Arguments:
+        (folder / "here").mkdir()
+        return arguments
+
+    return make
+
+
+YAML = "seed: 1\ntrain: {epochs: 3\nloss: x: y\n"
+
 GOOD, LABELS = np.eye(4) * 2, np.arange(4)
 
 CASES = [
@@ -249,6 +384,135 @@ CASES = [
     Case("unknown data set", lambda _: "data get cifar11", ("unknown data set 'cifar11'", "did you mean 'cifar10'?")),
     Case("data set that is not here", lambda _: "data show svhn --root .", ("calattn data get svhn",)),
     Case("image folder that is not there", lambda _: "data show imagefolder:nowhere", ("nowhere",)),
+    # train: the spec
+    Case("unknown recipe", lambda _: "train digit", ("neither a recipe nor a YAML file", "did you mean 'digits'?")),
+    Case("spec that is not there", lambda _: "train my.yaml", ("my.yaml does not exist", "or a recipe: ")),
+    Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "mend the YAML there")),
+    Case("empty spec", text("a.yaml", "", "train a.yaml"), ("a.yaml is empty", "'seed: 1'")),
+    Case("spec is a list", text("a.yaml", "- 1\n", "train a.yaml"), ("holds a list", "'seed: 1'")),
+    Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
+    Case("binary spec", text("a.yaml", bytes(range(256)), "train a.yaml"), ("is not text", "YAML file in UTF-8")),
+    Case("misspelt key", train("train.epoch=3"), ("unknown key 'train.epoch'", "did you mean 'train.epochs'?")),
+    Case("key of another section", train("train.lr=1"), ("unknown key 'train.lr'", "did you mean 'optimizer.lr'?")),
+    Case("--set without =", train("optimizer.lr"), ("--set 'optimizer.lr' must be key=value", "optimizer.lr=0.001")),
+    Case("negative learning rate", train("optimizer.lr=-1"), ("optimizer.lr must be greater than 0, got -1",)),
+    Case("no epochs", train(flags="--epochs 0"), ("train.epochs must be greater than or equal to 1, got 0",)),
+    Case("negative seed", train(flags="--seed -1"), ("seed must be greater than or equal to 0, got -1",)),
+    Case("unknown precision", train("train.precision=fp8"), ("train.precision must be 'auto', '32-true'", "got 'fp8'")),
+    Case(
+        "warm-up longer than the run",
+        train("schedule.warmup_epochs=5"),
+        ("warmup_epochs=5 is not less than train.epochs=3", "--set schedule.warmup_epochs=0"),
+    ),
+    # train: names
+    Case(
+        "unknown backbone",
+        train("model.backbone=deit_smal"),
+        ("unknown backbone 'deit_smal'", "did you mean 'deit_small'?"),
+    ),
+    Case(
+        "unknown timm backbone",
+        train("model.backbone=resnet5"),
+        ("unknown backbone 'resnet5'", "did you mean", "resnet50"),
+    ),
+    Case("unknown loss", train("loss.name=brierr"), ("unknown loss 'brierr'", "did you mean 'brier'?")),
+    Case("unknown head", train("model.head=calatn"), ("unknown head 'calatn'", "did you mean 'calattn'?")),
+    Case("unknown optimiser", train("optimizer.name=adamww"), ("unknown optimiser 'adamww'", "did you mean adamw")),
+    Case("unknown schedule", train("schedule.name=cosin"), ("unknown schedule 'cosin'", "did you mean 'cosine'?")),
+    Case("unknown data to train on", train("data.name=digts"), ("unknown data set 'digts'", "did you mean 'digits'?")),
+    Case(
+        "unknown loss option", train("loss.options={weigth: 1}"), ("ce_brier has no option 'weigth'", "it takes weight")
+    ),
+    Case(
+        "unknown optimiser option",
+        train("optimizer.options={betta: 1}"),
+        ("'adamw' does not take these options", "'betta'", "see optimizer.options"),
+    ),
+    # train: data
+    Case(
+        "batch larger than the data", train("train.batch_size=1000"), ("more than the 192 training", "make it smaller")
+    ),
+    Case("network of another size", train("data.size=9"), ("takes images of 8 px, the data gives 9", "pass --size 8")),
+    Case(
+        "images too small for the network",
+        train("model.backbone=vgg11", "model.options={}"),
+        ("vgg11 does not take images of 8 px", "choose another --size or model.backbone"),
+    ),
+    Case("validation leaves nothing", train("data.validation=0.001"), ("0 for validation", "change data.validation")),
+    Case("validation takes all", train("data.validation=0.999"), ("0 for training", "change data.validation")),
+    Case(
+        "data to train on that is not here",
+        lambda _: "train mnist --out run --data-root .",
+        ("calattn data get mnist --root .",),
+    ),
+    Case("zero images", image_folder(images=0), ("pics/train/a holds no image", "add some or remove the folder")),
+    Case("one class of images", image_folder("a", "a"), ("only one class (a)", "needs two or more")),
+    Case("no test images", image_folder("ab", ""), ("has only train images", "add a train and a test folder")),
+    Case("other classes in test", image_folder("ab", "ac"), ("pics/test/c is a class that", "remove or rename it")),
+    Case(
+        "corrupt image", image_folder(spoil=b"rubbish"), ("pics/train/a/3.png cannot be decoded", "replace or remove")
+    ),
+    Case("truncated image", image_folder(spoil=picture(0)[:300]), ("3.png cannot be decoded", "replace or remove")),
+    Case("corrupt parquet of images", parquet(corrupt=True), ("train-00000-of-00001.parquet is not", "copy it again")),
+    Case(
+        "label out of range in parquet", parquet(first_label=7), ("row 0 has label 7, outside [0, 1]", "mend the label")
+    ),
+    Case("parquet without labels", parquet(without="label"), ("has neither a label column (label", "rename one")),
+    Case("parquet without images", parquet(without="image"), ("none named image or img", "rename one")),
+    Case(
+        "other class names in test",
+        parquet(names=("a", "c")),
+        ("train has the classes a, b, test has a, c", "rename or remove what differs"),
+    ),
+    # train: the machine and the folder
+    Case(
+        "devices in words", train(flags="--devices lots"), ("--devices 'lots' must be a number", "a list such as 0,2")
+    ),
+    Case("no devices", train(flags="--devices 0"), ("--devices '0' must be a number from 1 on",)),
+    Case(
+        "unknown accelerator", train(flags="--accelerator quantum"), ("'quantum' is unknown", "known: auto, cpu, cuda")
+    ),
+    Case("unknown strategy", train(flags="--strategy dpd"), ("--strategy 'dpd' is unknown", "use auto, ddp or fsdp")),
+    Case("no threads", train(flags="--threads 0"), ("'--threads'", "greater than or equal to 1", "train --help")),
+    Case("negative time", train(flags="--save-seconds -1"), ("'--save-seconds'", "equal to 0", "train --help")),
+    Case("run folder is a file", output_is_a_file, ("run is a file", "choose another --out")),
+    Case("run folder of others", foreign_output, ("holds other files ('thesis.tex')", "choose another --out")),
+    Case(
+        "run folder of another run",
+        unfinished(small("seed=1")),
+        ("another spec: seed: 0 → 1", "another --out", "--overwrite"),
+    ),
+    Case(
+        "loss that is not finite",
+        train("optimizer.lr=1e30"),
+        ("loss is not finite at update 2 (epoch 1)", "try a lower optimizer.lr", "nothing was saved before it"),
+        code=1,
+        trains=True,
+    ),
+    # predict
+    Case(
+        "predict with nothing", lambda _: "predict nowhere", ("no run folder at nowhere", "`calattn train` makes one")
+    ),
+    Case(
+        "predict with a folder", folder_here("predict here"), ("here is not a run folder", "that `calattn train` made")
+    ),
+    Case("predict with a file", text("f", "x", "predict f"), ("f is a file", "name the folder of a run")),
+    Case("predict too early", unfinished("predict run"), ("has no checkpoint yet", "train run/spec.yaml --out run")),
+    Case(
+        "predict by an unknown rule",
+        on_trained("predict run --checkpoint best"),
+        ("unknown checkpoint 'best'", "known: last, best-nll, best-ece, best-accuracy"),
+    ),
+    Case(
+        "predict an unknown split",
+        on_trained("predict run --split tset"),
+        ("no split 'tset'", "it has validation and test", "--data"),
+    ),
+    Case("predict another's split", on_trained("predict run --data digits --split tset"), ("it has train, test",)),
+    Case("predict unknown data", on_trained("predict run --data digts"), ("did you mean 'digits'?",)),
+    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "convert them")),
+    Case("nothing is foreign", on_trained("predict run --ood"), ("--ood is about another data set", "--data")),
+    Case("predict from damage", damaged_checkpoint, ("no usable checkpoint", "--overwrite starts the run again")),
     Case("unknown command", lambda _: "evalute", ("No such command 'evalute'", "Did you mean 'evaluate'?")),
 ]
 
@@ -263,7 +527,7 @@ def test_bad_input(case, capsys, tmp_path, monkeypatch):
     result = invoke(capsys, *given)
     check(case, result.code, result.err)
     assert result.out == ""
-    assert sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
+    assert case.trains or sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
     in_json = invoke(capsys, *given, "--json")
     if "No such option" not in in_json.err or "--json" not in in_json.err:
         assert json.loads(in_json.err.splitlines()[-1])["exit_code"] == case.code
@@ -271,7 +535,8 @@ def test_bad_input(case, capsys, tmp_path, monkeypatch):
 
 def check(case: Case, code: int, err: str) -> None:
     assert code == case.code, err
-    lines = [line for line in err.splitlines() if "warning:" not in line]
+    told = "warning:", *(("training in", "epoch ") if case.trains else ())
+    lines = [line for line in err.splitlines() if not any(word in line for word in told) or "error:" in line]
     assert len(lines) == 1, err
     assert lines[0].startswith("calattn: error: ")
     assert "Traceback" not in err
@@ -331,6 +596,36 @@ def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments):
     result = invoke(capsys, *arguments.split(), "--bootstrap", "0")
     check(Case("read-only", lambda _: "", ("permission denied", "ro"), code=1), result.code, result.err)
     assert list((tmp_path / "ro").iterdir()) == []
+
+
+@pytest.mark.usefixtures("untyped")
+def test_train_into_a_read_only_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ro").mkdir(mode=0o555)
+    if os.access(tmp_path / "ro", os.W_OK):
+        refuse_writes(monkeypatch, tmp_path / "ro")
+    result = invoke(capsys, *small(), "--out", "ro/run")
+    says = ("cannot write to ro/run: Permission denied", "choose another --out, or make it writable")
+    check(Case("read-only", lambda _: "", says, code=1), result.code, result.err)
+    assert list((tmp_path / "ro").iterdir()) == []
+
+
+def test_full_disk_at_a_checkpoint(tmp_path):
+    """The first checkpoint does not fit, all that was written before it does; with room the same command then goes on."""
+    arguments = [*small(), "--accelerator", "cpu", "--threads", "1"]
+    done = command(*arguments, cwd=tmp_path, limit=20_000)
+    says = ("cannot write", "checkpoints", "make room and start the same run again, it resumes")
+    check(Case("full disk", lambda _: "", says, code=1, trains=True), done.returncode, done.stderr)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing half-written stays"
+    assert command(*arguments, cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_a_gpu_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(capsys, *small(flags="--accelerator cuda"))
+    says = ("--accelerator cuda: torch finds no CUDA device here", "pass --accelerator cpu", "`calattn doctor`")
+    check(Case("no GPU", lambda _: "", says), result.code, result.err)
 
 
 def refuse_writes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

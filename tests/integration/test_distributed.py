@@ -1,60 +1,251 @@
-"""Two processes give the result of one, for the same global batch."""
+"""Several processes give the result of one for the same global batch: sharded or not, left alone or stopped halfway."""
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from calattn.engine.log import RunLog
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
-from tests.runs import CPU, SMALL, final_weights, small_spec
+from tests.runs import CPU, SMALL, final_tree, final_weights, small_spec
 
 # Mixing pairs neighbours, so it survives the division; drop-path does not: each process draws its own.
-CHANGES = ("augment.mixup=0.8", "optimizer.accumulate=2", "optimizer.ema_decay=0.9", "data.limit=250")
+# The bias of the keys has no gradient but rounding, since softmax cancels it: Adam's usual eps would make steps of that.
+CHANGES = ("augment.mixup=0.8", "optimizer.accumulate=2", "data.limit=250", "optimizer.options={eps: 1.0e-5}")
+AVERAGED = (*CHANGES, "optimizer.ema_decay=0.9")
+# Two blocks, so that one is gathered while the other is at work; norms clipped, since a norm needs all shards.
+SHARDED = (
+    *CHANGES,
+    "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2}",
+    "optimizer.clip_norm=0.5",
+    "evaluation.checkpoints=[last, best-ece]",
+)
 
 
-def launched(path: Path, *, strategy: str, elastic: bool) -> None:
+def command(path: Path, *changes: str, strategy: str, elastic: bool = False) -> list[str]:
     start = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calattn"]
         if elastic
         else ["-m", "calattn"]
     )
-    changes = [argument for change in (*SMALL, *CHANGES) for argument in ("--set", change)]
+    overrides = [argument for change in (*SMALL, *changes) for argument in ("--set", change)]
     where = ["--accelerator", "cpu", "--devices", "2", "--strategy", strategy, "--threads", "1", "--out", str(path)]
-    command = [sys.executable, *start, "train", "digits", *changes, *where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    return [sys.executable, *start, "train", "digits", *overrides, *where]
+
+
+def finished(arguments: list[str], *, code: int = 0) -> str:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == code, done.stderr[-3000:]
+    return done.stderr
+
+
+def stopped(arguments: list[str], path: Path, *, epochs: int) -> tuple[int, str]:
+    """SIGTERM to the process that was started, after so many epochs; its exit code and what it said."""
+    process = subprocess.Popen([*arguments, "--save-seconds", "1000"], stderr=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 120
+    while len(RunLog(path / "log.jsonl").rows()) < epochs:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < limit, "nothing happened"
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr
+
+
+def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None:
+    start = small_start(*changes)
+    for rule in RunFolder.open(alone).spec().evaluation.checkpoints:
+        one, two = final_weights(alone, rule), final_weights(path, rule)
+        assert list(two) == list(start)
+        for name, tensor in one.items():
+            # Sums are taken in another order, so bits differ; the distance must be small beside what training moved.
+            moved = (tensor - start[name]).norm()
+            assert (two[name] - tensor).norm() <= 1e-3 * moved + 1e-6, name
+        for split in ("validation", "test"):
+            a, b = (RunFolder.open(p).predictions(split, rule) for p in (alone, path))
+            assert torch.equal(a.indices, b.indices)
+            assert torch.equal(a.labels, b.labels)
+            assert torch.allclose(a.logits, b.logits, atol=2e-3)
+
+
+def small_start(*changes: str) -> dict[str, torch.Tensor]:
+    from calattn.workbench import build
+
+    return build.build_model(small_spec(*changes), num_classes=10, channels=1, size=8).state_dict()
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "alone"
-    train_run(small_spec(*CHANGES), path, runtime=CPU)
+    train_run(small_spec(*AVERAGED), path, runtime=CPU)
     return path
 
 
 @pytest.mark.parametrize("elastic", [False, True], ids=["own launcher", "torchrun"])
 def test_two_processes_give_the_weights_and_predictions_of_one(tmp_path, alone, elastic):
-    path = tmp_path / "two"
-    launched(path, strategy="ddp", elastic=elastic)
-    one, two = final_weights(alone), final_weights(path)
-    start = small_start()
-    for name, tensor in one.items():
-        # Sums are taken in another order, so the bits differ; the distance must be small beside what training moved.
-        moved = (tensor - start[name]).norm()
-        assert (two[name] - tensor).norm() <= 1e-3 * moved + 1e-6, name
-    for split in ("validation", "test"):
-        a, b = (RunFolder.open(p).predictions(split) for p in (alone, path))
-        assert torch.equal(a.indices, b.indices)
-        assert torch.equal(a.labels, b.labels)
-        assert torch.allclose(a.logits, b.logits, atol=2e-3)
+    finished(command(tmp_path / "two", *AVERAGED, strategy="ddp", elastic=elastic))
+    assert_same_but_for_rounding(tmp_path / "two", alone, *AVERAGED)
 
 
-def small_start() -> dict[str, torch.Tensor]:
-    from calattn.workbench import build
+@pytest.mark.parametrize("elastic", [False, True], ids=["own launcher", "torchrun"])
+def test_sigterm_to_two_processes_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path, elastic):
+    changes = (*AVERAGED, "train.epochs=20")
+    arguments = command(tmp_path / "two", *changes, strategy="ddp", elastic=elastic)
+    code, stderr = stopped(arguments, tmp_path / "two", epochs=2)
+    assert code == (1 if elastic else 143), stderr[-3000:]  # torchrun has a code of its own, whatever its processes say
+    assert "stopped by SIGTERM" in stderr
+    states = list((tmp_path / "two" / "checkpoints").glob("state-*"))
+    assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
+    done = len(RunLog(tmp_path / "two" / "log.jsonl").rows())
+    assert 2 <= done < 20
+    finished(arguments)
+    assert len(RunLog(tmp_path / "two" / "log.jsonl").rows()) == 20
+    train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
+    assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
 
-    return build.build_model(small_spec(*CHANGES), num_classes=10, channels=1, size=8).state_dict()
+
+# --- sharded weights
+
+
+def test_a_sharded_run_stopped_and_gone_on_gives_the_weights_and_predictions_of_one_process(tmp_path):
+    changes = (*SHARDED, "train.epochs=12")
+    arguments = command(tmp_path / "two", *changes, strategy="fsdp")
+    code, stderr = stopped(arguments, tmp_path / "two", epochs=2)
+    assert code == 143, stderr[-3000:]
+    between = final_tree(tmp_path / "two")
+    assert 2 <= between["counters"]["epoch"] < 12
+    finished(arguments)
+    train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
+    assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
+    one, two = final_tree(tmp_path / "alone"), final_tree(tmp_path / "two")
+    assert layout(two) == layout(one)
+
+
+def layout(tree: object) -> object:
+    """Names, types and shapes of a checkpoint: one process reads what two have written."""
+    if isinstance(tree, torch.Tensor):
+        return tree.dtype, tuple(tree.shape)
+    if isinstance(tree, dict):
+        return {key: layout(value) for key, value in tree.items() if key != "best"}
+    return [layout(value) for value in tree] if isinstance(tree, list | tuple) else type(tree)
+
+
+def test_each_process_holds_half_and_the_whole_comes_back(tmp_path):
+    """In two processes: shards, a forward pass, the whole tree, a NaN that only one of them has."""
+    context = multiprocessing.get_context("fork")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    children = [context.Process(target=_sharded_process, args=(rank, port, tmp_path)) for rank in (0, 1)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(timeout=60)
+    assert [child.exitcode for child in children] == [0, 0]
+
+
+def _sharded_process(rank: int, port: int, path: Path) -> None:
+    from calattn.attachment import Adapter, attach
+    from calattn.engine import sharding
+    from calattn.engine.state import TrainingState
+
+    # What torchrun tells a process.
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
+    os.environ.update({key: str(value) for key, value in (places | meeting).items()})
+    fabric = Runtime(accelerator="cpu", devices="2", strategy="fsdp").fabric("32-true")
+    torch.manual_seed(0)
+    backbone = nn.Sequential(nn.Linear(6, 8), nn.Sequential(Block(), Block()), nn.Linear(8, 3))
+    adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
+    model = attach(backbone, adapter=adapter, hidden=5)  # 5 rows do not divide by 2
+    plain, images = copy.deepcopy(model), torch.randn(4, 6)
+    optimizer, reference = (torch.optim.AdamW(each.parameters(), lr=0.1) for each in (model, plain))
+    wrapped, optimizer = fabric.setup(model, optimizer)
+    held = sum(sharding.local(p).numel() for p in optimizer.param_groups[0]["params"])
+    assert held < 0.65 * sum(p.numel() for p in plain.parameters())
+    assert torch.allclose(wrapped(images), plain(images), atol=1e-6)
+
+    state = TrainingState(fabric, wrapped, model, optimizer)
+    for each, stepping in ((wrapped, optimizer), (plain, reference)):
+        each(images).square().sum().backward()
+        stepping.step()
+    tree = state.tree(torch.zeros(2))
+    if rank == 0:
+        assert all(torch.allclose(tree["weights"][name], t, atol=1e-5) for name, t in plain.state_dict().items())
+        assert layout(tree["optimizer"]) == layout(reference.state_dict())
+    _assert_comes_back(state, path, rank, tree)
+    assert state.is_finite()
+    first = optimizer.param_groups[0]["params"][0]
+    if rank == 1:
+        sharding.local(first.data).fill_(float("nan"))
+    assert not state.is_finite()
+
+
+def _assert_comes_back(state, path: Path, rank: int, tree: dict) -> None:
+    """What the first process has written is divided again: another step leaves it, loading returns to it."""
+    from torch.distributed import barrier
+
+    if rank == 0:
+        torch.save(tree, path / "tree.pt")
+    barrier()
+    saved = torch.load(path / "tree.pt", weights_only=True)
+    state.wrapped(torch.randn(4, 6)).square().sum().backward()
+    state.optimizer.step()
+    state.load(saved)
+    again = state.tree(torch.zeros(2))
+    if rank == 0:
+        assert layout(again) == layout(saved)
+        assert all(torch.equal(again["weights"][name], tensor) for name, tensor in saved["weights"].items())
+        for number, kept in saved["optimizer"]["state"].items():
+            assert all(torch.equal(again["optimizer"]["state"][number][key], value) for key, value in kept.items())
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "count"),
+    [("vit_tiny_patch16_224", 12), ("swin_tiny_patch4_window7_224", 12), ("convnext_atto", 12), ("resnet18", 8)],
+)
+def test_the_blocks_of_a_network_are_those_its_authors_count(backbone, count):
+    import timm
+
+    from calattn.engine.sharding import blocks
+
+    assert len(list(blocks(timm.create_model(backbone)))) == count
+
+
+def test_what_sharding_cannot_do_is_refused(untyped):  # noqa: ARG001
+    from lightning_fabric import Fabric
+
+    from calattn.attachment import attach
+    from calattn.backbones import create
+    from calattn.engine.sharding import ShardedStrategy, shard
+    from calattn.engine.state import TrainingState
+
+    model, strategy = attach(create("resnet8_cifar", num_classes=10)), ShardedStrategy()
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy)
+    with pytest.raises(ValueError, match=r"optimizer\.ema_decay=0\.9 .*--strategy ddp"):
+        TrainingState(fabric, model, model, None, ema_decay=0.9)
+    with pytest.raises(ValueError, match=r"backbone\.\S+ \(BatchNorm2d\) .*train\.sync_batchnorm=true"):
+        strategy.setup_module_and_optimizers(model, [])
+    with pytest.raises(ValueError, match=r"train\.channels_last=true .*--strategy ddp"):
+        shard(model.to(memory_format=torch.channels_last), None)

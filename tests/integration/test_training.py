@@ -10,6 +10,7 @@ import yaml
 
 import calattn
 from calattn import data
+from calattn.data.loading import EvalLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.workbench import build, predicting, training
@@ -117,7 +118,7 @@ def test_the_head_does_not_change_the_backbone_it_starts_from():
         assert torch.equal(a, b)
 
 
-def test_predict_writes_the_same_predictions_again(run, tmp_path):
+def test_predict_writes_the_same_predictions_again(run):
     before = run.predictions("test")
     features = predict_folder(run.path, rules=["last"], splits=["test"], features=True, batch_size=37, runtime=CPU)
     after = run.predictions("test")
@@ -159,7 +160,7 @@ def test_every_loss_trains_every_head_on_mixed_images(tmp_path, monkeypatch, los
     assert 0 < row["train"]["loss"] < 100
 
 
-def test_images_too_many_for_memory_go_through_workers(tmp_path, monkeypatch):
+def test_images_too_many_for_memory_go_through_workers(tmp_path):
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
@@ -180,6 +181,30 @@ def test_images_too_many_for_memory_go_through_workers(tmp_path, monkeypatch):
     assert folder.predictions("test").class_names == ("dark", "light")
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_path, monkeypatch, interpolation):
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for split, name in ((split, name) for split in ("train", "test") for name in ("a", "b")):
+        (tmp_path / split / name).mkdir(parents=True)
+        for i in range(4):
+            noise = torch.randint(256, (11 + i, 17, 3), dtype=torch.uint8, generator=generator)
+            Image.fromarray(noise.numpy()).save(tmp_path / split / name / f"{i}.png")
+    name = f"imagefolder:{tmp_path}"
+    spec = small_spec(f"data.name={name}", "data.size=8", f"data.interpolation={interpolation}")
+    wanted = {"root": None, "ood": False, "classes": 2, "size": 8, "interpolation": interpolation}
+    seen = []
+    for limit in (build.IN_MEMORY_BYTES, 0):
+        monkeypatch.setattr(build, "IN_MEMORY_BYTES", limit)
+        found, foreign = build.load_data(spec), predicting.foreign_subject(name, "test", **wanted)
+        augment = build.build_augment(spec, found)
+        for images in (found.train, found.test, foreign.images):
+            assert isinstance(images, data.ArrayImages) is (limit > 0)
+            seen.append(next(iter(EvalLoader(images, None, augment, batch_size=8))).images)
+    assert all(torch.equal(kept, streamed) for kept, streamed in zip(seen[:3], seen[3:], strict=True))
+
+
 def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
     folder = train_run(small_spec("optimizer.ema_decay=0.95"), tmp_path / "run", runtime=CPU)
     state = CheckpointFolder(folder.checkpoints_path, folder.spec().hash).latest()
@@ -195,7 +220,7 @@ def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
         assert torch.allclose(model.output(augment.test(test.test.array)).logits, stored.logits, atol=1e-4)
 
 
-def test_the_plan_counts_what_training_would_do(run):
+def test_the_plan_counts_what_training_would_do():
     plan = plan_run(resolve("digits"), CPU)
     assert plan.updates_per_epoch == 934 // 32
     assert (plan.train_images, plan.validation_images, plan.test_images) == (934, 234, 629)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from calattn import data
@@ -81,15 +82,20 @@ def test_tensor_and_image_are_inverse(rng):
         assert torch.equal(as_tensor(as_image(tensor)), tensor)
 
 
-@pytest.mark.parametrize("shape", [(20, 31), (31, 20), (8, 8), (9, 40), (5, 4)])
-def test_fitting_agrees_with_torchvision(rng, shape):
-    """Resize of the shorter side and centre crop; torchvision cuts fractions of the longer side where we round them."""
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("shape", [(16, 24), (24, 16), (20, 30), (4, 6), (8, 8), (8, 11), (13, 8), (48, 12)])
+def test_fitting_agrees_with_torchvision(rng, shape, interpolation):
+    """Resize of the shorter side, then the middle: the same pixels wherever torchvision need not round the longer side."""
     image = Image.fromarray(rng.integers(256, size=(*shape, 3), dtype=np.uint8))
-    width, height = image.size
-    scale = 8 / min(width, height)
-    resized = transforms.resize(image, [max(8, round(height * scale)), max(8, round(width * scale))])
-    left, top = (resized.width - 8) // 2, (resized.height - 8) // 2
-    np.testing.assert_array_equal(np.asarray(fitted(image, 8)), np.asarray(transforms.crop(resized, top, left, 8, 8)))
+    resized = transforms.resize(image, [8], interpolation=InterpolationMode(interpolation))
+    middle = transforms.crop(resized, (resized.height - 8) // 2, (resized.width - 8) // 2, 8, 8)
+    np.testing.assert_array_equal(np.asarray(fitted(image, 8, interpolation=interpolation)), np.asarray(middle))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_an_unknown_interpolation_is_named():
+    with pytest.raises(ValueError, match="interpolation must be one of bilinear, bicubic, got 'nearest'"):
+        fitted(Image.new("L", (4, 4)), 2, interpolation="nearest")
 
 
 def test_in_memory_equals_one_by_one(rng):

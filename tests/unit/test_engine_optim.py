@@ -61,7 +61,7 @@ def test_fused_is_asked_for_only_where_it_exists():
 
 
 def test_bad_optimisers():
-    with pytest.raises(ValueError, match="unknown optimiser 'adamv'; did you mean .*adam"):
+    with pytest.raises(ValueError, match=r"unknown optimiser 'adamv'; did you mean .*adam"):
         build_optimizer(network(), "adamv", lr=0.01, weight_decay=0.0)
     with pytest.raises(ValueError, match=r"does not take these options.*optimizer\.options"):
         build_optimizer(network(), "adamw", lr=0.01, weight_decay=0.0, options={"momentums": 0.9})
@@ -115,7 +115,7 @@ def test_a_restart_in_the_middle_gives_the_same_rates(name):
 
 
 def test_bad_schedules():
-    with pytest.raises(ValueError, match="unknown schedule 'cosin'; did you mean 'cosine'?"):
+    with pytest.raises(ValueError, match=r"unknown schedule 'cosin'; did you mean 'cosine'\?"):
         rates("cosin")
     with pytest.raises(ValueError, match=r"schedule\.options has no 'milestones'"):
         rates("multistep", options={"milestones": [1]})

@@ -15,6 +15,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 
 from calattn.data.augment import Augment
+from calattn.data.decoding import in_memory
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.loading import Batch, EvalLoader, TrainLoader, input_size
 from calattn.data.plan import epoch_plan
@@ -134,6 +135,16 @@ def test_epochs_and_seeds_differ(source):
 def test_resident_and_streamed_arrays_agree():
     augment = plain(**FULL)
     assert equal(loader(arrays(), augment).epoch(0), loader(arrays(), augment, in_memory=False).epoch(0))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_decoded_into_memory_or_streamed_the_pixels_are_the_same(interpolation):
+    """Images of unlike sizes, among them some of the wanted size and some with only one side of it."""
+    augment = plain((24, 24), crop=2, flip=True, interpolation=interpolation)
+    held = in_memory(drawn(), size=24, interpolation=interpolation)
+    assert equal(loader(held, augment).epoch(0), loader(drawn(), augment).epoch(0))
+    kept, streamed = (EvalLoader(images, None, augment, batch_size=8) for images in (held, drawn()))
+    assert equal(kept, streamed)
 
 
 def test_every_image_once_but_for_what_fills_no_batch():

@@ -69,7 +69,7 @@ def test_the_hash_covers_what_decides_the_result_and_nothing_else():
         ("epochs=3", "unknown key 'epochs'; did you mean 'train.epochs'?"),
         ("optimzer.lr=1", "unknown key 'optimzer'; did you mean 'optimizer'?"),
         ("optimizer.lr=-1", "optimizer.lr must be greater than 0, got -1"),
-        ("optimizer.lr=nan", "optimizer.lr must be a finite number, got nan"),
+        ("optimizer.lr=nan", "optimizer.lr must be a finite number, got 'nan'"),
         ("train.epochs=0", "train.epochs must be greater than or equal to 1, got 0"),
         ("train.epochs=2.5", "train.epochs must be a valid integer, got a number with a fractional part, got 2.5"),
         ("augment.crop=abc", "augment.crop must be a valid integer or 'resized', got 'abc'"),

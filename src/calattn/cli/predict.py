@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,8 @@ import typer
 
 from calattn.cli.console import print_json, progress, results_to
 from calattn.cli.errors import examples
+
+_WHERE = "Where it runs"
 
 
 def predict(
@@ -18,31 +22,55 @@ def predict(
         typer.Option(help="last, best-nll, best-ece or best-accuracy; may be repeated. Default: last."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Another data set (svhn, imagefolder:PATH, …); default: the run's own.")
+        str | None,
+        typer.Option(help="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own."),
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option(help="Default: validation and test; of another data set, test.")
+        list[str] | None,
+        typer.Option(help="May be repeated. Default: validation and test; of another data set, its last (test)."),
     ] = None,
     ood: Annotated[
-        bool, typer.Option("--ood", help="The labels mean nothing to the model: only its confidence matters.")
+        bool,
+        typer.Option(
+            "--ood", help="With --data: other classes than the run's. Labels become 0; only confidence counts."
+        ),
     ] = False,
-    features: Annotated[bool, typer.Option(help="Keep the features beside the logits.")] = False,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images a batch.")] = None,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    devices: Annotated[str, typer.Option(help="How many devices, or which.")] = "1",
-    threads: Annotated[int | None, typer.Option(help="CPU threads of torch.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that decode data sets too large for memory.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where the data sets lie; default: $CALATTN_DATA.")] = None,
+    features: Annotated[
+        bool, typer.Option("--features", help="Keep the features beside the logits, for calibrators that need them.")
+    ] = False,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images a batch; default: the spec's evaluation.batch_size.")
+    ] = None,
+    accelerator: Annotated[
+        str, typer.Option(help="auto, cpu, cuda or mps; auto takes a GPU if there is one.", rich_help_panel=_WHERE)
+    ] = "auto",
+    devices: Annotated[
+        str, typer.Option(help="How many (4), which (0,2), or auto for all.", rich_help_panel=_WHERE)
+    ] = "1",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of each process.", rich_help_panel=_WHERE)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that read images when they do not all fit in memory.", rich_help_panel=_WHERE
+        ),
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Where the data sets lie; default: $CALATTN_DATA.", rich_help_panel=_WHERE)
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write the predictions of a trained run into its folder: predictions/<split>, or <split>.<checkpoint> for the best-… ones.
+    """Write a trained run's predictions into its folder, for evaluate, compare and calibrate.
 
-    Logits and the per-image scale are kept apart, so that everything to the right (calibrate, evaluate, compare) works from
-    these files alone. Images of another data set are normalised and resized as the run's own were.
+    They lie in predictions/SPLIT, or SPLIT.CHECKPOINT for the best-… ones; of
+    another data set in predictions/DATA-SPLIT. Its images are normalised and
+    resized as the run's own.
     """
     from calattn.workbench.predicting import predict_folder
     from calattn.workbench.runtime import Runtime
 
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     runtime = Runtime(accelerator=accelerator, devices=devices, threads=threads, workers=workers, data_root=data_root)
     with progress(quiet=json) as bar:
         task = bar.add_task("predicting", total=None)
@@ -57,16 +85,18 @@ def predict(
             runtime=runtime,
             on_batch=lambda count: bar.advance(task, count),
         )
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) > 0:
+        return  # a process that only helped
     if json:
-        print_json({"run": str(run), "written": [str(path) for path in written]})
+        print_json({"schema": 1, "command": "predict", "run": str(run), "written": [str(path) for path in written]})
         return
     for path in written:
-        results_to().print(str(path), markup=False)
+        results_to().print(str(path), markup=False, soft_wrap=True)
 
 
 predict.epilog = examples(  # type: ignore[attr-defined]
-    "calattn predict runs/a --checkpoint best-ece                    validation and test, at the lowest validation ECE",
-    "calattn predict runs/a --data svhn --ood                        out of distribution",
-    "calattn predict runs/a --data cifar10_c --split fog-5           corrupted images",
-    "calattn predict runs/a --features                               for SATS and the head on frozen features",
+    "calattn predict runs/a --checkpoint best-ece            at the lowest validation ECE",
+    "calattn predict runs/a --data svhn --ood                out of distribution",
+    "calattn predict runs/a --data cifar10_c --split fog-5   corrupted images",
+    "calattn predict runs/a --features                       for calibrate --method sats",
 )

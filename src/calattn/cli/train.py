@@ -2,79 +2,121 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calattn.cli.console import errors_to, note, print_json, results_to
-from calattn.cli.errors import examples
+from calattn.cli.console import errors_to, print_json, results_to
+from calattn.cli.errors import code_of, examples
 
 _RUN, _WHERE = "The run", "Where it runs"
 
 
 def train(
     source: Annotated[
-        str, typer.Argument(metavar="RECIPE|SPEC", help="A recipe (`calattn list recipes`) or a YAML file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE|SPEC", help="The name of a recipe (`calattn list recipes`), or a spec of your own in YAML."
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a key of the spec; may be repeated.", rich_help_panel=_RUN
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. --dry-run shows all keys.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="The run's folder; default: runs/<data>-<backbone>-<head>-<hash>.", rich_help_panel=_RUN
+            "--out", help="The run's folder; default: one under runs/ named by the spec.", rich_help_panel=_RUN
         ),
     ] = None,
     size: Annotated[
         int | None,
         typer.Option(
-            help="Side of the images the network sees: 32, 224, …; short for --set data.size=…", rich_help_panel=_RUN
+            help="Side in pixels of the images the network sees: 32, 224, … Sets data.size.", rich_help_panel=_RUN
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Short for --set train.epochs=…", rich_help_panel=_RUN)] = None,
-    seed: Annotated[int | None, typer.Option(help="Short for --set seed=…", rich_help_panel=_RUN)] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Times through the training images. Sets train.epochs.", rich_help_panel=_RUN)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Draws weights, order and augmentation (not the validation images). Sets seed.", rich_help_panel=_RUN
+        ),
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option(help="Start again, whatever the folder holds of a run.", rich_help_panel=_RUN)
+        bool,
+        typer.Option("--overwrite", help="Remove the run that the folder holds and start again.", rich_help_panel=_RUN),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the resolved spec, parameters, steps and an estimate of time; train nothing.",
+            help="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
             rich_help_panel=_RUN,
         ),
     ] = False,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=_WHERE)] = "auto",
-    devices: Annotated[
-        str, typer.Option(help="How many devices (4), which (0,2), or auto.", rich_help_panel=_WHERE)
-    ] = "1",
-    nodes: Annotated[int, typer.Option(help="How many machines.", rich_help_panel=_WHERE)] = 1,
-    strategy: Annotated[
-        str, typer.Option(help="auto, ddp, fsdp, … (Lightning Fabric's).", rich_help_panel=_WHERE)
+    accelerator: Annotated[
+        str, typer.Option(help="auto, cpu, cuda or mps; auto takes a GPU if there is one.", rich_help_panel=_WHERE)
     ] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads of torch.", rich_help_panel=_WHERE)] = None,
+    devices: Annotated[
+        str,
+        typer.Option(
+            help="How many (4), which (0,2), or auto for all; each is a process of its own.", rich_help_panel=_WHERE
+        ),
+    ] = "1",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="How many machines; start them with torchrun.", rich_help_panel=_WHERE)
+    ] = 1,
+    strategy: Annotated[
+        str,
+        typer.Option(help="How devices share the work: auto, ddp, fsdp (large networks).", rich_help_panel=_WHERE),
+    ] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of each process.", rich_help_panel=_WHERE)
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that decode data sets too large for memory.", rich_help_panel=_WHERE)
+        int | None,
+        typer.Option(
+            min=0, help="Processes that read images when they do not all fit in memory.", rich_help_panel=_WHERE
+        ),
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie; default: $CALATTN_DATA.", rich_help_panel=_WHERE)
+        Path | None,
+        typer.Option(
+            help="Where the data sets lie; default: $CALATTN_DATA (see `calattn data list`).", rich_help_panel=_WHERE
+        ),
     ] = None,
     save_seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds between checkpoints.", rich_help_panel=_WHERE)
+        float,
+        typer.Option(min=0, help="Time between checkpoints: what a power cut may cost.", rich_help_panel=_WHERE),
     ] = 60.0,
     tensorboard: Annotated[
-        bool, typer.Option(help="Also write the log for TensorBoard.", rich_help_panel=_WHERE)
+        bool,
+        typer.Option(
+            "--tensorboard", help="Also write the log for TensorBoard, in the run folder.", rich_help_panel=_WHERE
+        ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary (or the plan of a dry run) as JSON.")] = False,
 ) -> None:
     """Train a run, or go on with one that was interrupted: the same command resumes it, bit for bit on a CPU.
 
-    The run folder gets spec.yaml, environment.json, log.jsonl, checkpoints, predictions of the validation and test images, and
-    summary.json. Everything that decides the result is in the spec; the options under "Where it runs" do not change it.
+    The folder gets spec.yaml, environment.json, log.jsonl, checkpoints,
+    predictions of the validation and test images, and summary.json.
+
+    Everything that decides the result is in the spec: a recipe, your YAML
+    file, and what --set changes. "Where it runs" is about the machine only.
     """
     from calattn.workbench.resolving import resolve
     from calattn.workbench.runtime import Runtime
@@ -104,54 +146,71 @@ def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> N
 
     plan = plan_run(spec, runtime, run)
     if as_json:
-        print_json(plan.as_dict())
+        print_json({"schema": 1, "command": "train", "dry_run": True, **plan.as_dict()})
         return
     out = results_to()
-    out.print(plan.yaml.rstrip(), markup=False)
-    out.print(plan.text, markup=False)
+    out.print(plan.yaml.rstrip(), markup=False, soft_wrap=True)
+    out.print(plan.text, markup=False, soft_wrap=True)
 
 
 def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool) -> None:
     from calattn.cli.training_progress import TrainingProgress
-    from calattn.engine.errors import Interrupted
     from calattn.workbench.planning import run_path
     from calattn.workbench.runtime import settled
     from calattn.workbench.summary import read_summary
     from calattn.workbench.training import train_run
 
     path = run or run_path(settled(spec, runtime))
-    try:
-        with TrainingProgress(errors_to()) as reporter:
-            folder = train_run(spec, path, runtime=runtime, overwrite=overwrite, reporter=reporter)
-    except Interrupted as stop:
-        note(f"{stop}: {path}")
-        raise typer.Exit(128 + int(stop.signal)) from None
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
+    with TrainingProgress(errors_to()) as reporter, _said_once(reporter):
+        folder = train_run(spec, path, runtime=runtime, overwrite=overwrite, reporter=reporter)
     if not reporter.is_main:
         return
     summary = read_summary(folder)
     if as_json:
-        print_json({"run": str(folder.path), **summary})
+        print_json({"schema": 1, "command": "train", "run": str(folder.path), **summary})
         return
     _print_summary(folder, summary)
+
+
+@contextlib.contextmanager
+def _said_once(reporter: Any) -> Iterator[None]:
+    """What stops all processes of a machine is said by its first; what only one of them meets, by that one."""
+    from calattn.engine.errors import Interrupted, NonFiniteLoss
+
+    helper = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) > 0
+    try:
+        yield
+    except (Interrupted, NonFiniteLoss) as error:  # the processes have agreed on these
+        if not helper:
+            raise
+        raise typer.Exit(code_of(error)) from None
+    except (ValueError, OSError, RuntimeError) as error:
+        # Until training starts all do the same, and when the first one is refused the others only lose their connection.
+        if not helper or reporter.started:
+            raise
+        raise typer.Exit(code_of(error)) from None
 
 
 def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
     out = results_to()
     for rule, result in summary["results"].items():
         test, scaled = result["test"], result["test_ts_nll"]
-        out.print(
-            f"{rule} (epoch {result['epoch']}): test accuracy {test['accuracy']['value']:.2%}, ECE {test['ece']['value']:.2%}, "
-            f"NLL {test['nll']['value']:.4f}; after temperature scaling (T = {scaled['temperature']:.2f}) "
+        end = "" if scaled.get("converged", True) else ", the end of its range"
+        lines = (
+            f"{rule} (epoch {result['epoch']}): test accuracy {test['accuracy']['value']:.2%}, "
+            f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}",
+            f"  after temperature scaling (T = {scaled['temperature']:.3g}{end}): "
             f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}",
-            markup=False,
         )
-    out.print(f"{folder.path}: next, calattn evaluate {folder.path} --ts", markup=False)
+        out.print("\n".join(lines), markup=False, soft_wrap=True)
+    out.print(f"next: calattn evaluate {shlex.quote(str(folder.path))} --ts", markup=False, soft_wrap=True)
 
 
 train.epilog = examples(  # type: ignore[attr-defined]
-    "calattn train digits                                           half a minute, no network",
-    "calattn train cifar10 --set model.head=none --out runs/plain   the same network without the head",
-    "calattn train cifar10 --size 224 --dry-run                     what would it cost?",
-    "calattn train my.yaml --devices 8 --strategy ddp               eight GPUs",
-    "torchrun --nproc-per-node 8 -m calattn train my.yaml --devices 8 --strategy fsdp",
+    "calattn train digits                               half a minute, no network",
+    "calattn train cifar10 --size 224 --dry-run         what would it cost?",
+    "calattn train cifar10 --set model.head=none --out runs/plain",
+    "calattn train my.yaml --devices 8                  eight GPUs of one machine",
+    "calattn train runs/a/spec.yaml --out runs/b        another run's spec again",
 )

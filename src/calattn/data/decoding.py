@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import io
+import math
 import os
 import struct
 import zlib
@@ -23,8 +24,13 @@ from torch import Tensor
 from calattn import checks
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.packed import PackedBytes
+from calattn.data.resize import Interpolation
 
 Progress = Callable[[str, int, int | None], None]  # what, how much is done, of how much
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+# Pillow resizes in fixed point: the same on every machine, and fast on big images.
+_RESAMPLING: dict[str, Image.Resampling] = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 # All that Pillow's decoders raise on damaged bytes.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
@@ -145,15 +151,31 @@ def as_image(tensor: UInt8[Tensor, "c h w"]) -> Image.Image:
     return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
-def fitted(image: Image.Image, size: int) -> Image.Image:
-    """The shorter side brought to `size` (bilinear, antialiased), then the middle size × size."""
-    width, height = image.size
-    if min(width, height) != size:
-        scale = size / min(width, height)
-        larger = (max(size, round(width * scale)), max(size, round(height * scale)))
-        image = image.resize(larger, Image.Resampling.BILINEAR)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
+    """The largest centred part with the wanted aspect: the shorter side resized and the longer cut, in one step.
+
+    >>> centre_box((16, 24), (8, 8)), centre_box((8, 11), (8, 8))
+    ((4.0, 0.0, 20.0, 16.0), (1, 0, 9.0, 8.0))
+    """
+    scale = min(size[0] / wanted[0], size[1] / wanted[1])
+    tall, wide = wanted[0] * scale, wanted[1] * scale
+    top, left = (size[0] - tall) / 2, (size[1] - wide) / 2
+    if scale == 1:  # only cut: from half a pixel on, every pixel would become the mean of two
+        top, left = math.floor(top), math.floor(left)
+    return left, top, min(left + wide, size[1]), min(top + tall, size[0])
+
+
+def resized_part(image: Image.Image, box: Box, size: tuple[int, int], *, interpolation: Interpolation) -> Image.Image:
+    """The part of the image in `box` as height × width, antialiased where it shrinks."""
+    if interpolation not in _RESAMPLING:
+        raise ValueError(f"interpolation must be one of {', '.join(_RESAMPLING)}, got {interpolation!r}")
+    return image.resize(size[::-1], _RESAMPLING[interpolation], box=box)
+
+
+def fitted(image: Image.Image, size: int, *, interpolation: Interpolation = "bilinear") -> Image.Image:
+    """The largest centred square as size × size."""
+    box = centre_box((image.height, image.width), (size, size))
+    return resized_part(image, box, (size, size), interpolation=interpolation)
 
 
 def opened(images: Images, index: int) -> Image.Image:
@@ -161,8 +183,14 @@ def opened(images: Images, index: int) -> Image.Image:
     return images.open(index) if isinstance(images, LazyImages) else as_image(images.decode(index))
 
 
-def in_memory(images: Images, *, size: int | None = None, progress: Progress | None = None) -> ArrayImages:
-    """All images decoded into one array; with `size`, each is fitted to size × size first.
+def in_memory(
+    images: Images,
+    *,
+    size: int | None = None,
+    interpolation: Interpolation = "bilinear",
+    progress: Callable[[str, int, int], None] | None = None,
+) -> ArrayImages:
+    """All images decoded into one array; with `size`, each is fitted to size × size first, as a stream would.
 
     Without `size` all must have the same height and width.
     """
@@ -170,11 +198,11 @@ def in_memory(images: Images, *, size: int | None = None, progress: Progress | N
         checks.positive_int(size, "size")
     if isinstance(images, ArrayImages) and (size is None or images.size == (size, size)):
         return images
-    first = _one(images, 0, size)
+    first = _one(images, 0, size, interpolation)
     array = torch.empty((len(images), *first.shape), dtype=torch.uint8)
 
     def put(index: int) -> None:
-        image = _one(images, index, size)
+        image = _one(images, index, size, interpolation)
         if image.shape != first.shape:
             where = images.source(index) if isinstance(images, LazyImages) else f"image {index}"
             raise DataError(
@@ -193,8 +221,10 @@ def in_memory(images: Images, *, size: int | None = None, progress: Progress | N
     )
 
 
-def _one(images: Images, index: int, size: int | None) -> Tensor:
-    return images.decode(index) if size is None else as_tensor(fitted(opened(images, index), size))
+def _one(images: Images, index: int, size: int | None, interpolation: Interpolation) -> Tensor:
+    if size is None:
+        return images.decode(index)
+    return as_tensor(fitted(opened(images, index), size, interpolation=interpolation))
 
 
 def _size_text(size: tuple[int, ...]) -> str:

@@ -115,7 +115,9 @@ def _count(files: list[Path], schema: pa.Schema, column: str | None) -> int:
         lengths = _column(files[0], soft).slice(0, 1).to_pylist()
         return len(lengths[0] or ()) if lengths else 0
     if column is None:
-        raise DataError(f"{files[0]} has neither a label column ({', '.join(LABEL_COLUMNS)}) nor soft labels")
+        raise DataError(
+            f"{files[0]} has neither a label column ({', '.join(LABEL_COLUMNS)}) nor soft labels; rename one"
+        )
     return 1 + max(int(_hard_labels(file, column, None).max(initial=-1)) for file in files)
 
 
@@ -224,7 +226,9 @@ def _image_column(file: Path) -> str:
     schema = _schema(file)
     column = _one_of(schema, IMAGE_COLUMNS)
     if column is None:
-        raise DataError(f"{file} has columns {', '.join(schema.names)}, but none named {' or '.join(IMAGE_COLUMNS)}")
+        raise DataError(
+            f"{file} has columns {', '.join(schema.names)}, but none named {' or '.join(IMAGE_COLUMNS)}; rename one"
+        )
     kind = schema.field(column).type
     holder = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
     if not (pa.types.is_binary(holder) or pa.types.is_large_binary(holder)):

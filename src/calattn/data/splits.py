@@ -31,7 +31,10 @@ def validation_split(
         raise DataError(f"fraction must be between 0 and 1, got {fraction!r}")
     count = round(fraction * n)
     if not 0 < count < n:
-        raise DataError(f"a validation share of {fraction} of {n} images leaves {count} for validation; change it")
+        raise DataError(
+            f"a validation share of {fraction} of {n} images leaves {n - count} for training and {count} for validation; "
+            "change data.validation"
+        )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[count:].sort().values, order[:count].sort().values
 

@@ -9,16 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, UInt8
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from calattn.data.decoding import as_tensor, opened
+from calattn.data.decoding import Box, as_tensor, centre_box, opened, resized_part
 from calattn.data.images import DataError, Images
 from calattn.data.resize import Interpolation
 
-# Pillow resizes in fixed point: the same on every machine, and fast on big images.
-RESAMPLING: dict[str, Image.Resampling] = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CROPPED_SHARE = (0.08, 1.0)
 CROPPED_ASPECT = (3 / 4, 4 / 3)
 
@@ -51,10 +48,7 @@ class Decoder(Dataset[Tensor]):
         image = opened(self.images, request.row)
         size = (image.height, image.width)
         box = centre_box(size, self.size) if request.crop is None else random_box(request.crop, size)
-        return as_tensor(image.resize(self.size[::-1], RESAMPLING[self.interpolation], box=box))
-
-
-Box = tuple[float, float, float, float]
+        return as_tensor(resized_part(image, box, self.size, interpolation=self.interpolation))
 
 
 def random_box(draws: tuple[float, float, float, float], size: tuple[int, int]) -> Box:
@@ -70,14 +64,6 @@ def random_box(draws: tuple[float, float, float, float], size: tuple[int, int]) 
     wide = min(max(1, round(math.sqrt(area * ratio))), size[1])
     top, left = math.floor(y * (size[0] - tall + 1)), math.floor(x * (size[1] - wide + 1))
     return left, top, left + wide, top + tall
-
-
-def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
-    """The largest centred part with the wanted aspect: the shorter side resized and the longer cut, in one step."""
-    scale = min(size[0] / wanted[0], size[1] / wanted[1])
-    tall, wide = wanted[0] * scale, wanted[1] * scale
-    top, left = (size[0] - tall) / 2, (size[1] - wide) / 2
-    return left, top, min(left + wide, size[1]), min(top + tall, size[0])
 
 
 class _Requests(Sampler[list[Request]]):

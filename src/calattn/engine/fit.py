@@ -106,7 +106,10 @@ class Trainer:
     # --- the run
 
     def fit(self) -> None:
-        """Runs from where `resume` left the trainer to the end; raises `Interrupted` or `NonFiniteLoss` after leaving the last good state on disk."""
+        """Runs from where `resume` left the trainer to the end.
+
+        Raises `Interrupted` or `NonFiniteLoss` after leaving the last good state on disk.
+        """
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
             self._interrupt = interrupt
@@ -204,7 +207,7 @@ class Trainer:
     def _finish_epoch(self, started: float, updates: int) -> dict[str, Any]:
         sums = self._sums.clone()
         if self.fabric.world_size > 1:
-            sums = self.fabric.all_reduce(sums, reduce_op="sum")
+            sums = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum"))
             sums[0] /= self.fabric.world_size
         loss, correct = sums.tolist()
         self._stop_if_bad(self.guard.wait())
@@ -272,8 +275,9 @@ class Trainer:
 
     def _not_finite(self, update: int, what: str) -> NonFiniteLoss:
         return NonFiniteLoss(
-            f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); try a lower optimizer.lr (now "
-            f"{max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or train.precision=32-true; "
+            f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); try a lower "
+            f"optimizer.lr (now {max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or "
+            "train.precision=32-true; "
             + (f"the last good state is {self._last_good}" if self._last_good else "nothing was saved before it")
         )
 
@@ -282,7 +286,7 @@ class Trainer:
         if self.fabric.world_size == 1:
             return mine
         flag = torch.tensor(float(mine), device=self.fabric.device)
-        return bool(self.fabric.all_reduce(flag, reduce_op="sum") > 0)
+        return bool(cast(Tensor, self.fabric.all_reduce(flag, reduce_op="sum")) > 0)
 
 
 def _compiler(mode: bool | str) -> Callable[[TrainStep], Any]:

@@ -80,7 +80,10 @@ class Schedule:
                 f"unknown schedule {name!r};{f' did you mean {near[0]!r}?' if near else ''} known: {', '.join(SCHEDULES)}"
             )
         if warmup_epochs >= epochs and warmup_epochs > 0:
-            raise ValueError(f"schedule.warmup_epochs={warmup_epochs:g} is not less than train.epochs={epochs}")
+            raise ValueError(
+                f"schedule.warmup_epochs={warmup_epochs:g} is not less than train.epochs={epochs}; lower it, such as "
+                "--set schedule.warmup_epochs=0"
+            )
         self.by_epoch = name == "plateau"
         self._optimizer = optimizer
         given = dict(options or {})

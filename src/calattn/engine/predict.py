@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -41,23 +41,22 @@ def predict(
         indices.append(batch.indices[: batch.count])
         if on_batch is not None:
             on_batch(batch.count)
-    parts = [gathered(None if part[0] is None else torch.cat(part), fabric) for part in zip(*outputs, strict=True)]
+    parts = [None if part[0] is None else gathered(torch.cat(part), fabric) for part in zip(*outputs, strict=True)]
     whole = ModelOutput(*parts)  # type: ignore[arg-type]
     rows, truth = gathered(torch.cat(indices), fabric), gathered(torch.cat(labels), fabric)
-    assert truth is not None and rows is not None
     if not features:
         fields["features"] = None
     return Predictions.from_output(whole, truth, indices=rows, **fields)
 
 
-def gathered(values: Tensor | None, fabric: Fabric) -> Tensor | None:
+def gathered(values: Tensor, fabric: Fabric) -> Tensor:
     """The rows of all processes, in order of rank, on the CPU; shares may differ in length."""
-    if values is None:
-        return None
     if fabric.world_size == 1:
         return values.cpu()
-    lengths = fabric.all_gather(torch.tensor(len(values), device=fabric.device)).reshape(-1).tolist()
+    # Fabric gives back what it was given, a tensor for a tensor, but its signature allows collections too.
+    counts = cast(Tensor, fabric.all_gather(torch.tensor(len(values), device=fabric.device)))
+    lengths = counts.reshape(-1).tolist()
     padded = values.new_zeros((max(lengths), *values.shape[1:]))
     padded[: len(values)] = values
-    shares = fabric.all_gather(padded)
+    shares = cast(Tensor, fabric.all_gather(padded))
     return torch.cat([share[:length] for share, length in zip(shares, lengths, strict=True)]).cpu()

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from calattn.attachment import CalibratedModel
+from calattn.engine.sharding import ShardedStrategy, divided_like, local, whole
 
 
 class TrainingState:
     """The live objects and how they become a tree for a checkpoint, and come back from one.
 
-    `epoch` counts finished epochs, `update` all updates, `update_in_epoch` those of the epoch under way. In the tree, "weights"
-    are the ones to evaluate: the moving average where there is one, with the raw ones beside it as "model".
+    `epoch` counts finished epochs, `update` all updates, `update_in_epoch` those of the epoch under way. In the tree,
+    "weights" are the ones to evaluate: the moving average where there is one, with the raw ones beside it as "model".
     """
 
     def __init__(
@@ -28,12 +29,13 @@ class TrainingState:
         ema_decay: float | None = None,
     ) -> None:
         self.fabric, self.wrapped, self.model, self.optimizer = fabric, wrapped, model, optimizer
-        self.sharded = "fsdp" in type(fabric.strategy).__name__.lower()
+        self.sharded = isinstance(fabric.strategy, ShardedStrategy)
         self.ema = None
         if ema_decay is not None:
             if self.sharded:
                 raise ValueError(
-                    "optimizer.ema_decay does not work with sharded weights; use --strategy ddp, or leave it out"
+                    f"optimizer.ema_decay={ema_decay} does not work with --strategy fsdp; leave it out, or use "
+                    "--strategy ddp"
                 )
             from timm.utils import ModelEmaV3
 
@@ -53,19 +55,22 @@ class TrainingState:
         self.update_in_epoch = 0
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to evaluate, whole on this process, not copied."""
+        """The weights to evaluate, not copied. Sharded ones are gathered: all must ask, the first process gets them."""
         if self.ema is not None:
             return self.ema.module.state_dict()
         return self._model_weights()
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of `weights` that further training leaves alone."""
-        return {name: tensor.detach().clone() for name, tensor in self.weights().items()}
+        return {name: tensor.detach().clone() for name, tensor in self.weights().items() if tensor is not None}
 
     def is_finite(self) -> bool:
         """Whether every weight is: one number comes back from the device."""
-        floating = [p.detach() for p in self.model.parameters() if p.is_floating_point()]
-        return bool(torch.isfinite(torch.stack([norm.float() for norm in torch._foreach_norm(floating)]).sum()))
+        floating = [local(p.detach()) for p in self.model.parameters() if p.is_floating_point()]
+        total = torch.stack([norm.float() for norm in torch._foreach_norm(floating)]).sum()
+        if self.sharded:
+            total = cast(Tensor, self.fabric.all_reduce(total, reduce_op="sum"))
+        return bool(torch.isfinite(total))
 
     def tree(self, sums: Tensor) -> dict[str, Any]:
         tree: dict[str, Any] = {
@@ -91,41 +96,30 @@ class TrainingState:
         self.unsaved = False
         return tree["sums"]
 
-    # Sharded weights (FSDP) are gathered and scattered by torch's own functions, which know the layout.
+    # Sharded tensors are written whole, in the layout that one process would write, and divided again when read.
 
     def _model_weights(self) -> dict[str, Tensor]:
-        if not self.sharded:
-            return self.model.state_dict()
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        whole = get_model_state_dict(self.wrapped, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-        return {
-            name.rpartition("model.backbone.")[1] + name.rpartition("model.backbone.")[2]: t
-            for name, t in whole.items()
-        }
+        return self._whole(self.model.state_dict())
 
     def _load_model(self, weights: dict[str, Tensor]) -> None:
-        if not self.sharded:
-            self.model.load_state_dict(weights)
-            return
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
-        set_model_state_dict(self.wrapped, weights, options=StateDictOptions(full_state_dict=True))
+        if self.sharded:
+            own = self.model.state_dict()
+            weights = {name: divided_like(t, own[name]) if name in own else t for name, t in weights.items()}
+        self.model.load_state_dict(weights)
 
     def _optimizer_state(self) -> dict[str, Any]:
-        if not self.sharded:
-            return self.optimizer.state_dict()
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+        return self._whole(self.optimizer.state_dict())
 
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return get_optimizer_state_dict(self.wrapped, self.optimizer.optimizer, options=options)
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        if self.sharded:
+            # torch numbers the parameters in the order of the groups.
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            divided = {
+                number: {key: divided_like(value, parameters[number]) for key, value in kept.items()}
+                for number, kept in saved["state"].items()
+            }
+            saved = {**saved, "state": divided}
+        self.optimizer.load_state_dict(saved)
 
-    def _load_optimizer(self, state: dict[str, Any]) -> None:
-        if not self.sharded:
-            self.optimizer.load_state_dict(state)
-            return
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-
-        set_optimizer_state_dict(
-            self.wrapped, self.optimizer.optimizer, state, options=StateDictOptions(full_state_dict=True)
-        )
+    def _whole(self, tree: dict[str, Any]) -> dict[str, Any]:
+        return whole(tree, keep=self.fabric.is_global_zero) if self.sharded else tree

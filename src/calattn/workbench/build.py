@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from torch.optim import Optimizer
 from calattn import backbones, data, losses
 from calattn.attachment import CalibratedModel, attach
 from calattn.data.augment import Augment
+from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
+from calattn.registry import UnknownName
 from calattn.seeds import seed_of
 from calattn.workbench.spec import RunSpec
 
@@ -43,15 +46,28 @@ def load_data(
 ) -> RunData:
     """Reads train and test, and draws the validation rows from train."""
     dataset = data.describe(spec.data.name)
-    name, size = spec.data.name, spec.data.size
-    lazily = spec.augment.crop == "resized"
-    train, test = (
-        limited(load_split(name, split, size=size, root=root, lazily=lazily, on_decode=on_decode), spec.data.limit)
+    if len(dataset.splits) < 2:
+        raise data.DataError(
+            f"{spec.data.name} has only {dataset.splits[0]} images; a run trains on some and is judged by others: add a "
+            "train and a test folder (or files)"
+        )
+    loaded = (
+        load_split(
+            spec.data.name,
+            split,
+            size=spec.data.size,
+            interpolation=spec.data.interpolation,
+            root=root,
+            lazily=spec.augment.crop == "resized",
+            on_decode=on_decode,
+        )
         for split in dataset.splits[:2]
     )
+    train, test = (limited(images, spec.data.limit) for images in loaded)
     if train.class_names != test.class_names:
         raise data.DataError(
-            f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; they must be the same"
+            f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; "
+            "they must be the same: rename or remove what differs"
         )
     rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
     return RunData(dataset=dataset, train=train, test=test, train_rows=rows, validation_rows=held_out)
@@ -62,6 +78,7 @@ def load_split(
     split: str,
     *,
     size: int | None,
+    interpolation: Interpolation,
     root: Path | None = None,
     lazily: bool = False,
     on_decode: Callable[[str, int, int], None] | None = None,
@@ -75,7 +92,8 @@ def load_split(
         raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
     if lazily or len(images) * images.channels * side * side > IN_MEMORY_BYTES:
         return images
-    return data.in_memory(images, size=None if images.size is not None else side, progress=on_decode)
+    unlike = side if images.size is None else None
+    return data.in_memory(images, size=unlike, interpolation=interpolation, progress=on_decode)
 
 
 def limited(images: data.Images, limit: int | None) -> data.Images:
@@ -127,12 +145,55 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         torch.manual_seed(seed_of(spec.seed, "weights"))
         try:
             backbone = backbones.create(name, num_classes, in_chans=channels, **options)
+        except UnknownName as error:
+            near = difflib.get_close_matches(name, backbones.FAMILIES, n=1)
+            hint = f"did you mean {near[0]!r}? `calattn list backbones` shows more"
+            raise UnknownName(f"unknown backbone {name!r}; {hint}" if near else str(error)) from None
+        except OSError as error:
+            if not chosen.pretrained:
+                raise
+            raise ConnectionError(
+                f"cannot fetch the pretrained weights of {name} ({error}); check the network, or set model.pretrained=false"
+            ) from None
         except TypeError as error:
             raise ValueError(
                 f"{name} does not take these options: {error}; see model.options, drop_path, dropout"
             ) from None
         _check_size(name, backbone, size)
         return attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
+
+
+def check_run(spec: RunSpec, model: CalibratedModel, found: RunData) -> int:
+    """Builds what is left to build and passes one image through: whatever a spec has wrong shows before a folder is made.
+
+    Returns the updates an epoch.
+    """
+    images = len(found.train_rows)
+    updates = images // (spec.train.batch_size // spec.optimizer.accumulate) // spec.optimizer.accumulate
+    if updates == 0:
+        raise ValueError(
+            f"train.batch_size={spec.train.batch_size} is more than the {images} training images; make it smaller"
+        )
+    build_loss(spec)
+    schedule_for(spec)(optimizer_for(spec, model), updates)
+    build_augment(spec, found)
+    _check_forward(spec, model, channels=found.dataset.channels, size=network_size(spec, found.train))
+    return updates
+
+
+def _check_forward(spec: RunSpec, model: CalibratedModel, *, channels: int, size: int) -> None:
+    """A network that halves its grid too often says so only when it runs."""
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, channels, size, size))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise ValueError(
+            f"{spec.model.backbone} does not take images of {size} px ({' '.join(str(error).split())}); choose another "
+            "--size or model.backbone"
+        ) from None
+    finally:
+        model.train(training)
 
 
 def build_loss(spec: RunSpec) -> losses.LossFunction:
@@ -175,8 +236,8 @@ def _check_size(name: str, backbone: nn.Module, size: int) -> None:
     wanted = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
     if isinstance(wanted, tuple) and tuple(wanted) != (size, size) and not getattr(backbone, "dynamic_img_size", False):
         raise ValueError(
-            f"{name} takes images of {wanted[0]} px, the data gives {size}; pass --size {wanted[0]}, or a family that fits itself "
-            f"to the data ({', '.join(backbones.FAMILIES[:4])}, …)"
+            f"{name} takes images of {wanted[0]} px, the data gives {size}; pass --size {wanted[0]}, or a family that fits "
+            f"itself to the data ({', '.join(backbones.FAMILIES[:4])}, …)"
         )
 
 

@@ -43,6 +43,10 @@ class RunFolderError(ValueError):
     """A folder that cannot be this run's; the message names it and the remedy."""
 
 
+class RunFolderWriteError(RunFolderError, OSError):
+    """A folder that cannot be written to (full disk, no permission). An OSError too, for callers who look for that."""
+
+
 class RunFolder:
     """The paths of a run. `create_or_open` is for the one process that writes, `open` for readers.
 
@@ -90,11 +94,15 @@ class RunFolder:
         if folder.spec_path.is_file():
             return folder
         if not folder.path.exists():
-            raise RunFolderError(f"no run folder at {folder.path}: it does not exist")
+            raise RunFolderError(f"no run folder at {folder.path}: it does not exist; `calattn train` makes one")
         if not folder.path.is_dir():
-            raise RunFolderError(f"{folder.path} is a file, not a run folder")
+            raise RunFolderError(f"{folder.path} is a file; name the folder of a run")
         inside = sorted(found.parent.name for found in folder.path.glob(f"*/{SPEC}"))
-        hint = f"name one of the runs in it: {', '.join(inside)}" if inside else f"it has no {SPEC}"
+        hint = (
+            f"name one of the runs in it: {', '.join(inside)}"
+            if inside
+            else f"it has no {SPEC}; name one that `calattn train` made"
+        )
         raise RunFolderError(f"{folder.path} is not a run folder; {hint}")
 
     def close(self) -> None:
@@ -243,7 +251,8 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
+        wrong_path = isinstance(error, FileExistsError | NotADirectoryError)
+        raise (RunFolderError if wrong_path else RunFolderWriteError)(
             f"cannot write to {folder}: {error.strerror or error}; choose another --out, or make it writable"
         ) from error
 

@@ -72,14 +72,7 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     found = build.load_data(spec, root=runtime.data_root)
     size = build.network_size(spec, found.train)
     model = build.build_model(spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
-    optimizer = build.optimizer_for(spec, model)
-    updates = len(found.train_rows) // spec.train.batch_size
-    if updates == 0:
-        raise ValueError(
-            f"train.batch_size={spec.train.batch_size} is more than the {len(found.train_rows)} training images"
-        )
-    build.schedule_for(spec)(optimizer, updates)
-    build.build_augment(spec, found)
+    updates = build.check_run(spec, model, found)
     cost = overhead(model)
     seconds, measured = _timed(spec, runtime, model, found.dataset.channels, size)
     images = updates * spec.train.batch_size + len(found.validation_rows) / 3  # a forward pass is a third of a step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from lightning_fabric import Fabric
@@ -14,6 +14,7 @@ from calattn import data
 from calattn.atomic import PathArg
 from calattn.data.augment import Augment
 from calattn.data.loading import EvalLoader
+from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.predict import predict
@@ -21,9 +22,9 @@ from calattn.engine.step import TrainStep
 from calattn.store import save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
-from calattn.workbench.folder import RunFolder
+from calattn.workbench.folder import RunFolder, RunFolderError
 from calattn.workbench.runtime import Runtime
-from calattn.workbench.spec import RunSpec
+from calattn.workbench.spec import Rule, RunSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,15 +35,21 @@ class Subject:
     images: data.Images
     rows: torch.Tensor | None = None
 
+    @property
+    def count(self) -> int:
+        return len(self.images) if self.rows is None else len(self.rows)
+
 
 def own_subjects(found: build.RunData) -> list[Subject]:
     validation = Subject(name="validation", images=found.train, rows=found.validation_rows)
     return [validation, Subject(name="test", images=found.test)]
 
 
-def foreign_subject(name: str, split: str, *, root: Path | None, ood: bool, classes: int, size: int) -> Subject:
+def foreign_subject(
+    name: str, split: str, *, root: Path | None, ood: bool, classes: int, size: int, interpolation: Interpolation
+) -> Subject:
     """Images of another data set, read as the run's own are; `ood` sets labels that mean nothing to the model to 0."""
-    images = build.load_split(name, split, size=size, root=root)
+    images = build.load_split(name, split, size=size, interpolation=interpolation, root=root)
     if ood:
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     elif int(images.labels.max()) >= classes:
@@ -101,6 +108,7 @@ def predict_folder(
     runtime = runtime or Runtime()
     folder = RunFolder.open(path)
     spec = folder.spec()
+    _check_wanted(folder, rules, data_name, ood=ood)
     if batch_size is not None:
         spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
@@ -111,18 +119,42 @@ def predict_folder(
         unknown = set(splits or ()) - {subject.name for subject in subjects}
         if unknown:
             raise ValueError(
-                f"the run has no split {sorted(unknown)[0]!r}; it has validation and test (or pass --data)"
+                f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
             )
         subjects = [subject for subject in subjects if not splits or subject.name in splits]
     else:
         default = data.describe(data_name).splits[-1:]
-        wanted = {"classes": found.train.num_classes, "size": build.network_size(spec, found.train)}
+        size = build.network_size(spec, found.train)
         subjects = [
-            foreign_subject(data_name, split, root=runtime.data_root, ood=ood, **wanted) for split in splits or default
+            foreign_subject(
+                data_name,
+                split,
+                root=runtime.data_root,
+                ood=ood,
+                classes=found.train.num_classes,
+                size=size,
+                interpolation=spec.data.interpolation,
+            )
+            for split in splits or default
         ]
     return predict_run(
         folder, spec, subjects, rules, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
     )
+
+
+def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
+    """What can be refused before images are read."""
+    unknown = [rule for rule in rules if rule not in get_args(Rule)]
+    if unknown:
+        raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(get_args(Rule))}")
+    if ood and data_name is None:
+        raise ValueError("--ood is about another data set; name it with --data")
+    if not any(folder.checkpoints_path.glob("state-*.safetensors")):
+        raise RunFolderError(
+            f"{folder.path} has no checkpoint yet; train it first: calattn train {folder.spec_path} --out {folder.path}"
+        )
+    if not folder.splits_path.is_file():
+        raise RunFolderError(f"{folder.splits_path} is missing, which names the validation images; put it back")
 
 
 def check_same_split(folder: RunFolder, found: build.RunData) -> None:
@@ -174,6 +206,8 @@ def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Au
     """The run's test-time transform, from these images' own size; their channels must be the network's."""
     own = build.build_augment(spec, found)
     if images.channels != own.channels:
-        raise data.DataError(f"the images have {images.channels} channel(s), the network was trained on {own.channels}")
-    size = images.size if isinstance(images, data.ArrayImages) else (own.size_out, own.size_out)
+        raise data.DataError(
+            f"the images have {images.channels} channel(s), the network was trained on {own.channels}; convert them"
+        )
+    size = images.size if isinstance(images, data.ArrayImages) else own.size
     return dataclasses.replace(own, size_in=size, num_classes=images.num_classes)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.strategies import STRATEGY_REGISTRY
 
 from calattn import data
 from calattn.workbench.spec import RunSpec
 
+_ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps", "tpu")
+_STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "fsdp")
 _LARGE = 128  # pixels a side from which a step keeps a GPU busy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """`devices` is a number or a list such as "0,2"; `strategy` is Fabric's (ddp, fsdp, …); `workers` decode large data sets."""
+    """`devices` is a number or a list such as "0,2"; `strategy` is auto, ddp or fsdp; `workers` decode large data sets."""
 
     accelerator: str = "auto"
     devices: str = "1"
@@ -32,12 +36,13 @@ class Runtime:
 
     def fabric(self, precision: str) -> Fabric:
         """The launched Fabric: after this, every process runs the same code with its own rank."""
+        devices = self._checked_devices()
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         try:
             fabric = Fabric(
                 accelerator=self.accelerator,
-                devices=_devices(self.devices),
+                devices=devices,
                 num_nodes=self.nodes,
                 strategy=self._strategy(),
                 precision=precision,  # type: ignore[arg-type]
@@ -49,11 +54,32 @@ class Runtime:
         fabric.launch()
         return fabric
 
+    def _checked_devices(self) -> int | str | list[int]:
+        """The devices as Fabric takes them; what it would refuse in its own words is refused in the user's."""
+        if self.accelerator not in _ACCELERATORS:
+            raise ValueError(f"--accelerator {self.accelerator!r} is unknown; known: {', '.join(_ACCELERATORS)}")
+        if self.accelerator in ("cuda", "gpu") and not torch.cuda.is_available():
+            raise ValueError(
+                f"--accelerator {self.accelerator}: torch finds no CUDA device here; pass --accelerator cpu, or see "
+                "`calattn doctor`"
+            )
+        if self.accelerator == "mps" and not torch.backends.mps.is_available():
+            raise ValueError(
+                "--accelerator mps: this machine has no Apple GPU that torch can use; pass --accelerator cpu"
+            )
+        if self.strategy not in ("auto", *STRATEGY_REGISTRY):
+            raise ValueError(f"--strategy {self.strategy!r} is unknown; use auto, ddp or fsdp")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {self.threads}")
+        return _devices(self.devices)
+
     def _strategy(self) -> Any:
         if self.strategy == "fsdp":
-            from lightning_fabric.strategies import FSDPStrategy
+            from calattn.engine.sharding import ShardedStrategy
 
-            return FSDPStrategy(state_dict_type="full")
+            return ShardedStrategy()
+        if self.strategy not in _STRATEGIES:  # Fabric has more, whose checkpoints we could not read again
+            raise ValueError(f"unknown strategy; known: {', '.join(_STRATEGIES)}")
         return self.strategy
 
     @property
@@ -88,7 +114,8 @@ def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
     if precision == "auto":
         precision = "bf16-mixed" if gpu and torch.cuda.is_bf16_supported() else "32-true"
     if compiled == "auto":
-        compiled = _mode(spec) if gpu else False
+        # A sharded step gathers its weights between graphs: nobody has measured whether compiling it pays.
+        compiled = _mode(spec) if gpu and runtime.strategy != "fsdp" else False
     if fused is None:
         fused = gpu
     return spec.model_copy(
@@ -99,7 +126,7 @@ def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
     )
 
 
-def _mode(spec: RunSpec) -> str:
+def _mode(spec: RunSpec) -> Literal["default", "reduce-overhead"]:
     """CUDA graphs for small images, whose steps are shorter than the host takes to queue them.
 
     Measured on an H200, DeiT-S at 32 px and batch 512: 27,000 images/s with graphs, 19,300 without; at 224 px the host keeps up.
@@ -112,10 +139,12 @@ def _mode(spec: RunSpec) -> str:
 def _devices(text: str) -> int | str | list[int]:
     if text == "auto":
         return text
-    try:
-        return [int(part) for part in text.split(",") if part] if "," in text else int(text)
-    except ValueError:
-        raise ValueError(f"--devices {text!r} must be a number, a list such as 0,2, or auto") from None
+    # -1 is Fabric's word for all of them.
+    if re.fullmatch(r"-1|[1-9]\d*", text):
+        return int(text)
+    if "," in text and re.fullmatch(r"\d+(,\d+)*,?", text):
+        return [int(part) for part in text.split(",") if part]
+    raise ValueError(f"--devices {text!r} must be a number from 1 on, a list such as 0,2, or auto")
 
 
 def _one_line(error: BaseException) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from typing import Any
 
 from calattn.attachment import CalibratedModel, overhead
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.metrics.evaluation import evaluate
-from calattn.posthoc import TemperatureScaling
+from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.types import Predictions
 from calattn.workbench.folder import RunFolder, read_json, write_json
 from calattn.workbench.spec import RunSpec
@@ -54,8 +55,12 @@ def _results(folder: RunFolder, rule: str) -> dict[str, Any]:
         "test": _metrics(test, intervals=True),
     }
     for objective in ("ece", "nll"):
-        scaling = TemperatureScaling(objective=objective).fit(validation)
-        found[f"test_ts_{objective}"] = {"temperature": scaling.temperature_, **_metrics(scaling(test), intervals=True)}
+        # A temperature at the end of its range is a fact about the run, once for each checkpoint: kept, not warned about.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            scaling = TemperatureScaling(objective=objective).fit(validation)
+        learned = {"temperature": scaling.temperature_, "converged": scaling.converged_}
+        found[f"test_ts_{objective}"] = {**learned, **_metrics(scaling(test), intervals=True)}
     if test.scale is not None:
         found["scale"] = {"mean": float(test.scale.mean()), "std": float(test.scale.std(correction=0))}
     return found

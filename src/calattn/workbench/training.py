@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,21 +17,27 @@ from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Reporter, Settings, Trainer
 from calattn.engine.log import RunLog, TensorBoardMirror
+from calattn.store import MANIFEST
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
-from calattn.workbench.folder import RunFolder, write_json
+from calattn.workbench.folder import RunFolder, RunFolderError, write_json
 from calattn.workbench.predicting import check_same_split, own_subjects, predict_run
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
-from calattn.workbench.summary import write_summary
+from calattn.workbench.summary import read_summary, write_summary
 
 
 class RunReporter(Reporter, Protocol):
     """Who is told how far a run is."""
 
-    def start(self, folder: RunFolder, *, epochs: int, updates_per_epoch: int, done: int) -> None: ...
-
     def decoded(self, what: str, done: int, total: int) -> None: ...
+
+    def start(self, folder: RunFolder, *, epochs: int, updates_per_epoch: int, done: int, main: bool) -> None:
+        """Told to every process; all else only to the `main` one."""
+
+    def predicted(self, count: int, total: int) -> None: ...
+
+    def finished(self, folder: RunFolder, *, before: bool) -> None: ...
 
 
 def train_run(
@@ -48,6 +56,10 @@ def train_run(
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
+    if not overwrite and is_finished(RunFolder(path), spec):
+        if reporter is not None and main:
+            reporter.finished(RunFolder(path), before=True)
+        return RunFolder(path)
     found = build.load_data(spec, root=runtime.data_root, on_decode=reporter.decoded if reporter and main else None)
     model = build.build_model(
         spec,
@@ -55,6 +67,7 @@ def train_run(
         channels=found.dataset.channels,
         size=build.network_size(spec, found.train),
     )
+    build.check_run(spec, model, found)
     folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
     with folder:
         if main:
@@ -62,25 +75,48 @@ def train_run(
         fabric.barrier()
         trainer = _trainer(spec, runtime, fabric, model, found, folder, reporter if main else None)
         trainer.resume()
-        if reporter is not None and main:
+        if reporter is not None:
             reporter.start(
-                folder, epochs=spec.train.epochs, updates_per_epoch=trainer.updates_per_epoch, done=trainer.state.update
+                folder,
+                epochs=spec.train.epochs,
+                updates_per_epoch=trainer.updates_per_epoch,
+                done=trainer.state.update,
+                main=main,
             )
         trainer.fit()
+        subjects = own_subjects(found)
+        total = sum(subject.count for subject in subjects) * len(spec.evaluation.checkpoints) // fabric.world_size
         predict_run(
             folder,
             spec,
-            own_subjects(found),
+            subjects,
             spec.evaluation.checkpoints,
             fabric=fabric,
             runtime=runtime,
             found=found,
             features=spec.evaluation.features,
+            on_batch=functools.partial(reporter.predicted, total=total) if reporter and main else None,
         )
         if main:
             write_summary(folder, spec, model)
+            if reporter is not None:
+                reporter.finished(folder, before=False)
         fabric.barrier()
     return folder
+
+
+def is_finished(folder: RunFolder, spec: RunSpec) -> bool:
+    """Whether the folder holds this very spec's summary and the predictions it asks for: nothing is left to do."""
+    if not folder.summary_path.is_file():
+        return False
+    try:
+        summary = read_summary(folder)
+    except RunFolderError:  # damaged: it is written again
+        return False
+    if not isinstance(summary, dict) or summary.get("spec") != spec.model_dump(mode="json"):
+        return False
+    wanted = itertools.product(("validation", "test"), spec.evaluation.checkpoints)
+    return all((folder.predictions_path(split, rule) / MANIFEST).is_file() for split, rule in wanted)
 
 
 def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
@@ -109,6 +145,8 @@ def _trainer(
     folder: RunFolder,
     reporter: Reporter | None,
 ) -> Trainer:
+    compiled = spec.train.compile
+    assert compiled != "auto", "the spec is settled"
     if spec.train.deterministic:
         torch.use_deterministic_algorithms(True)
     if fabric.device.type == "cuda" and spec.train.precision != "32-true":
@@ -131,7 +169,7 @@ def _trainer(
             accumulate=spec.optimizer.accumulate,
             clip_norm=spec.optimizer.clip_norm,
             ema_decay=spec.optimizer.ema_decay,
-            compile=spec.train.compile,  # type: ignore[arg-type]  (settled: no longer "auto")
+            compile=compiled,
             channels_last=spec.train.channels_last,
             save_seconds=runtime.save_seconds,
         ),

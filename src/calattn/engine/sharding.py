@@ -1,0 +1,114 @@
+"""Sharding: weights, gradients and optimiser state divided among processes (torch's FSDP2), and made whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lightning_fabric.strategies import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.optim import Optimizer
+
+_REMEDY = "use --strategy ddp"
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """Fabric's strategy for `--strategy fsdp`: one shard of everything a process, on GPUs and on CPUs.
+
+    Not Fabric's FSDPStrategy: that one is torch's older FSDP, which flattens the weights and needs GPUs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(shard)
+
+    def setup_module_and_optimizers(
+        self, module: nn.Module, optimizers: list[Optimizer], scheduler: Any = None
+    ) -> tuple[nn.Module, list[Optimizer], Any]:
+        """Shards the module and points the optimisers, which must be new, at the shards: these are new parameters."""
+        _check_statistics(module)
+        names = {parameter: name for name, parameter in module.named_parameters()}
+        module = self.setup_module(module)
+        shards = dict(module.named_parameters())
+        for optimizer in optimizers:
+            assert not optimizer.state
+            for group in optimizer.param_groups:
+                group["params"] = [shards[names[parameter]] for parameter in group["params"]]
+        return module, optimizers, scheduler
+
+
+def shard(step: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Divides the step's parameters among all processes, in place: every block is gathered when its turn comes."""
+    if not all(parameter.is_contiguous() for parameter in step.parameters()):
+        raise ValueError(f"train.channels_last=true does not work with --strategy fsdp; leave it out, or {_REMEDY}")
+    # Fabric's mesh has two dimensions, the second for tensor parallelism; here all processes divide the data.
+    flat = init_device_mesh(mesh.device_type, (mesh.size(),))
+    for block in blocks(step):
+        fully_shard(block, mesh=flat)
+    # By default the root stays whole after a forward pass, and a validation would leave it so.
+    fully_shard(step, mesh=flat, reshard_after_forward=True)
+    return step
+
+
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The repeated parts of a network: the innermost entries of Sequentials and ModuleLists that have parts of their own.
+
+    >>> block = nn.ModuleDict({"norm": nn.LayerNorm(2), "linear": nn.Linear(2, 2)})
+    >>> len(list(blocks(nn.Sequential(nn.Linear(2, 2), nn.Sequential(block, block)))))
+    1
+    """
+    seen: set[nn.Module] = set()
+    for holder in module.modules():
+        if not isinstance(holder, nn.Sequential | nn.ModuleList):
+            continue
+        for part in holder:
+            if part not in seen and _is_block(part) and not any(True for _ in blocks(part)):
+                seen.add(part)
+                yield part
+
+
+def whole(tree: Any, *, keep: bool) -> Any:
+    """The tree with every shard replaced by its whole on the CPU (by None unless `keep`); all processes must call it."""
+    if isinstance(tree, dict):
+        return {key: whole(value, keep=keep) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(whole(value, keep=keep) for value in tree)
+    if isinstance(tree, DTensor):
+        gathered = tree.full_tensor().detach()
+        return gathered.cpu() if keep else None
+    return tree
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def divided_like(value: Any, like: Tensor) -> Any:
+    """A whole tensor in the layout of `like`: what an optimiser keeps of a parameter, or the parameter's own new value.
+
+    Numbers (step counts) stay as they are; tensors of another shape (Adafactor's rows and columns) everyone keeps whole.
+    """
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    placements = like.placements if value.shape == like.shape else [Replicate()] * like.device_mesh.ndim
+    # Everybody has read the whole from disk: no need to send it (src_data_rank=None).
+    return distribute_tensor(value.to(like.device), like.device_mesh, placements, src_data_rank=None)
+
+
+def _is_block(part: nn.Module) -> bool:
+    container = isinstance(part, nn.Sequential | nn.ModuleList)
+    return not container and any(True for _ in part.children()) and any(True for _ in part.parameters())
+
+
+def _check_statistics(module: nn.Module) -> None:
+    """DDP sends the first process's running statistics to all; here each keeps its own, and validation would mix them."""
+    for name, part in module.named_modules():
+        own = isinstance(part, nn.modules.batchnorm._NormBase) and not isinstance(part, nn.SyncBatchNorm)
+        if own and part.running_mean is not None:
+            raise ValueError(
+                f"{name} ({type(part).__name__}) keeps running statistics, which --strategy fsdp does not share; "
+                f"set train.sync_batchnorm=true (GPUs only), or {_REMEDY}"
+            )
