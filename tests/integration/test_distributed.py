@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,13 +18,14 @@ import torch
 from torch import nn
 
 from calattn.engine.log import RunLog
+from calattn.engine.sharding import OPTIMIZERS
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
 from tests.runs import CPU, SMALL, final_tree, final_weights, small_spec
 
 # Mixing pairs neighbours, so it survives the division; drop-path does not: each process draws its own.
-# The bias of the keys has no gradient but rounding, since softmax cancels it: Adam's usual eps would make steps of that.
+# The bias of the keys has no gradient but rounding, since softmax cancels it: Adam's usual eps makes steps of that.
 CHANGES = ("augment.mixup=0.8", "optimizer.accumulate=2", "data.limit=250", "optimizer.options={eps: 1.0e-5}")
 AVERAGED = (*CHANGES, "optimizer.ema_decay=0.9")
 # Two blocks, so that one is gathered while the other is at work; norms clipped, since a norm needs all shards.
@@ -127,9 +129,12 @@ def test_a_sharded_run_stopped_and_gone_on_gives_the_weights_and_predictions_of_
     assert code == 143, stderr[-3000:]
     between = final_tree(tmp_path / "two")
     assert 2 <= between["counters"]["epoch"] < 12
+    shutil.copytree(tmp_path / "two", tmp_path / "handed over")
     finished(arguments)
-    train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
+    for name in ("alone", "handed over"):  # one process can go on with what two have begun
+        train_run(small_spec(*changes), tmp_path / name, runtime=CPU)
     assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
+    assert_same_but_for_rounding(tmp_path / "handed over", tmp_path / "alone", *changes)
     one, two = final_tree(tmp_path / "alone"), final_tree(tmp_path / "two")
     assert layout(two) == layout(one)
 
@@ -143,12 +148,13 @@ def layout(tree: object) -> object:
     return [layout(value) for value in tree] if isinstance(tree, list | tuple) else type(tree)
 
 
-def test_each_process_holds_half_and_the_whole_comes_back(tmp_path):
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_each_process_holds_half_and_the_whole_comes_back(tmp_path, kind):
     """In two processes: shards, a forward pass, the whole tree, a NaN that only one of them has."""
     context = multiprocessing.get_context("fork")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    children = [context.Process(target=_sharded_process, args=(rank, port, tmp_path)) for rank in (0, 1)]
+    children = [context.Process(target=_sharded_process, args=(rank, port, tmp_path, kind)) for rank in (0, 1)]
     for child in children:
         child.start()
     for child in children:
@@ -156,7 +162,7 @@ def test_each_process_holds_half_and_the_whole_comes_back(tmp_path):
     assert [child.exitcode for child in children] == [0, 0]
 
 
-def _sharded_process(rank: int, port: int, path: Path) -> None:
+def _sharded_process(rank: int, port: int, path: Path, kind: type[torch.optim.Optimizer]) -> None:
     from calattn.attachment import Adapter, attach
     from calattn.engine import sharding
     from calattn.engine.state import TrainingState
@@ -171,7 +177,8 @@ def _sharded_process(rank: int, port: int, path: Path) -> None:
     adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
     model = attach(backbone, adapter=adapter, hidden=5)  # 5 rows do not divide by 2
     plain, images = copy.deepcopy(model), torch.randn(4, 6)
-    optimizer, reference = (torch.optim.AdamW(each.parameters(), lr=0.1) for each in (model, plain))
+    options = {"momentum": 0.9} if kind in (torch.optim.SGD, torch.optim.RMSprop) else {}
+    optimizer, reference = (kind(each.parameters(), lr=0.01, **options) for each in (model, plain))
     wrapped, optimizer = fabric.setup(model, optimizer)
     held = sum(sharding.local(p).numel() for p in optimizer.param_groups[0]["params"])
     assert held < 0.65 * sum(p.numel() for p in plain.parameters())
@@ -247,5 +254,8 @@ def test_what_sharding_cannot_do_is_refused(untyped):  # noqa: ARG001
         TrainingState(fabric, model, model, None, ema_decay=0.9)
     with pytest.raises(ValueError, match=r"backbone\.\S+ \(BatchNorm2d\) .*train\.sync_batchnorm=true"):
         strategy.setup_module_and_optimizers(model, [])
+    adafactor = torch.optim.Adafactor(nn.Linear(2, 2).parameters())
+    with pytest.raises(ValueError, match=r"optimizer\.name: .*adamw.*, not Adafactor; use --strategy ddp"):
+        strategy.setup_module_and_optimizers(nn.Linear(2, 2), [adafactor])
     with pytest.raises(ValueError, match=r"train\.channels_last=true .*--strategy ddp"):
         shard(model.to(memory_format=torch.channels_last), None)

@@ -32,7 +32,7 @@ ALLOWED = {
     "metrics": {"types", "checks", "registry"},
     "posthoc": {"types", "checks", "registry", "atomic", "metrics", "heads"},
 }
-COMPOSERS = {"__init__", "__main__", "demo", "workbench", "cli"}
+COMPOSERS = {"__init__", "__main__", "demo", "workbench", "cli", "experiments"}
 
 
 def part_of(path: Path) -> str:

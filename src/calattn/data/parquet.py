@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,7 @@ def read(path: Path, split: str, *, dataset: Dataset | None = None, channels: in
         raise FilesMissing(f"there is no {split}-*.parquet with labels in {path}")
     named = _labelled_shards(path, "train") or files
     class_names = _class_names(path, named, dataset)
+    _check_same_names(files, class_names)
     labels, soft = _targets(files, class_names)
     starts = np.cumsum([0, *(_metadata(file).num_rows for file in files)])[:-1]
     return EncodedImages(
@@ -133,6 +135,20 @@ def _hub_names(schema: pa.Schema, column: str | None) -> tuple[str, ...]:
     if isinstance(names, dict):
         names = [names[key] for key in sorted(names, key=int)]
     return tuple(str(name) for name in names)
+
+
+def _check_same_names(files: list[Path], class_names: tuple[str, ...]) -> None:
+    """A file that numbers its classes otherwise than the training files would be read with wrong labels."""
+    for file in files:
+        schema = _schema(file)
+        stated = _hub_names(schema, _one_of(schema, LABEL_COLUMNS))
+        pairs = enumerate(itertools.zip_longest(stated, class_names))
+        number = next((number for number, (mine, theirs) in pairs if mine != theirs), None)
+        if stated and number is not None:
+            mine, theirs = (names[number] if number < len(names) else None for names in (stated, class_names))
+            raise DataError(
+                f"{file}: class {number} is {mine!r}, in the training files it is {theirs!r}; number the classes alike"
+            )
 
 
 def _targets(files: list[Path], class_names: tuple[str, ...]) -> tuple[Int[Tensor, " n"], Float[Tensor, "n k"] | None]:

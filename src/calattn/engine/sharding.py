@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning_fabric.strategies import ModelParallelStrategy
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 _REMEDY = "use --strategy ddp"
+# Those tested: they treat every weight by itself. Adafactor, for one, would mix shards and whole tensors.
+OPTIMIZERS = (optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop)
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -29,11 +31,12 @@ class ShardedStrategy(ModelParallelStrategy):
     ) -> tuple[nn.Module, list[Optimizer], Any]:
         """Shards the module and points the optimisers, which must be new, at the shards: these are new parameters."""
         _check_statistics(module)
+        for optimizer in optimizers:
+            _check_optimizer(optimizer)
         names = {parameter: name for name, parameter in module.named_parameters()}
         module = self.setup_module(module)
         shards = dict(module.named_parameters())
         for optimizer in optimizers:
-            assert not optimizer.state
             for group in optimizer.param_groups:
                 group["params"] = [shards[names[parameter]] for parameter in group["params"]]
         return module, optimizers, scheduler
@@ -53,7 +56,7 @@ def shard(step: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The repeated parts of a network: the innermost entries of Sequentials and ModuleLists that have parts of their own.
+    """The repeated parts of a network: the innermost entries of Sequentials and ModuleLists that have parts themselves.
 
     >>> block = nn.ModuleDict({"norm": nn.LayerNorm(2), "linear": nn.Linear(2, 2)})
     >>> len(list(blocks(nn.Sequential(nn.Linear(2, 2), nn.Sequential(block, block)))))
@@ -70,7 +73,7 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def whole(tree: Any, *, keep: bool) -> Any:
-    """The tree with every shard replaced by its whole on the CPU (by None unless `keep`); all processes must call it."""
+    """The tree with every shard replaced by its whole on the CPU (by None unless `keep`); all processes call it."""
     if isinstance(tree, dict):
         return {key: whole(value, keep=keep) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -89,13 +92,12 @@ def local(tensor: Tensor) -> Tensor:
 def divided_like(value: Any, like: Tensor) -> Any:
     """A whole tensor in the layout of `like`: what an optimiser keeps of a parameter, or the parameter's own new value.
 
-    Numbers (step counts) stay as they are; tensors of another shape (Adafactor's rows and columns) everyone keeps whole.
+    Numbers (step counts) stay as they are.
     """
     if not isinstance(like, DTensor) or not isinstance(value, Tensor) or value.ndim == 0:
         return value
-    placements = like.placements if value.shape == like.shape else [Replicate()] * like.device_mesh.ndim
     # Everybody has read the whole from disk: no need to send it (src_data_rank=None).
-    return distribute_tensor(value.to(like.device), like.device_mesh, placements, src_data_rank=None)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def _is_block(part: nn.Module) -> bool:
@@ -103,8 +105,17 @@ def _is_block(part: nn.Module) -> bool:
     return not container and any(True for _ in part.children()) and any(True for _ in part.parameters())
 
 
+def _check_optimizer(optimizer: Optimizer) -> None:
+    assert not optimizer.state
+    if type(optimizer) not in OPTIMIZERS:
+        names = ", ".join(kind.__name__.lower() for kind in OPTIMIZERS)
+        raise ValueError(
+            f"optimizer.name: --strategy fsdp works with {names}, not {type(optimizer).__name__}; {_REMEDY}"
+        )
+
+
 def _check_statistics(module: nn.Module) -> None:
-    """DDP sends the first process's running statistics to all; here each keeps its own, and validation would mix them."""
+    """DDP sends the first process's running statistics to all; here each keeps its own, which validation would mix."""
     for name, part in module.named_modules():
         own = isinstance(part, nn.modules.batchnorm._NormBase) and not isinstance(part, nn.SyncBatchNorm)
         if own and part.running_mean is not None:

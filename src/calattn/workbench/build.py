@@ -146,9 +146,9 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         try:
             backbone = backbones.create(name, num_classes, in_chans=channels, **options)
         except UnknownName as error:
-            near = difflib.get_close_matches(name, backbones.FAMILIES, n=1)
-            hint = f"did you mean {near[0]!r}? `calattn list backbones` shows more"
-            raise UnknownName(f"unknown backbone {name!r}; {hint}" if near else str(error)) from None
+            near = difflib.get_close_matches(name, backbones.FAMILIES, n=1, cutoff=0.8)
+            message = f"unknown backbone {name!r}; did you mean {', '.join(near)}? `calattn list backbones` shows more"
+            raise UnknownName(message if near else str(error)) from None
         except OSError as error:
             if not chosen.pretrained:
                 raise

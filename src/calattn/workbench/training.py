@@ -152,7 +152,9 @@ def _trainer(
     if fabric.device.type == "cuda" and spec.train.precision != "32-true":
         torch.set_float32_matmul_precision("high")
     if spec.train.sync_batchnorm and fabric.world_size > 1:
-        model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        from timm.layers import convert_sync_batchnorm  # torch's own drops the activations in timm's BatchNormAct2d
+
+        model = convert_sync_batchnorm(model)
     return Trainer(
         fabric,
         model,

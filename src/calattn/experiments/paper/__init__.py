@@ -1,0 +1,173 @@
+"""The paper's own numbers, one CSV a table, in the paper's order and units (per cent where it prints per cent).
+
+Columns `paper_…` keep the paper's names; `names.csv` adds ours beside them (dataset, backbone, head, loss, metric, unit, …). A
+baseline's `value` and, where printed, its `temperature`, `std` or `change` stand in one row; `bold` is the paper's own mark.
+`oddities.csv` lists where the numbers contradict each other or the text; the tests find each of them again.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import NamedTuple
+
+from calattn.registry import Registry
+
+__all__ = ["ODDITIES", "PAPER_TABLES", "Cell", "PaperTable", "Printed", "oddities", "paper_table", "row", "value"]
+
+Cell = str | float | bool | None
+
+NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
+ODDITIES = {
+    "swapped": "two tables give the same two numbers to opposite rows: baseline and CalAttn",
+    "disagreement": "one quantity, two printed values",
+    "temperature": "one model has one T*, fitted on validation ECE, but the tables print several",
+    "identity": "T* = 1 changes nothing, yet the values before and after differ",
+    "worse": "temperature scaling, fitted on validation ECE, raised the metric",
+    "spread": "ECE, smECE and AdaECE of one model lie a factor of two or more apart before scaling",
+    "copied": "values that should be independent repeat digit for digit",
+    "digits": "a pattern in the digits that measured values do not have",
+    "bold": "the mark for the best is not on the best",
+    "impossible": "values that exclude each other by arithmetic",
+    "claim": "a statement of the text against its own tables",
+}
+
+
+class Printed(NamedTuple):
+    """Where a table stands in the paper, and what it shows."""
+
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table as the paper prints it: numbers are not rescaled, and `unit` says what they are."""
+
+    name: str
+    label: str
+    title: str
+    unit: str
+    rows: list[dict[str, Cell]]
+
+
+PAPER_TABLES: Registry[Printed] = Registry("paper table")
+for _name, _label, _title in (
+    (
+        "ece",
+        "tab:ece_comparison",
+        "ECE of seven losses, with and without CalAttn, before and after temperature scaling",
+    ),
+    ("smece", "tab:smece_comparison", "smECE of the same models"),
+    ("adaece", "tab:adaece_comparison", "AdaECE of the same models"),
+    ("classece", "tab:classece_comparison", "Classwise ECE of the same models"),
+    ("accuracy", "tab:cls_acc", "Top-1 accuracy with and without CalAttn"),
+    ("high_confidence", "tab:hc_err", "Confident mistakes on CIFAR-100 after temperature scaling"),
+    ("ood", "tab:ood", "AUROC of telling SVHN and CIFAR-10-C from CIFAR-10"),
+    ("feature_ablation", "tab:calattn_ablation", "What the head reads: CLS, mean of the patches, or both"),
+    ("dirichlet", "tab:dirichlet", "A scalar temperature against a Dirichlet head"),
+    ("imagenet1k", "tab:image1k", "ImageNet-1K with Swin-S"),
+    ("sats", "tab:sats", "SATS on CNNs against CalAttn on transformers"),
+    ("checkpoint_size", "tab:model_size", "Size of the checkpoint with and without CalAttn"),
+    ("lambda_cebs", "tab:lambda_cebs", "Weight of the Brier term, without CalAttn"),
+    ("lambda_full", "tab:lambda_full", "Weight of the Brier term, with CalAttn"),
+    ("three_seeds", "tab:c100&10_vit_3seeds", "ViT over three seeds: mean and standard deviation"),
+):
+    PAPER_TABLES.add(_name, Printed(_label, _title))
+
+
+def paper_table(name: str) -> PaperTable:
+    """The table of that name with our names beside the paper's.
+
+    >>> table = paper_table("ece")
+    >>> table.label, table.unit, len(table.rows)
+    ('tab:ece_comparison', 'per cent', 448)
+    """
+    label, title = PAPER_TABLES[name]
+    names = _names(name)
+    rows = [_with_our_names(printed, names) for printed in _read(name)]
+    columns = list(dict.fromkeys(column for cells in rows for column in cells))
+    unit = ", ".join(dict.fromkeys(str(cells["unit"]) for cells in rows))
+    complete = [{column: cells.get(column) for column in columns} for cells in rows]
+    return PaperTable(name=name, label=label, title=title, unit=unit, rows=complete)
+
+
+def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
+    """The only row that agrees with all keys.
+
+    >>> row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce", phase="post")["temperature"]
+    1.2
+    """
+    table = paper_table(table) if isinstance(table, str) else table
+    known = table.rows[0]
+    for key in keys:
+        if key not in known:
+            raise ValueError(f"table {table.name!r} has no column {key!r}; it has {', '.join(known)}")
+    found = [cells for cells in table.rows if all(cells[key] == wanted for key, wanted in keys.items())]
+    if len(found) != 1:
+        raise ValueError(_not_one(table, keys, found))
+    return found[0]
+
+
+def value(table: PaperTable | str, **keys: Cell) -> float:
+    """The printed number of the only row that agrees with all keys, in the table's unit.
+
+    >>> value("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")
+    0.92
+    """
+    number = row(table, **keys)["value"]
+    assert isinstance(number, float), number
+    return number
+
+
+def oddities() -> list[dict[str, str]]:
+    """What does not add up in the paper's numbers: kind (see `ODDITIES`), table, where, what, values."""
+    return _read("oddities")
+
+
+def _not_one(table: PaperTable, keys: Mapping[str, Cell], found: list[dict[str, Cell]]) -> str:
+    asked = ", ".join(f"{key}={wanted!r}" for key, wanted in keys.items()) or "no keys"
+    if not found:
+        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
+        return f"table {table.name!r} has no row with {asked}; it has {'; '.join(offers)}"
+    differing = [column for column in found[0] if len({cells[column] for cells in found}) > 1]
+    shown = "; ".join(" ".join(str(cells[column]) for column in differing) for cells in found[:3])
+    return (
+        f"table {table.name!r} has {len(found)} rows with {asked} ({shown}{' …' * (len(found) > 3)}); "
+        f"choose by {', '.join(c for c in differing if c not in (*NUMBERS, 'bold'))}"
+    )
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    text = resources.files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+def _names(table: str) -> dict[tuple[str, str], dict[str, str]]:
+    """(column, the paper's name) → our names; what is said of this table alone goes before what holds for all."""
+    general: dict[tuple[str, str], dict[str, str]] = {}
+    special: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in _read("names"):
+        if entry["table"] in ("*", table):
+            chosen = general if entry["table"] == "*" else special
+            chosen.setdefault((entry["column"], entry["paper"]), {})[entry["key"]] = entry["ours"]
+    return general | special
+
+
+def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[str, str]]) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {column: _cell(column, text) for column, text in printed.items()}
+    for column, text in printed.items():
+        if column.startswith("paper_"):
+            ours = names[column, text]
+            assert not cells.keys() & ours.keys(), (column, text)  # two columns must not both say what the head is
+            cells |= ours
+    cells.setdefault("head", "none")  # a row whose names do not speak of a head has none
+    return cells
+
+
+def _cell(column: str, text: str) -> Cell:
+    if column in NUMBERS:
+        return float(text) if text else None
+    return text == "yes" if column == "bold" else text

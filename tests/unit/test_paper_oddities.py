@@ -1,0 +1,306 @@
+"""What does not add up in the paper's numbers, found again from the tables: `oddities.csv` lists these and no others."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from calattn import metrics
+from calattn.experiments.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, row, value
+
+FOUR = ("ece", "smece", "adaece", "classece")
+THREE = FOUR[:3]
+TABLE_OF = {"ece": "ece", "smooth_ece": "smece", "adaptive_ece": "adaece", "classwise_ece": "classece"}
+TABLES = {name: paper_table(name) for name in PAPER_TABLES}
+
+Found = tuple[str, str, str, str, str]  # kind, table, where, what, values
+Key = tuple[str, str, str]  # dataset, model, loss, in the paper's words
+
+GRID = {
+    name: {(r["paper_dataset"], r["paper_model"], r["paper_method"], r["phase"]): r for r in TABLES[name].rows}
+    for name in FOUR
+}
+KEYS: list[Key] = [cell[:3] for cell in GRID["ece"] if cell[3] == "pre"]
+WITH_HEAD = {key: (key[0], f"{key[1]}+CalAttn(Ours)", key[2]) for key in KEYS}
+PAIRS = [(base, ours) for base, ours in WITH_HEAD.items() if ours in KEYS]
+
+
+def number(table: str, key: Key, phase: str) -> float:
+    return GRID[table][(*key, phase)]["value"]
+
+
+def temperature(table: str, key: Key) -> float:
+    return GRID[table][(*key, "post")]["temperature"]
+
+
+def text(*parts: str) -> str:
+    return " / ".join(parts)
+
+
+def apart(a: float, b: float) -> float:
+    return abs(a - b) / max(a, b)
+
+
+def is_swapped(one: tuple[float, float], two: tuple[float, float]) -> bool:
+    """Crosswise the two tables agree within a tenth, straight they differ by more."""
+    crosswise = max(apart(one[0], two[1]), apart(one[1], two[0]))
+    return crosswise < 0.1 and min(apart(one[0], two[0]), apart(one[1], two[1])) > 0.15
+
+
+def swapped() -> Iterator[Found]:
+    for base, ours in PAIRS:
+        seen = {name: (number(name, base, "pre"), number(name, ours, "pre")) for name in THREE}
+        if any(is_swapped(seen[a], seen[b]) for a, b in itertools.combinations(THREE, 2)):
+            better = [name for name, (without, with_head) in seen.items() if with_head < without]
+            what = f"CalAttn is better in {' and '.join(better)}, worse in {' and '.join(n for n in THREE if n not in better)}"
+            values = "; ".join(f"{name} {a:.2f} → {b:.2f}" for name, (a, b) in seen.items())
+            yield "swapped", "ece smece adaece", text(*base), what, f"baseline → CalAttn: {values}"
+
+
+def temperatures() -> Iterator[Found]:
+    for key in KEYS:
+        printed = {name: temperature(name, key) for name in FOUR}
+        if len(set(printed.values())) > 1:
+            values = "; ".join(f"{name} {t:.1f}" for name, t in printed.items())
+            yield "temperature", " ".join(FOUR), text(*key), "T* differs between tables", values
+
+
+def before_and_after() -> Iterator[Found]:
+    for name, key in itertools.product(FOUR, KEYS):
+        pre, post, t = number(name, key, "pre"), number(name, key, "post"), temperature(name, key)
+        if t == 1 and pre != post:
+            yield "identity", name, text(*key), "differs although T* = 1.0", f"{pre:.2f} → {post:.2f}"
+        if post > pre:
+            yield "worse", name, text(*key), f"rises at T* = {t:.1f}", f"{pre:.2f} → {post:.2f}"
+
+
+def spread() -> Iterator[Found]:
+    in_swapped = {where for _, _, where, _, _ in swapped()}
+    for key in KEYS:
+        seen = {name: number(name, key, "pre") for name in THREE}
+        if max(seen.values()) >= 2 * min(seen.values()) and text(*key).replace("+CalAttn(Ours)", "") not in in_swapped:
+            values = "; ".join(f"{name} {v:.2f}" for name, v in seen.items())
+            yield "spread", "ece smece adaece", text(*key), "metrics a factor of two apart before scaling", values
+
+
+def copied() -> Iterator[Found]:
+    for key in KEYS:  # equal before scaling is common (all bins on one side); equal after it as well is not
+        both = [(number(n, key, "pre"), number(n, key, "post"), temperature(n, key)) for n in ("ece", "adaece")]
+        if both[0] == both[1] and both[0][2] != 1:
+            yield (
+                "copied",
+                "ece adaece",
+                text(*key),
+                "ECE = AdaECE before and after scaling",
+                "{:.2f}, {:.2f}".format(*both[0]),
+            )
+    for name, (one, two) in itertools.product(THREE, itertools.combinations(KEYS, 2)):
+        values = (number(name, one, "pre"), number(name, one, "post"))
+        same = values == (number(name, two, "pre"), number(name, two, "post")) and values[0] != values[1]
+        if same and sum(a != b for a, b in zip(one, two, strict=True)) == 1:
+            yield "copied", name, f"{text(*one)} = {text(*two)}", "two cells alike", "{:.2f}, {:.2f}".format(*values)
+    yield from copied_lambdas()
+
+
+def copied_lambdas() -> Iterator[Found]:
+    for name in ("lambda_cebs", "lambda_full"):
+        results = defaultdict(list)
+        for r in TABLES[name].rows:
+            results[r["lambda_min"], r["lambda_max"]].append(r["value"])
+        alike = defaultdict(list)
+        for span, numbers in results.items():
+            alike[tuple(numbers)].append(span)
+        for numbers, spans in alike.items():
+            if any(low != high for low, high in spans):
+                where = "λ = " + ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in spans)
+                yield "copied", name, where, "several λ share one result", ", ".join(f"{v:.2f}" for v in numbers)
+
+
+def digits() -> Iterator[Found]:
+    rows = [r for r in TABLES["high_confidence"].rows if r["paper_metric"] == "HCFP@0.90"]
+    if all(round(r["value"] % 1, 2) == 0.99 for r in rows):
+        yield "digits", "high_confidence", "HCFP@0.90", "all end in .99", ", ".join(f"{r['value']:.2f}" for r in rows)
+
+
+def best_in_group(name: str, group: tuple[str, ...]) -> Iterator[Found]:
+    """Marks that are not on the best of their group."""
+    groups = defaultdict(list)
+    for r in TABLES[name].rows:
+        groups[tuple(r[column] for column in group)].append(r)
+    for key, rows in groups.items():
+        best = min(rows, key=lambda r: r["value"])
+        marked = [r for r in rows if r["bold"]]
+        if not marked or any(r["value"] != best["value"] for r in marked):
+            rest = [c for c in best if c in PAPER_COLUMNS and c not in group]
+            said = ", ".join(f"{label(r, rest)} {r['value']:.2f}" for r in marked) or "nothing"
+            yield (
+                "bold",
+                name,
+                text(*key),
+                "the best is not marked",
+                f"marked: {said}; best: {label(best, rest)} {best['value']:.2f}",
+            )
+
+
+PAPER_COLUMNS = ("paper_dataset", "paper_model", "paper_method", "paper_feature", "paper_head")
+
+
+def label(r: dict, columns: list[str]) -> str:
+    return text(*(str(r[c]) for c in columns))
+
+
+def bold() -> Iterator[Found]:
+    for name in ("ece", "smece"):
+        yield from best_in_group(name, ("paper_dataset", "paper_method", "phase"))
+    yield from best_in_group("feature_ablation", ("paper_dataset", "paper_model", "paper_metric"))
+    yield from best_in_group("sats", ("paper_dataset", "paper_metric"))
+    for name in ("adaece", "classece"):
+        column, line = (marks_on_best(name, by) for by in ("paper_method", "paper_model"))
+        total = sum(r["bold"] for r in TABLES[name].rows)
+        if total not in (column, line):
+            values = f"{total} marks: {column} on the best of a column, {line} on the best of a row"
+            yield "bold", name, "all", "neither rule explains the marks", values
+    seeds = [r for r in TABLES["three_seeds"].rows if r["metric"] == "accuracy"]
+    if not any(r["bold"] for r in seeds):
+        yield "bold", "three_seeds", "Top-1", "CalAttn+TS is marked in every metric but this", "nothing marked"
+
+
+def marks_on_best(name: str, by: str) -> int:
+    groups = defaultdict(list)
+    for r in TABLES[name].rows:
+        groups[r["paper_dataset"], r[by], r["phase"]].append(r)
+    return sum(r["bold"] and r["value"] == min(o["value"] for o in g) for g in groups.values() for r in g)
+
+
+def disagreement() -> Iterator[Found]:
+    cells = {"head": "calattn", "loss": "ce", "phase": "pre"}
+    for r in TABLES["feature_ablation"].rows:
+        if r["features"] == "cls":
+            yield from differs(r, "feature_ablation", TABLE_OF[r["metric"]], cells)
+    for r in TABLES["sats"].rows:
+        if r["head"] == "calattn":
+            yield from differs(
+                r, "sats", TABLE_OF[r["metric"]], {"head": "calattn", "loss": "ce_brier", "phase": "post"}
+            )
+    for name, head in (("lambda_cebs", "none"), ("lambda_full", "calattn")):
+        for r in TABLES[name].rows:
+            if r["lambda_min"] == 0.1:
+                yield from differs(r, name, TABLE_OF[r["metric"]], {"head": head, "loss": "ce_brier", "phase": "post"})
+    for r in TABLES["dirichlet"].rows:
+        if r["head"] == "calattn" and r["metric"] in TABLE_OF:
+            patches = value(
+                "feature_ablation", dataset="cifar100", backbone="vit_base", features="patch_mean", metric=r["metric"]
+            )
+            what = "differs from CLS, equals Patch-Mean" if patches == r["value"] else "differs from CLS"
+            yield from differs(
+                r, "dirichlet", "feature_ablation", {"features": "cls", "metric": r["metric"]}, what=what
+            )
+        if r["head"] == "calattn" and r["metric"] == "accuracy":
+            yield from differs(r, "dirichlet", "accuracy", {"head": "calattn"})
+    yield from seeds_disagreement()
+
+
+def seeds_disagreement() -> Iterator[Found]:
+    """One seed elsewhere against mean and deviation here: three deviations are no chance."""
+    for r in TABLES["three_seeds"].rows:
+        if r["calibrator"] == "sats" or r["metric"] in ("nll", "brier"):
+            continue
+        if r["metric"] == "accuracy":
+            other, keys = "accuracy", {"head": r["head"]}
+            if r["calibrator"] != "none":
+                continue
+        else:
+            other, phase = TABLE_OF[r["metric"]], "pre" if r["calibrator"] == "none" else "post"
+            keys = {"head": r["head"], "loss": r["loss"], "phase": phase}
+        yield from differs(r, "three_seeds", other, keys, tolerance=3 * r["std"])
+
+
+def differs(
+    r: dict, name: str, other: str, keys: dict, *, tolerance: float = 0.0, what: str = "differs"
+) -> Iterator[Found]:
+    there = value(other, dataset=r["dataset"], backbone=r["backbone"], **keys)
+    if abs(there - r["value"]) > tolerance:
+        where = text(*(str(r[c]) for c in r if c.startswith("paper_")))
+        deviation = f" ± {r['std']:.2f}" if r.get("std") else ""
+        yield "disagreement", f"{name} {other}", where, what, f"{name} {r['value']:.2f}{deviation}; {other} {there:.2f}"
+
+
+def impossible() -> Iterator[Found]:
+    for dataset, method in itertools.product(("CIFAR-100", "CIFAR-10"), ("CalAttn+TS", "CalAttn+SATS")):
+        keys = {"paper_dataset": dataset, "metric": "accuracy"}
+        before, after = (value("three_seeds", paper_method=m, **keys) for m in ("CalAttn", method))
+        if before != after:
+            what = "dividing the logits by a positive number cannot change Top-1"
+            yield "impossible", "three_seeds", text(dataset, method), what, f"{before:.2f} → {after:.2f}"
+    for r in TABLES["three_seeds"].rows:
+        if r["metric"] == "brier":
+            keys = {c: r[c] for c in ("dataset", "head", "calibrator")}
+            accuracy, ece = (value("three_seeds", metric=m, **keys) / 100 for m in ("accuracy", "ece"))
+            if r["value"] > brier_bound(accuracy, ece):
+                what = "a Brier score (sum over classes) too high for this Top-1 and ECE"
+                limit = f"at most {brier_bound(accuracy, ece):.3f} at Top-1 {accuracy:.3f}, ECE {ece:.4f}"
+                values = f"Brier {r['value']:.3f}; {limit}"
+                yield "impossible", "three_seeds", text(r["paper_dataset"], r["paper_method"]), what, values
+
+
+def brier_bound(accuracy: float, ece: float) -> float:
+    """Largest Brier score that 15-bin ECE allows.
+
+    With confidence c and r = 1 if right, one sample scores at most 2(1 − c) + 2c(c − r): the rest of the mass on one wrong class.
+    The mean of c is at least accuracy − ECE; the mean of c(c − r) is at most ECE plus half a bin, 1/30, of mean |c − r|, and
+    that is at most 1/2 + ECE + 2/15.
+    """
+    return 2 * (1 - accuracy) + 4 * ece + 2 / 30 * (0.5 + ece + 2 / 15)
+
+
+FINDERS = (swapped, disagreement, temperatures, before_and_after, spread, copied, digits, bold, impossible)
+
+
+def found() -> list[Found]:
+    everything = [each for finder in FINDERS for each in finder()]
+    order = list(ODDITIES)
+    return sorted(everything, key=lambda each: order.index(each[0]))
+
+
+def test_the_list_holds_what_the_tables_show_and_nothing_else():
+    assert [tuple(each.values()) for each in oddities() if each["kind"] != "claim"] == found()
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "values"),
+    [
+        ("disagreement", "CIFAR-100 / ViT-224 / CLS / ECE", "feature_ablation 4.76; ece 8.25"),
+        ("disagreement", "Tiny-ImageNet / DeiT-S / CalAttn / AdaECE", "sats 0.52; adaece 0.83"),
+        ("temperature", "Tiny-ImageNet / ViT_224 / Weight Decay", "ece 1.9; smece 1.1; adaece 1.1; classece 1.1"),
+        ("worse", "CIFAR-10 / DenseNet-121 / Dual Focal", "0.70 → 1.31"),
+        ("identity", "Tiny-ImageNet / ViT_224+CalAttn(Ours) / Focal Loss - 53", "0.11 → 0.10"),
+        ("impossible", "CIFAR-100 / CalAttn+TS", "66.20 → 67.20"),
+    ],
+)
+def test_read_by_eye(kind: str, where: str, values: str):
+    assert [e["values"] for e in oddities() if (e["kind"], e["where"]) == (kind, where)][:1] == [values]
+
+
+def test_every_kind_has_a_meaning_and_an_example():
+    assert {each["kind"] for each in oddities()} == set(ODDITIES)
+
+
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
+def test_brier_bound_holds_for_bad_predictions(sharpness: float, generator: torch.Generator):
+    """Calibrated or not, with all remaining mass on one wrong class: near the bound, never above it."""
+    confidence = 0.5 + 0.5 * torch.rand(20_000, generator=generator, dtype=torch.float64)
+    right = torch.rand(20_000, generator=generator, dtype=torch.float64) < confidence**sharpness
+    probs = torch.stack([confidence, 1 - confidence, torch.zeros_like(confidence)], dim=1)
+    labels = torch.where(right, 0, 2)
+    limit = brier_bound(right.double().mean().item(), metrics.ece(probs, labels))
+    assert limit - 0.5 < metrics.brier(probs, labels) <= limit
+
+
+def test_row_holds_the_temperature():
+    assert (
+        row("ece", dataset="mnist", backbone="vit_base", head="none", loss="brier", phase="post")["temperature"] == 8.7
+    )
