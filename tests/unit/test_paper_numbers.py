@@ -100,6 +100,12 @@ def test_our_names_are_ours():
         assert entry["ours"] in known[entry["key"]] | FOREIGN.get(entry["key"], set()), entry
 
 
+def test_no_name_means_two_things():
+    for name in PAPER_TABLES:
+        said = [(e["column"], e["paper"], e["key"]) for e in raw("names") if e["table"] in ("*", name)]
+        assert len(set(said)) == len(said)
+
+
 def test_no_name_is_left_over():
     used = {(name, c, r[c]) for name in PAPER_TABLES for r in raw(name) for c in r if c.startswith("paper_")}
     for entry in raw("names"):

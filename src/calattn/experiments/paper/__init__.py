@@ -146,14 +146,12 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 def _names(table: str) -> dict[tuple[str, str], dict[str, str]]:
-    """(column, the paper's name) → our names; what is said of this table alone goes before what holds for all."""
-    general: dict[tuple[str, str], dict[str, str]] = {}
-    special: dict[tuple[str, str], dict[str, str]] = {}
+    """(column, the paper's name) → our names: those for every table (`*`) and those for this one."""
+    names: dict[tuple[str, str], dict[str, str]] = {}
     for entry in _read("names"):
         if entry["table"] in ("*", table):
-            chosen = general if entry["table"] == "*" else special
-            chosen.setdefault((entry["column"], entry["paper"]), {})[entry["key"]] = entry["ours"]
-    return general | special
+            names.setdefault((entry["column"], entry["paper"]), {})[entry["key"]] = entry["ours"]
+    return names
 
 
 def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[str, str]]) -> dict[str, Cell]:
