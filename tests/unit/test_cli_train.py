@@ -306,3 +306,12 @@ def test_every_option_is_explained(capsys, command):
     unexplained = [option.name for option in built.params if len(getattr(option, "help", None) or "") < 10]
     assert unexplained == []
     assert invoke(capsys, command, "--help").code == 0
+
+
+def test_a_short_trial_shortens_the_warm_up_and_says_so(capsys):
+    result = train(capsys, "--dry-run", "--epochs", "1", "--set", "schedule.warmup_epochs=3")
+    spec = yaml.safe_load(result.out.partition("\nrun ")[0])
+    assert 0 < spec["schedule"]["warmup_epochs"] <= 0.5
+    assert "the warm-up of 3 epochs is shortened" in result.err
+    longer = train(capsys, "--dry-run", "--epochs", "8", "--set", "schedule.warmup_epochs=3")
+    assert "shortened" not in longer.err

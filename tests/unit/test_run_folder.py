@@ -271,8 +271,8 @@ from calattn.workbench.folder import RunFolder
 from calattn.workbench.spec import RunSpec
 folder = RunFolder.create_or_open(sys.argv[1], RunSpec())
 worker = os.fork() if sys.argv[2] == "fork" else None
-if worker != 0:
-    print(worker, flush=True)
+if not worker:  # the child itself speaks, once it is past the fork; without one, the parent
+    print(os.getpid(), flush=True)
 time.sleep(60)
 """
 

@@ -227,6 +227,12 @@ def _not_installed(error: BaseException) -> bool:
     return isinstance(error, ModuleNotFoundError) and not (error.name or "calattn").startswith("calattn")
 
 
+def _lost_peer(error: BaseException) -> bool:
+    """What gloo and NCCL say in the processes that are left when one has died."""
+    signs = ("Connection closed by peer", "Connection reset by peer", "remote process exited")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli.console import errors_to, print_json, results_to
+from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
 _RUN, _WHERE = "The run", "Where it runs"
@@ -123,6 +123,8 @@ def train(
 
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}
     changes = [*(overrides or []), *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
+    if epochs is not None:
+        changes += _shorter_warmup(resolve(source, overrides or []), epochs)
     spec = resolve(source, changes)
     runtime = Runtime(
         accelerator=accelerator,
@@ -139,6 +141,16 @@ def train(
         _show_plan(spec, runtime, run, as_json=json)
     else:
         _train(spec, runtime, run, overwrite=overwrite, as_json=json)
+
+
+def _shorter_warmup(spec: Any, epochs: int) -> list[str]:
+    """A trial of few epochs keeps the share of warm-up that the recipe has; said aloud, and written in the run's spec."""
+    warmup = spec.schedule.warmup_epochs
+    if warmup <= epochs / 2 or epochs < 1:
+        return []
+    shorter = round(epochs * warmup / max(spec.train.epochs, 2 * warmup), 3)
+    note(f"the warm-up of {warmup:g} epochs is shortened to {shorter:g}, because --epochs is {epochs}")
+    return [f"schedule.warmup_epochs={shorter}"]
 
 
 def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> None:

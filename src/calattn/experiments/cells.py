@@ -60,12 +60,20 @@ class Scale:
 
 
 SCALES: Registry[Scale] = Registry("scale")
-SCALES.add("smoke", Scale(name="smoke", title="tiny networks on the embedded digits: does every step work?", resamples=50))
+SCALES.add(
+    "smoke", Scale(name="smoke", title="tiny networks on the embedded digits: does every step work?", resamples=50)
+)
 SCALES.add(
     "reduced",
-    Scale(name="reduced", title="native resolution, AdamW with one cosine, 60 epochs: what GPU-hours allow", resamples=1000),
+    Scale(
+        name="reduced",
+        title="native resolution, AdamW with one cosine, 60 epochs: what GPU-hours allow",
+        resamples=1000,
+    ),
 )
-SCALES.add("paper", Scale(name="paper", title="the paper's protocol: 224 px, SGD with two steps, 350 epochs", resamples=1000))
+SCALES.add(
+    "paper", Scale(name="paper", title="the paper's protocol: 224 px, SGD with two steps, 350 epochs", resamples=1000)
+)
 
 _TINY = {
     "vit": "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}",

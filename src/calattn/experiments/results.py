@@ -41,8 +41,10 @@ class CellResult:
     run       spec (settled), spec_hash, environment, epochs, training_seconds, images_per_second, parameters
     log       a row an epoch: epoch, train loss, validation accuracy, NLL, ECE, scale, inverse_scale, feature_norm
               (histograms at the first, middle and last epoch only)
-    rules     rule → epoch, temperature {ece, nll}, phases {phase → metric → value, low, high}, bins {phase → …},
-              ood {name → auroc}, scale, scatter
+    rules     rule → epoch, temperature {ece, nll}, phases {phase → metric → value, low, high},
+              bins {phase → counts, confidence (mean of each bin), accuracy}, ood {name → auroc},
+              scale (engine.measure.distribution), scatter {feature_norm, max_prob, scaled_max_prob, scale, correct},
+              lists of one length: max_prob of the raw logits, scaled_max_prob of what is predicted
     pair      rule → phase → metric → difference, low, high, p_value; empty where the twin was not at hand
     """
 
