@@ -1,7 +1,7 @@
 """The paper's own numbers, one CSV a table, in the paper's order and units (per cent where it prints per cent).
 
 Columns `paper_…` keep the paper's names; `names.csv` adds ours beside them (dataset, backbone, head, loss, metric, unit, …). A
-baseline's `value` and, where printed, its `temperature`, `std` or `change` stand in one row; `bold` is the paper's own mark.
+row holds one `value` and, where printed, its `temperature` (T*), `std` or `change`; `bold` is the paper's own mark for the best.
 `oddities.csv` lists where the numbers contradict each other or the text; the tests find each of them again.
 """
 
