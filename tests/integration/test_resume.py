@@ -25,7 +25,7 @@ from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
 from tests.runs import CPU, STATEFUL, final_tree, small_spec
 
-SPEC = resolve("digits", STATEFUL)
+SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
 SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)
 
 
@@ -52,6 +52,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def duration(tmp_path_factory: pytest.TempPathFactory, undisturbed: Path) -> float:
+    """Seconds that a run takes here and now when it saves after every update (`undisturbed` has warmed everything up)."""
+    started = time.perf_counter()
+    train_run(SPEC, tmp_path_factory.mktemp("runs") / "timed", runtime=SAVING)
+    return time.perf_counter() - started
+
+
 def assert_same_run(path: Path, undisturbed: Path) -> None:
     assert same(final_tree(path), final_tree(undisturbed))
     assert learned(path) == learned(undisturbed)
@@ -68,7 +76,7 @@ def _child(path: Path) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_killed_at_random_moments(tmp_path, undisturbed, attempt):
+def test_killed_at_random_moments(tmp_path, undisturbed, duration, attempt):
     """SIGKILL after random delays, several times a run: in updates, in validation, in the middle of writing."""
     delays = random.Random(attempt)
     context = multiprocessing.get_context("fork")
@@ -76,7 +84,7 @@ def test_killed_at_random_moments(tmp_path, undisturbed, attempt):
     while True:
         child = context.Process(target=_child, args=(tmp_path / "run",))
         child.start()
-        child.join(timeout=delays.uniform(0.15, 1.2) if kills < 6 else None)
+        child.join(timeout=delays.uniform(0.05, 0.3) * duration if kills < 8 else None)
         if child.exitcode == 0:
             break
         assert child.exitcode is None, f"the run failed by itself with exit code {child.exitcode}"
@@ -163,7 +171,7 @@ def interrupted(path: Path, *changes: str, after: int) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "bit"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, undisturbed, damage):
     path = tmp_path / "run"
-    interrupted(path, after=2)
+    interrupted(path, "train.epochs=5", after=2)
     newest = max((path / "checkpoints").glob("state-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -181,7 +189,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, un
 
 def test_nothing_but_damaged_checkpoints_is_an_error_that_names_them(tmp_path):
     path = tmp_path / "run"
-    interrupted(path, after=1)
+    interrupted(path, "train.epochs=5", after=1)
     for state in (path / "checkpoints").glob("state-*"):
         state.write_bytes(b"")
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"state-\d+.*--overwrite"):
