@@ -11,11 +11,8 @@ import numpy as np
 
 from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.experiments.results import CellResult, ResultStore
+from calattn.metrics import METRICS
 
-METRICS = (
-    "accuracy nll brier ece debiased_ece mce adaptive_ece classwise_ece smooth_ece kernel_ece misclassification_auroc aurc "
-    "high_confidence_error_rate high_confidence_error_share high_confidence_error_confidence"
-).split()
 PAIRED = ("accuracy", "nll", "brier", "ece", "smooth_ece", "adaptive_ece", "classwise_ece")
 NUM_TEST = 2000
 
@@ -53,9 +50,7 @@ def made_store(folder: Path, scale: ScaleName, cells: Iterable[Cell]) -> ResultS
 def _rule(rng: np.random.Generator, rule: str, epochs: int, points: int, cell: Cell) -> dict[str, Any]:
     accuracy = float(rng.uniform(0.5, 0.8)) - (0.1 if rule == "best-ece" else 0.0)
     bins = {"pre": _bins(rng, accuracy, 0.15), "post": _bins(rng, accuracy, 0.02)}
-    phases = {
-        phase: _metrics(rng, bins.get(phase, bins["post"])) for phase in ("pre", "post", "post_nll", "sats")
-    }
+    phases = {phase: _metrics(rng, bins.get(phase, bins["post"])) for phase in ("pre", "post", "post_nll", "sats")}
     found: dict[str, Any] = {
         "epoch": epochs if rule == "last" else epochs // 2,
         "temperature": {"ece": float(rng.integers(8, 40)) / 10, "nll": float(rng.uniform(0.8, 4))},
@@ -119,7 +114,12 @@ def _scatter(rng: np.random.Generator, points: int, *, head: str) -> dict[str, A
 def _epoch(rng: np.random.Generator, epoch: int, epochs: int, *, head: str) -> dict[str, Any]:
     full = epoch in (1, (epochs + 1) // 2, epochs)
     share = epoch / epochs
-    validation: dict[str, Any] = {"accuracy": 0.4 + 0.3 * share, "nll": 2 - share, "brier": 0.5, "ece": 0.02 + 0.1 * share}
+    validation: dict[str, Any] = {
+        "accuracy": 0.4 + 0.3 * share,
+        "nll": 2 - share,
+        "brier": 0.5,
+        "ece": 0.02 + 0.1 * share,
+    }
     validation["feature_norm"] = _distribution(rng.normal(15 + 5 * share, 2, 500), full=full)
     if head == "calattn":
         scale = rng.lognormal(-0.8 * share, 0.05 + 0.3 * share, 500)

@@ -94,6 +94,29 @@ def test_the_summary_is_what_the_predictions_say(run):
     assert summary["parameters"]["head"] == 128 * 16 + 128 + 128 + 1
 
 
+@pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")
+def test_the_summary_tells_checkpoints_splits_and_objectives_apart(run):
+    summary = json.loads((run.path / "summary.json").read_text())
+    state = CheckpointFolder(run.checkpoints_path, run.spec().hash).latest()
+    assert state is not None
+    for rule, found in summary["results"].items():
+        validation, test = (run.predictions(split, rule) for split in ("validation", "test"))
+        assert found["epoch"] == (4 if rule == "last" else state.best[rule].epoch)
+        assert found["validation"]["nll"] == pytest.approx(calattn.evaluate(validation, num_bootstrap=0)["nll"].value)
+        assert found["test"]["nll"]["value"] == pytest.approx(calattn.evaluate(test, num_bootstrap=0)["nll"].value)
+        assert found["scale"]["mean"] == pytest.approx(float(test.scale.mean()))
+        for objective in ("ece", "nll"):
+            scaling = calattn.posthoc.TemperatureScaling(objective=objective).fit(validation)
+            after = found[f"test_ts_{objective}"]
+            assert after["temperature"] == pytest.approx(scaling.temperature_)
+            scaled = calattn.evaluate(scaling(test), num_bootstrap=0)
+            assert after["nll"]["value"] == pytest.approx(scaled["nll"].value)
+            assert after["ece"]["value"] == pytest.approx(scaled["ece"].value)
+    last = RunLog(run.log_path).rows()[-1]
+    assert summary["last_epoch"]["train"] == last["train"]
+    assert summary["last_epoch"]["validation"]["nll"] == last["validation"]["nll"]
+
+
 def test_validation_images_are_not_trained_on_and_see_no_augmentation(run):
     spec = run.spec()
     found = build.load_data(spec)

@@ -146,7 +146,7 @@ def _devices() -> Iterator[Finding]:
         yield Finding(section=section, name="cuda", state="warning", text=text, remedy=remedy)
     if torch.backends.mps.is_available():
         yield Finding(section=section, name="mps", state="ok", text="Apple GPU")
-    text = f"{_usable_cores()} of {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    text = f"{_usable_cores()} of {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
     yield Finding(section=section, name="cpu", state="ok", text=text)
 
 

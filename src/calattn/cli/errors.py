@@ -184,9 +184,10 @@ def with_remedy(message: str) -> str:
 
 def _usage(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
+    message = message.replace("Value error, ", "")  # pydantic's prefix to our own words
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "calattn"
-    return f"{message}; see {where} --help"
+    return f"{message}{'' if message.endswith('?') else ';'} see {where} --help"
 
 
 _SYSTEM = {

@@ -98,5 +98,5 @@ predict.epilog = examples(  # type: ignore[attr-defined]
     "calattn predict runs/a --checkpoint best-ece            at the lowest validation ECE",
     "calattn predict runs/a --data svhn --ood                out of distribution",
     "calattn predict runs/a --data cifar10_c --split fog-5   corrupted images",
-    "calattn predict runs/a --features                       for calibrate --method sats",
+    "calattn predict runs/a --features                       for calibrate --method frozen_calattn",
 )

@@ -212,7 +212,7 @@ def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
         lines = (
             f"{rule} (epoch {result['epoch']}): test accuracy {test['accuracy']['value']:.2%}, "
             f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}",
-            f"  after temperature scaling (T = {scaled['temperature']:.3g}{end}): "
+            f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
             f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}",
         )
         out.print("\n".join(lines), markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ GREY_MODES = ("1", "L", "LA", "I", "F")
 
 
 def describe(path: Path) -> Dataset:
-    """What lies in the folder: classes are the sub-folders of train; grey if the first image of every class is."""
+    """What lies in the folder: classes are the sub-folders of train; grey if the first, middle and last of every class are."""
     splits = tuple(split for split in SPLIT_FOLDERS if _split_folder(path, split))
     if not splits:
         if not path.is_dir():
@@ -31,8 +31,8 @@ def describe(path: Path) -> Dataset:
     classes = class_folders(path)
     first = _split_folder(path, splits[0])
     assert first is not None
-    samples = [next(image_files(first, name), None) for name in classes[:64]]
-    channels = channels_of([first / os.fsdecode(sample) for sample in samples if sample is not None])
+    samples = [sample for name in classes[:64] for sample in _some_of(list(image_files(first, name)))]
+    channels = channels_of([first / os.fsdecode(sample) for sample in samples])
     return own_images(
         f"imagefolder:{path}", channels, classes, splits, functools.partial(_read_path, path, classes, channels)
     )
@@ -131,6 +131,11 @@ def _read_path(path: Path, classes: tuple[str, ...], channels: int, _folder: Pat
 
 def _split_folder(path: Path, split: str) -> Path | None:
     return next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
+
+
+def _some_of(files: list[bytes]) -> list[bytes]:
+    """The first, the middle and the last: scans in grey often come before photographs in colour, or after."""
+    return [files[i] for i in sorted({0, len(files) // 2, len(files) - 1})] if files else []
 
 
 def _subfolders(base: Path) -> tuple[str, ...]:

@@ -124,13 +124,17 @@ class Trainer:
         if found is None:
             self._rewind_log(0)
             return
-        self._sums.copy_(self.state.load(found.tree))
-        self._last_good = found.path
-        self.best = BestWeights(found.best)
-        self._rewind_log(self.state.epoch)
+        self._rewind_log(found.epoch)
+        # Before the optimiser is loaded: a plateau schedule, told again, must lower the first rate, not the saved one.
         for row in self.log.rows():
             if row.get("event") == "epoch":
                 self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
+        sums = self.state.load(found.tree)
+        if self.fabric.is_global_zero:  # the sums are those of all processes: one takes them up
+            self._sums.copy_(sums)
+            self._sums[0] *= self.fabric.world_size
+        self._last_good = found.path
+        self.best = BestWeights(found.best)
 
     def _rewind_log(self, epoch: int) -> None:
         if self.fabric.is_global_zero:
@@ -205,11 +209,7 @@ class Trainer:
     # --- the end of an epoch
 
     def _finish_epoch(self, started: float, updates: int) -> dict[str, Any]:
-        sums = self._sums.clone()
-        if self.fabric.world_size > 1:
-            sums = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum"))
-            sums[0] /= self.fabric.world_size
-        loss, correct = sums.tolist()
+        loss, correct = self._all_sums().tolist()
         self._stop_if_bad(self.guard.wait())
         trained = time.perf_counter() - started
         self.state.end_epoch()
@@ -228,6 +228,14 @@ class Trainer:
         row["images_per_second"] = round(per_epoch * updates / self.updates_per_epoch / trained, 1)
         return row
 
+    def _all_sums(self) -> Tensor:
+        """Of the epoch under way, over all processes: the sum over updates of their mean loss, and how many were right."""
+        sums = self._sums.clone()
+        if self.fabric.world_size > 1:
+            sums = cast(Tensor, self.fabric.all_reduce(sums, reduce_op="sum"))
+            sums[0] /= self.fabric.world_size
+        return sums
+
     def validate(self) -> dict[str, Any]:
         """Metrics of the validation images under the weights that would be kept (the moving average where there is one)."""
         model = self.step if self._ema_step is None else self._ema_step
@@ -236,7 +244,7 @@ class Trainer:
             found = predict(model, self.validation, fabric=self.fabric)
         except ValueError as error:
             if "nan" in str(error) or "inf" in str(error):
-                raise self._not_finite(self.state.update, f"validation: {error}") from None
+                raise self._not_finite(self.state.update - 1, f"validation: {error}") from None
             raise
         return measure(found)
 
@@ -251,8 +259,8 @@ class Trainer:
     def _save(self) -> None:
         self._stop_if_bad(self.guard.wait())
         if not self.state.is_finite():
-            raise self._not_finite(self.state.update, "weights")
-        tree = self.state.tree(self._sums)
+            raise self._not_finite(self.state.update - 1, "weights")
+        tree = self.state.tree(self._all_sums())
         if self.fabric.is_global_zero:
             best = self.best.write(self.checkpoints, step=self.state.update)
             self._last_good = self.checkpoints.save_state(
@@ -271,9 +279,10 @@ class Trainer:
 
     def _stop_if_bad(self, update: int | None) -> None:
         if self._agree(update is not None) if self.fabric.world_size > 1 else update is not None:
-            raise self._not_finite(update if update is not None else self.state.update, "loss")
+            raise self._not_finite(update if update is not None else self.state.update - 1, "loss")
 
     def _not_finite(self, update: int, what: str) -> NonFiniteLoss:
+        """`update` is the last one done, counted from 0."""
         return NonFiniteLoss(
             f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); try a lower "
             f"optimizer.lr (now {max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or "

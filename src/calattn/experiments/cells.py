@@ -89,6 +89,7 @@ _CNN_NAMES = {
     "resnet50": "resnet50_cifar",
     "resnet110": "resnet110_cifar",
     "wide_resnet26": "wide_resnet26_10_cifar",
+    "wide_resnet28": "wide_resnet28_10_cifar",  # only in the table of SATS
     "densenet121": "densenet121_cifar",
 }
 

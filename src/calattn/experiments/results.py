@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
+from calattn.atomic import atomic_write
+from calattn.engine.log import plain
 from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.types import MetricRow
 from calattn.workbench.folder import read_json, write_json
@@ -38,14 +42,19 @@ class PairedDifference:
 class CellResult:
     """One cell's document. Its parts:
 
-    run       spec (settled), spec_hash, environment, epochs, training_seconds, images_per_second, parameters
-    log       a row an epoch: epoch, train loss, validation accuracy, NLL, ECE, scale, inverse_scale, feature_norm
-              (histograms at the first, middle and last epoch only)
-    rules     rule → epoch, temperature {ece, nll}, phases {phase → metric → value, low, high},
-              bins {phase → counts, confidence (mean of each bin), accuracy}, ood {name → auroc},
-              scale (engine.measure.distribution), scatter {feature_norm, max_prob, scaled_max_prob, scale, correct},
-              lists of one length: max_prob of the raw logits, scaled_max_prob of what is predicted
-    pair      rule → phase → metric → difference, low, high, p_value; empty where the twin was not at hand
+    run       spec (settled), spec_hash, environment, epochs, training_seconds, images_per_second, parameters, seconds (wall,
+              training to analysis), side_by_side (how many runs shared the device), ood {sets: name → title, images;
+              missing: name → reason}, twin (name of the cell that `pair` is against, None where it was not at hand)
+    log       a row an epoch (at most 100 of a longer run, the ends among them): epoch, train {loss, accuracy}, validation
+              {accuracy, nll, brier, ece, scale, inverse_scale, feature_norm: each mean, std, cv}; the first, middle and last
+              row also have the quantiles and the histogram {counts, edges} of the three
+    rules     rule → epoch, temperature {ece, nll}, converged {ece, nll}, phases {phase → metric → value, low, high},
+              bins {pre, post → counts, confidence (mean of each bin), accuracy; null in empty bins}, ood {name → auroc},
+              ood_intervals {name → low, high}, scale (engine.measure.distribution; absent for heads without one),
+              scatter {feature_norm, max_prob, scaled_max_prob, scale, correct}, lists of up to 400 test images: max_prob of
+              the raw logits, scaled_max_prob of what is predicted
+    pair      rule → phase (pre, post) → metric → difference, low, high, p_value; empty where the twin was not at hand.
+              Under "pre" also ood_svhn and ood_cifar10_c, differences of AUROC
     """
 
     cell: Cell
@@ -75,6 +84,25 @@ class CellResult:
         return None if found is None else PairedDifference(**found)
 
 
+def document_text(document: dict[str, Any]) -> str:
+    """JSON with one line a list or object that holds no other: a third of the size, and differences that can be read.
+
+    >>> print(document_text({"ece": {"value": 0.1, "low": 0.05}}), end="")
+    {
+     "ece": {"value": 0.1, "low": 0.05}
+    }
+    """
+    text = json.dumps(plain(document, "result"), indent=1, ensure_ascii=False, allow_nan=False)
+    # A line break inside a string is written as an escape: those found here all stand between values.
+    innermost = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+    return innermost.sub(lambda found: re.sub(r"\n *", " ", _trimmed(found[0])), text) + "\n"
+
+
+def _trimmed(text: str) -> str:
+    """Without the line breaks after the bracket that opens and before the one that closes."""
+    return re.sub(r"^(.)\n *", r"\1", re.sub(r"\n *(.)$", r"\1", text))
+
+
 class ResultStore:
     """`<folder>/<scale>/<cell>.json`: written whole or not at all, found again by the cell's hash."""
 
@@ -100,7 +128,8 @@ class ResultStore:
     def put(self, result: CellResult) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, **dataclasses.asdict(result)}
-        write_json(document, self.path(result.cell))
+        with atomic_write(self.path(result.cell)) as partial:
+            partial.write_text(document_text(document), encoding="utf-8")
         self.path(result.cell).with_suffix(".failed.json").unlink(missing_ok=True)
         return self.path(result.cell)
 

@@ -200,9 +200,14 @@ def _names(metrics: str | Iterable[str] | None) -> tuple[str, ...]:
     return names
 
 
+def default_resamples(n: int) -> int:
+    """How often n samples are resampled where nobody says."""
+    return 1000 if n <= 200_000 else 200
+
+
 def _resamples(requested: int | None, n: int) -> int:
     if requested is None:
-        return 1000 if n <= 200_000 else 200
+        return default_resamples(n)
     if requested < 0:
         raise ValueError(f"num_bootstrap must be 0 or more, got {requested}")
     return requested

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -58,12 +59,13 @@ def load_data(
             size=spec.data.size,
             interpolation=spec.data.interpolation,
             root=root,
+            limit=spec.data.limit,
             lazily=spec.augment.crop == "resized",
             on_decode=on_decode,
         )
         for split in dataset.splits[:2]
     )
-    train, test = (limited(images, spec.data.limit) for images in loaded)
+    train, test = loaded
     if train.class_names != test.class_names:
         raise data.DataError(
             f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; "
@@ -80,24 +82,49 @@ def load_split(
     size: int | None,
     interpolation: Interpolation,
     root: Path | None = None,
+    limit: int | None = None,
     lazily: bool = False,
     on_decode: Callable[[str, int, int], None] | None = None,
 ) -> data.Images:
     """A split of any data set, decoded into memory where it is small enough; images of unlike sizes become `size` × `size`."""
-    images = data.load(name, split, root=root)
+    images = limited(data.load(name, split, root=root), limit)
     if isinstance(images, data.ArrayImages):
         return images
-    side = size or (None if images.size is None else max(images.size))
-    if side is None:
+    if images.size is None and size is None:
         raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
-    if lazily or len(images) * images.channels * side * side > IN_MEMORY_BYTES:
+    # Images of one size are kept as they are, and resized a batch at a time: after the crop, as those of any array.
+    height, width = images.size or (size, size)
+    if lazily or len(images) * images.channels * height * width > IN_MEMORY_BYTES:
         return images
-    unlike = side if images.size is None else None
+    unlike = size if images.size is None else None
     return data.in_memory(images, size=unlike, interpolation=interpolation, progress=on_decode)
 
 
 def limited(images: data.Images, limit: int | None) -> data.Images:
-    return images if limit is None or limit >= len(images) else images.select(torch.arange(limit))
+    """The first `limit` images; where a class would be missing from them, as many of each class as possible instead.
+
+    Image folders come class by class: their first images are all alike.
+    """
+    if limit is None or limit >= len(images):
+        return images
+    rows = torch.arange(limit)
+    if len(images.labels[:limit].unique()) < len(images.labels.unique()):
+        rows = _nth_of_its_class(images.labels).argsort(stable=True)[:limit].sort().values
+    return images.select(rows)
+
+
+def _nth_of_its_class(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """How many of the same class come before each.
+
+    >>> _nth_of_its_class(torch.tensor([7, 7, 4, 7])).tolist()
+    [0, 1, 0, 2]
+    """
+    order = labels.argsort(stable=True)
+    counts = labels.unique(return_counts=True)[1]
+    starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(labels)) - starts
+    return place
 
 
 def network_size(spec: RunSpec, images: data.Images) -> int:

@@ -50,7 +50,7 @@ class Plan:
                 f"network    {self.backbone}: {self.backbone_params:,} parameters + head {self.head_params:,} ({share:.3%})",
                 f"images     {self.train_images:,} train, {self.validation_images:,} validation, {self.test_images:,} test",
                 f"steps      {self.updates_per_epoch:,} an epoch, {updates:,} in all",
-                f"time       about {_duration(self.seconds)} ({self.measured})",
+                f"time       about {duration(self.seconds)} ({self.measured})",
             ]
         )
 
@@ -113,9 +113,9 @@ def _timed(spec: RunSpec, runtime: Runtime, model: CalibratedModel, channels: in
     return best / count, f"from steps of {count} random images on {name}, not compiled"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """
-    >>> _duration(42), _duration(600), _duration(40000)
+    >>> duration(42), duration(600), duration(40000)
     ('42 s', '10 min', '11.1 h')
     """
     if seconds < 120:

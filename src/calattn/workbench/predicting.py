@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +27,8 @@ from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
+
+_LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are added
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,16 @@ def foreign_subject(
             f"{name} has labels up to {int(images.labels.max())}, the model knows {classes} classes; pass --ood if only the "
             "confidence matters (labels are then set to 0)"
         )
-    return Subject(name=f"{name.replace(':', '-').replace('/', '-')}-{split}", images=images)
+    return Subject(name=f"{_file_name(name)}-{split}", images=images)
+
+
+def _file_name(name: str) -> str:
+    """A data set's name as a folder's: without separators, and of a path too long for a name only the end and a digest."""
+    plain = name.replace(":", "-").replace("/", "-").replace(os.sep, "-")
+    if len(os.fsencode(plain)) <= _LONGEST_NAME:
+        return plain
+    end = os.fsencode(plain)[-_LONGEST_NAME // 2 :].decode("utf-8", "ignore")
+    return f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}-{end}"
 
 
 def predict_run(
@@ -81,7 +94,7 @@ def predict_run(
     for rule in rules:
         model = run_model(folder, spec, rule, fabric=fabric, found=found)
         for subject in subjects:
-            made = _predicted(
+            made = predict_subject(
                 model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
             )
             target = folder.predictions_path(subject.name, rule)
@@ -177,7 +190,7 @@ def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, fo
     return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
 
 
-def _predicted(
+def predict_subject(
     model: Any,
     subject: Subject,
     spec: RunSpec,
@@ -186,8 +199,9 @@ def _predicted(
     runtime: Runtime,
     found: build.RunData,
     features: bool,
-    on_batch: Callable[[int], None] | None,
+    on_batch: Callable[[int], None] | None = None,
 ) -> Predictions:
+    """What a `run_model` says about a subject, in memory."""
     loader = EvalLoader(
         subject.images,
         subject.rows,

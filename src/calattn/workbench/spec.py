@@ -29,7 +29,9 @@ class DataSpec(Section):
     split_seed: int = Field(
         0, description="draws the validation images; kept apart from `seed` so that seeds share a split"
     )
-    limit: Count | None = Field(None, description="use only the first N training and the first N test images (trials)")
+    limit: Count | None = Field(
+        None, description="use only N training and N test images (trials): the first, or as many of each class"
+    )
 
 
 class AugmentSpec(Section):

@@ -1,0 +1,258 @@
+"""The verdicts in words and tables: the part of REPRODUCTION.md that is about the paper's claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from calattn.experiments import paper
+from calattn.experiments.claims import CLAIMS, Claim
+from calattn.experiments.evidence import (
+    ACCURACY_PRICE,
+    DECISIONS,
+    LEVEL,
+    SMALLEST,
+    Outcome,
+    Results,
+)
+from calattn.experiments.results import CellResult
+from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Effect, Finding, Verdict, mean_accuracy, mean_effect
+from calattn.metrics import METRICS
+from calattn.report.style import between, number
+
+NONE = "–"
+Printed = Callable[[Outcome], tuple[str, dict[str, paper.Cell]]]
+"""An outcome's table in the paper, and the keys of its rows but for the head."""
+BACKBONES = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}
+_OOD_TITLES = {"ood_svhn": "AUROC against SVHN", "ood_cifar10_c": "AUROC against CIFAR-10-C"}
+_COUNTED = ("parameters", "cv")
+
+
+def _of(outcome: Outcome, **more: paper.Cell) -> dict[str, paper.Cell]:
+    return {"dataset": outcome.cell.dataset, "backbone": BACKBONES[outcome.cell.model], **more}
+
+
+PRINTED: dict[str, Printed] = {
+    "ece_falls": lambda o: ("ece", _of(o, loss=o.cell.loss, phase="pre")),
+    "complementary_to_ts": lambda o: ("ece", _of(o, loss=o.cell.loss, phase="post")),
+    "high_confidence_errors": lambda o: ("high_confidence", _of(o, metric="high_confidence_false_positives")),
+    "ood_auroc": lambda o: ("ood", _of(o, loss=o.cell.loss, shift=o.metric.removeprefix("ood_"))),
+}
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""A Markdown table; bars inside a cell are escaped, line breaks become spaces.
+
+    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]), end="")
+    | a | b |
+    |---|---|
+    | 1 | x\|y |
+    """
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(" ".join(cell.splitlines()).replace("|", "\\|") for cell in cells) + " |\n"
+
+    return line(header) + "|---" * len(header) + "|\n" + "".join(map(line, rows))
+
+
+def verdict_table(verdicts: Mapping[str, Verdict]) -> str:
+    """One row a claim: the verdict and, for each checkpoint rule, the mean effect and how many families it rests on."""
+    header = ["claim", "verdict", "why", "effect at `last`", "effect at `best-ece`"]
+    header += ["families at `last`", "families at `best-ece`", "with results / planned", "seeds a family"]
+    rows = []
+    for name, verdict in verdicts.items():
+        findings = [verdict.findings.get("last", verdict.findings.get("any")), verdict.findings.get("best-ece")]
+        shown = [f"**{CLAIMS[name].title}** (`{name}`)", verdict.title, verdict.reading]
+        shown += [_effect_of(finding) for finding in findings]
+        shown += [counts_text(finding.outcomes) if finding else NONE for finding in findings]
+        rows.append([*shown, _coverage(verdict), _seeds(verdict)])
+    return markdown_table(header, rows)
+
+
+def rules_text() -> str:
+    """How a verdict comes about, with the constants that the code uses."""
+    smallest = ", ".join(f"{metric_title(name)} {_amount(name, least)}" for name, least in SMALLEST.items())
+    price, same = number("accuracy", ACCURACY_PRICE), number("ece", SAME_ECE)
+    return f"""These rules were written into the code before any cell of this grid was trained (a pilot of a few networks was
+known), and treat gains and losses alike.
+
+1. A *family* is a comparison of two settings (data set, network, loss, head, post-hoc step) over all seeds that were run.
+2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired
+   bootstrap difference on the test images; otherwise the intervals of both sides are joined as if independent, which makes
+   the interval too wide, not too narrow. All intervals are 95 %.
+3. Several seeds are averaged, and their spread (Student) is joined to the interval. With one seed the interval covers the
+   choice of test images, not another training: such a verdict is about these networks.
+4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim, and
+   at least the smallest effect that matters ({smallest}). Less than that is *too small*; no interval is *undecided*; the rest
+   is *within chance*.
+5. A gain that comes with more than {price} point of accuracy lost is *traded*, and so is a loss that comes with more than
+   {price} point of accuracy won. Neither counts.
+6. A claimed gain holds under a checkpoint rule if more than half of the families with results are better and, where the paper
+   claims it throughout, none is worse. "Kept" and "does not matter" have their own rules, given with the claim; settings are
+   the same where the interval lies within ± {same} points.
+7. A claim *holds* if it holds at the last epoch (`last`) and at the epoch with the lowest validation ECE (`best-ece`, the
+   paper's own rule); if at one of them only, it *holds only under* that rule. With results for fewer than half of the families
+   it is *not tested*.
+8. The effect in the table is the mean over families. Its interval is Student's over families, where there are at least
+   {ENOUGH_FAMILIES} of them, and has the mean ends of their own intervals otherwise. Families share test images and
+   networks: read it as the spread of the effect; the decisions rest on the families.
+"""
+
+
+def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """What the paper says, how it was tested, and every number the verdict rests on."""
+    parts = [f"### {claim.title}: {verdict.title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
+    parts.append(f"**Result.** {_result(verdict)}{_price_of_rule(claim, verdict, results)}\n")
+    outcomes = [(rule, outcome) for rule, finding in verdict.findings.items() for outcome in finding.outcomes]
+    if outcomes:
+        parts.append(outcome_table(outcomes, printed=PRINTED.get(claim.name)))
+    if others := _others(claim, results):
+        parts.append(f"Not judged, for comparison:\n\n{others}")
+    if verdict.missing:
+        parts.append(f"Without results: {', '.join(f'`{name}`' for name in verdict.missing)}.\n")
+    return "\n".join(parts)
+
+
+def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, printed: Printed | None = None) -> str:
+    """One row a family and rule; `printed` finds the paper's numbers for the same setting."""
+    header = ["family", "rule", "metric", "reference → tested", "difference [95 %]", "p (Holm)", "accuracy", "seeds"]
+    rows = []
+    for rule, each in outcomes:
+        values = f"{value_text(each.metric, each.a)} → {value_text(each.metric, each.b)}"
+        ends = between(each.metric, each.low, each.high, signed=True)
+        difference = f"{value_text(each.metric, each.effect, signed=True)} {ends}"
+        shown = [each.family, rule, metric_title(each.metric), values, difference.strip(), _p(each.p_value)]
+        shown += [number("accuracy", each.accuracy, signed=True), ", ".join(map(str, each.seeds)), _decision(each)]
+        rows.append([*shown, *([] if printed is None else [_printed(each, printed)])])
+    return markdown_table([*header, "decision", *([] if printed is None else ["the paper's"])], rows)
+
+
+def _printed(outcome: Outcome, printed: Printed) -> str:
+    table, keys = printed(outcome)
+    found = []
+    for head in ("none", "calattn"):
+        try:
+            found.append(f"{paper.value(table, head=head, **keys):.2f}")
+        except ValueError:  # the paper has no such row
+            return NONE
+    return " → ".join(found)
+
+
+def counts_text(outcomes: Sequence[Outcome]) -> str:
+    """How many families were decided which way; what did not occur is left out."""
+    counts = {decision: sum(each.decision == decision for each in outcomes) for decision in DECISIONS}
+    if outcomes and outcomes[0].metric in _COUNTED:
+        return f"{counts['better']} of {len(outcomes)}"
+    return ", ".join(f"{count} {decision}" for decision, count in counts.items() if count) or NONE
+
+
+def effect_text(effect: Effect | None) -> str:
+    if effect is None:
+        return NONE
+    ends = between(effect.metric, effect.low, effect.high, signed=True)
+    return f"{value_text(effect.metric, effect.value, signed=True)} {ends}".strip() + f" {_unit(effect.metric)}"
+
+
+def metric_title(metric: str) -> str:
+    """The name that people read, with the threshold that HCFP has."""
+    if metric in _OOD_TITLES:
+        return _OOD_TITLES[metric]
+    if metric == "parameters":
+        return "parameters"
+    if metric == "cv":
+        return "coefficient of variation of s"
+    return METRICS[metric].title.replace("≥ t", "≥ 0.90")
+
+
+def value_text(metric: str, value: float, *, signed: bool = False) -> str:
+    """A value of a metric; a count of parameters as such, a coefficient of variation as it is."""
+    if metric == "parameters":
+        return f"{value:,.0f}" if value >= 1 else f"{100 * value:.3f} %"
+    if metric == "cv":
+        return f"{value:{'+' if signed else ''}.3f}".replace("-", "−")
+    return number(metric, value, signed=signed)
+
+
+def _result(verdict: Verdict) -> str:
+    parts = [f"{verdict.reading[:1].upper()}{verdict.reading[1:]}."]
+    for rule, finding in verdict.findings.items():
+        if finding.outcomes and rule != "any":
+            price = mean_accuracy(finding.outcomes)
+            with_accuracy = (
+                "" if price is None else f"; mean difference of accuracy {number('accuracy', price, signed=True)}"
+            )
+            counted = f"{counts_text(finding.outcomes)} of {len(finding.outcomes)}"
+            parts.append(f"At `{rule}`: {effect_text(finding.effect)}; {counted}{with_accuracy}.")
+    if "last" in verdict.findings and verdict.seeds and verdict.seeds[0] == 1:
+        parts.append("Families with one seed say nothing about another training.")
+    return " ".join(parts)
+
+
+def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """What the paper's checkpoint costs, where a claim holds there only: both sides of a pair pay it."""
+    if verdict.rule != "best-ece":
+        return ""
+    changes = []
+    for cell in claim.cells(results.scale):
+        found = results.get(cell)
+        if isinstance(found, CellResult):
+            last, best = found.metric("accuracy", rule="last"), found.metric("accuracy", rule="best-ece")
+            changes += [] if last is None or best is None else [best.value - last.value]
+    if not changes:
+        return ""
+    mean = number("accuracy", statistics.fmean(changes), signed=True)
+    return f" At `best-ece` the accuracy of these networks, with and without the head, is {mean} points from that at `last`."
+
+
+def _others(claim: Claim, results: Results) -> str:
+    rows = [
+        [metric_title(metric), rule, effect_text(mean_effect(outcomes)), counts_text(outcomes)]
+        for metric, by_rule in claim.also(results).items()
+        for rule, outcomes in by_rule.items()
+        if outcomes
+    ]
+    return markdown_table(["metric", "rule", "mean effect [95 %]", "families"], rows) if rows else ""
+
+
+def _effect_of(finding: Finding | None) -> str:
+    if finding is None or not finding.outcomes:
+        return NONE
+    metric = finding.outcomes[0].metric
+    if metric not in _COUNTED:
+        return effect_text(finding.effect)
+    effects = [outcome.effect for outcome in finding.outcomes]
+    return f"{value_text(metric, min(effects))} to {value_text(metric, max(effects))}, at any epoch"
+
+
+def _decision(outcome: Outcome) -> str:
+    if outcome.metric == "parameters":
+        return "below" if outcome.decision == "better" else "not below"
+    if outcome.metric == "cv":
+        return "all phases" if outcome.decision == "better" else "not all phases"
+    return outcome.decision
+
+
+def _coverage(verdict: Verdict) -> str:
+    tested = min((len(each.outcomes) for each in verdict.findings.values()), default=0)
+    return f"{tested} / {verdict.planned}"
+
+
+def _seeds(verdict: Verdict) -> str:
+    if not verdict.seeds:
+        return NONE
+    fewest, most = verdict.seeds
+    return str(fewest) if fewest == most else f"{fewest} to {most}"
+
+
+def _amount(metric: str, value: float) -> str:
+    return f"{number(metric, value)} {_unit(metric)}"
+
+
+def _unit(metric: str) -> str:
+    return "nats" if metric == "nll" else "points"
+
+
+def _p(p_value: float | None) -> str:
+    if p_value is None:
+        return NONE
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

@@ -1,0 +1,69 @@
+"""The three phases of the scale s that the paper sees in training, looked for in a run's log."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+FIRST_CUT, SECOND_CUT = 30 / 350, 150 / 350
+"""The paper's boundaries (epochs 30 and 150 of 350) as shares of a run, so that shorter runs are asked the same."""
+FEWEST_EPOCHS = 20
+RISE = 1.1
+"""The coefficient of variation has risen when it ends at least a tenth above its mean in the second phase."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phases:
+    """What a log shows. `alignment`: mean and spread fall. `uniform`: the spread stays below where it began. `diverse`: it rises
+    again. `crossing`: the mean is above 1 in the second phase and below 1 at the end."""
+
+    alignment: bool
+    uniform: bool
+    diverse: bool
+    crossing: bool
+    end_mean: float
+    end_cv: float
+    middle_cv: float
+
+    @property
+    def all(self) -> bool:
+        return self.alignment and self.uniform and self.diverse and self.crossing
+
+
+def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
+    """The phases of a log with a row an epoch; None where it is shorter than 20 epochs or has no scale.
+
+    Values at the end are means over the last tenth of the epochs, because a single epoch is noisy.
+    """
+    rows = [(row["epoch"], scale["mean"], scale["cv"]) for row in log if (scale := _scale(row)) is not None]
+    rows.sort()
+    if len(rows) < FEWEST_EPOCHS:
+        return None
+    epochs = rows[-1][0]
+    first, second = math.ceil(epochs * FIRST_CUT), round(epochs * SECOND_CUT)
+    start = rows[0]
+    aligned = max((row for row in rows if row[0] <= first), default=start)
+    middle = [row for row in rows if first < row[0] <= second]
+    if not middle:
+        return None
+    end = rows[-max(1, len(rows) // 10) :]
+    end_mean, end_cv = (statistics.fmean(row[place] for row in end) for place in (1, 2))
+    middle_mean, middle_cv = (statistics.fmean(row[place] for row in middle) for place in (1, 2))
+    return Phases(
+        alignment=aligned[1] < start[1] and aligned[2] < start[2],
+        uniform=max(row[2] for row in middle) <= start[2],
+        diverse=end_cv >= RISE * middle_cv,
+        crossing=middle_mean > 1 > end_mean,
+        end_mean=end_mean,
+        end_cv=end_cv,
+        middle_cv=middle_cv,
+    )
+
+
+def _scale(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The distribution of s among a row's own entries or among its validation entries."""
+    found = row.get("scale") or (row.get("validation") or {}).get("scale")
+    return found if found and found.get("mean") is not None and found.get("cv") is not None else None

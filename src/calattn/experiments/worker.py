@@ -1,0 +1,84 @@
+"""The worker: a process that runs some cells in turn and says on stdout, a line of JSON each, how they ended.
+
+`python -m calattn.experiments.worker ORDER`, where ORDER is what `order` gives; `calattn reproduce --jobs` starts it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from calattn.engine.errors import Interrupted
+from calattn.experiments.cells import Cell
+from calattn.experiments.grid import Outcome, Work, run_cell
+from calattn.experiments.results import ResultStore
+from calattn.workbench.runtime import Runtime
+
+_TERMINATED, _INTERRUPTED = 143, 130
+
+
+def order(cells: Sequence[Cell], work: Work) -> str:
+    """What a worker is to do, as text for its command line."""
+    runtime = dataclasses.asdict(work.runtime)
+    root = work.runtime.data_root
+    return json.dumps(
+        {
+            "cells": [dataclasses.asdict(cell) for cell in cells],
+            "scale": work.store.scale,
+            "results": str(work.store.folder.parent),
+            "runs": str(work.runs),
+            "runtime": runtime | {"data_root": None if root is None else str(root)},
+            "keep": work.keep,
+            "jobs": work.jobs,
+            "cache": None if work.cache is None else str(work.cache),
+        }
+    )
+
+
+def read_order(text: str) -> tuple[list[Cell], Work]:
+    found = json.loads(text)
+    runtime, root, cache = found["runtime"], found["runtime"]["data_root"], found["cache"]
+    work = Work(
+        store=ResultStore(Path(found["results"]), found["scale"]),
+        runs=Path(found["runs"]),
+        runtime=Runtime(**runtime | {"data_root": None if root is None else Path(root)}),
+        keep=found["keep"],
+        jobs=found["jobs"],
+        cache=None if cache is None else Path(cache),
+    )
+    return [Cell(**cell) for cell in found["cells"]], work
+
+
+def report_line(outcome: Outcome) -> str:
+    return json.dumps(dataclasses.asdict(outcome))
+
+
+def read_report(line: str) -> Outcome:
+    found = json.loads(line)
+    return Outcome(**found | {"cell": Cell(**found["cell"])})
+
+
+def main(text: str) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    reports, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not come between the reports
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    cells, work = read_order(text)
+    try:
+        for cell in cells:
+            print(f"{cell.name}", file=sys.stderr, flush=True)
+            print(report_line(run_cell(cell, work)), file=reports, flush=True)
+    except Interrupted as error:
+        print(error, file=sys.stderr)
+        return 128 + int(error.signal)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,407 @@
+"""Verdicts on made-up stores whose truth is known, and the statistics under them against scipy."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import re
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from calattn.experiments import claims, comparisons, paper
+from calattn.experiments.cells import Cell
+from calattn.experiments.claims import CLAIMS, verdicts
+from calattn.experiments.evidence import (
+    SMALLEST,
+    Arm,
+    Comparison,
+    Outcome,
+    Results,
+    decide,
+    holm,
+    mean_interval,
+    outcomes_of,
+)
+from calattn.experiments.order import ordered_cells
+from calattn.experiments.results import CellResult, ResultStore
+from calattn.experiments.verdicts import Verdict
+from tests.made_claims import MadeStore, helps, made, nothing, on_disk, world
+
+GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
+AWAY = {"accuracy", "misclassification_auroc", "ood_svhn", "ood_cifar10_c"}
+
+
+def kinds(found: dict[str, Verdict]) -> dict[str, str]:
+    return {name: verdict.title for name, verdict in found.items()}
+
+
+@pytest.fixture(scope="module")
+def good() -> MadeStore:
+    return world(helps)
+
+
+def _hurts(cell: Cell, rule: str, phase: str, metric: str) -> float:
+    return -helps(cell, rule, phase, metric)
+
+
+# --- worlds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_world_as_the_paper_has_it(good: MadeStore) -> None:
+    found = kinds(verdicts(good))
+    assert found.pop("cls_best") == "not tested"  # not among the cells of this scale
+    assert found.pop("few_parameters") == "does not hold"  # 49,409 of 21.7 million: counted, whatever the world
+    assert found.pop("lambda_insensitive") == "holds"
+    assert set(found.values()) == {"holds"}
+
+
+def test_a_world_where_it_does_nothing() -> None:
+    found = verdicts(world(nothing))
+    for name in GAINS:
+        assert found[name].title == "does not hold"
+        assert "no difference" in found[name].reading
+    assert found["accuracy_kept"].kind == "holds"
+
+
+def test_a_world_where_it_does_harm() -> None:
+    found = verdicts(world(_hurts))
+    for name in GAINS:
+        assert found[name].title == "does not hold"
+        assert found[name].reading.startswith("contradicted")
+
+
+def test_a_gain_only_before_temperature_scaling() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return helps(cell, rule, phase, metric) if phase == "pre" else 0.0
+
+    found = verdicts(world(effect))
+    assert found["ece_falls"].kind == "holds"
+    assert found["complementary_to_ts"].kind == "does not hold"
+    # The same step on the baseline does as well: best only against those without it.
+    assert {o.decision for o in found["calattn_ts_best"].findings["last"].outcomes} == {"better", "within chance"}
+
+
+@pytest.mark.parametrize("only", claims.RULES)
+def test_a_gain_at_one_checkpoint_only(only: str) -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return helps(cell, rule, phase, metric) if rule == only else 0.0
+
+    verdict = CLAIMS["ece_falls"].verdict(world(effect))
+    assert (verdict.kind, verdict.rule) == ("holds only under", only)
+    assert verdict.title == f"holds only under `{only}`"
+    assert "no difference" in verdict.reading
+
+
+def test_a_gain_bought_with_accuracy_is_none() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return -0.03 if metric == "accuracy" else helps(cell, rule, phase, metric)
+
+    found = verdicts(world(effect))
+    assert found["ece_falls"].kind == "does not hold"
+    assert "accuracy" in found["ece_falls"].reading
+    assert found["ece_falls"].findings["last"].counts == {"traded": len(found["ece_falls"].findings["last"].outcomes)}
+    assert found["accuracy_kept"].reading.startswith("contradicted")
+
+
+def test_a_loss_that_came_with_accuracy_is_none_either() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return 0.03 if metric == "accuracy" else _hurts(cell, rule, phase, metric)
+
+    verdict = CLAIMS["ece_falls"].verdict(world(effect))
+    assert set(verdict.findings["last"].counts) == {"traded"}
+    assert not verdict.reading.startswith("contradicted")
+
+
+@pytest.mark.parametrize(("lost", "kind"), [(-0.004, "holds"), (-0.0105, "does not hold"), (0.02, "holds")])
+def test_accuracy_is_kept_within_a_point(lost: float, kind: str) -> None:
+    def effect(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return lost if metric == "accuracy" else 0.0
+
+    assert CLAIMS["accuracy_kept"].verdict(world(effect)).kind == kind
+
+
+def test_accuracy_is_not_kept_where_nobody_can_tell() -> None:
+    """Losses of nearly two points in some families, hidden by wide intervals: the mean is below a point, yet not safe."""
+
+    def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return -0.018 * (cell.dataset == "cifar10") if metric == "accuracy" else 0.0
+
+    verdict = CLAIMS["accuracy_kept"].verdict(world(effect, half=0.1))
+    assert verdict.kind == "does not hold"
+    assert verdict.reading.startswith("not confirmed")
+
+
+def test_one_worse_family_ends_a_claim_of_consistency_but_not_one_about_most() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        sign = -1 if (cell.dataset, cell.loss) == ("cifar10", "mmce") else 1
+        return sign * helps(cell, rule, phase, metric)
+
+    found = verdicts(world(effect))
+    assert found["ece_falls"].title == "does not hold"
+    assert found["ece_falls"].reading.startswith("mixed")
+    assert found["complementary_to_ts"].kind == "holds"
+    assert found["ood_auroc"].kind == "holds"
+
+
+def test_a_gain_in_a_minority_of_families_is_not_enough() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return helps(cell, rule, phase, metric) if cell.dataset == "cifar100" else 0.0
+
+    verdict = CLAIMS["ece_falls"].verdict(world(effect))
+    assert verdict.findings["last"].counts == {"better": 9, "within chance": 12}
+    assert (verdict.kind, verdict.reading.split(":")[0]) == ("does not hold", "not confirmed")
+
+
+def test_lambda_matters_where_it_does() -> None:
+    def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return 0.02 * cell.weight if metric == "ece" else 0.0
+
+    assert CLAIMS["lambda_insensitive"].verdict(world(effect)).reading.startswith("contradicted")
+    assert CLAIMS["lambda_insensitive"].verdict(world(nothing)).kind == "holds"
+    wide = CLAIMS["lambda_insensitive"].verdict(world(nothing, half=0.02))
+    assert (wide.kind, wide.reading.split(":")[0]) == ("does not hold", "not confirmed")
+
+
+def test_parameters_are_counted(good: MadeStore) -> None:
+    verdict = CLAIMS["few_parameters"].verdict(good)
+    assert verdict.kind == "does not hold"
+    assert verdict.findings["any"].outcomes[0].effect == pytest.approx(49_409 / 21_665_664)
+    assert CLAIMS["few_parameters"].verdict(world(nothing, head_parameters=20_000)).kind == "holds"
+
+
+# --- missing, order, chance --------------------------------------------------------------------------------------------
+
+
+def test_an_empty_store_tests_nothing(tmp_path: Path) -> None:
+    for name, verdict in verdicts(ResultStore(tmp_path, "reduced")).items():
+        assert verdict.kind == "not tested", name
+        assert set(verdict.missing) == {cell.name for cell in CLAIMS[name].cells("reduced")}
+
+
+def test_too_few_families_are_not_a_test() -> None:
+    families = comparisons.pair_families("reduced")
+    half = len(families) // 2
+
+    def cells(count: int) -> list[Cell]:
+        heads = [Cell(dataset=d, model=m, loss=loss, head="calattn") for d, m, loss in families[:count]]
+        return [cell for head in heads for cell in (head.twin, head)]
+
+    few = CLAIMS["ece_falls"].verdict(world(helps, cells=cells(half)))
+    assert (few.kind, len(few.findings["last"].outcomes)) == ("not tested", half)
+    left_out = Cell(dataset=families[-1][0], model=families[-1][1], loss=families[-1][2], head="calattn")
+    assert {left_out.name, left_out.twin.name} <= set(few.missing)
+    enough = world(helps, cells=cells(half + 1))
+    assert CLAIMS["ece_falls"].verdict(enough).kind == "holds"
+
+
+def test_both_rules_are_needed() -> None:
+    store = world(helps)
+    store.found = {c: dataclasses.replace(d, rules={"last": d.rules["last"]}) for c, d in store.found.items()}
+    assert CLAIMS["ece_falls"].verdict(store).kind == "not tested"
+
+
+def test_a_head_without_its_twin_is_no_pair() -> None:
+    store = world(helps, cells=[cell for cell in ordered_cells("reduced") if cell.head == "calattn"])
+    assert CLAIMS["ece_falls"].verdict(store).kind == "not tested"
+
+
+def test_without_paired_differences_the_intervals_of_both_sides_are_joined() -> None:
+    store = world(helps, half=0.003)
+    store.found = {cell: dataclasses.replace(document, pair={}) for cell, document in store.found.items()}
+    outcome = CLAIMS["ece_falls"].verdict(store).findings["last"].outcomes[0]
+    assert not outcome.paired
+    assert outcome.high is not None
+    # Two independent normal values: the interval of their difference.
+    error = np.hypot(0.003, 0.003) / stats.norm.ppf(0.975)
+    assert (outcome.low, outcome.high) == pytest.approx(stats.norm.interval(0.95, outcome.effect, error))
+
+
+def test_order_changes_nothing(tmp_path: Path) -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return helps(cell, rule, phase, metric) * (1 + 0.3 * cell.seed)
+
+    forward = world(effect)
+    backward = on_disk(tmp_path, world(effect, cells=reversed(ordered_cells("reduced"))))
+    assert verdicts(forward) == verdicts(backward)
+
+
+def test_shuffled_comparisons_give_the_same_outcomes(good: MadeStore) -> None:
+    wanted = comparisons.twins(comparisons.pair_families, "ece", "pre")("reduced")
+    shuffled = random.Random(3).sample(wanted, len(wanted))
+    results = Results(good)
+    assert outcomes_of(wanted, rule="last", results=results) == outcomes_of(shuffled, rule="last", results=results)
+
+
+def _outcome(effect: float, low: float | None, high: float | None, **changes: object) -> Outcome:
+    made_up = Outcome(
+        family="f",
+        cell=Cell(dataset="cifar10", model="deit", head="calattn"),
+        metric="ece",
+        a=0.1,
+        b=0.1 + effect,
+        effect=effect,
+        low=low,
+        high=high,
+        p_value=1e-6,
+        accuracy=0.0,
+        paired=True,
+        seeds=(0,),
+        cells=("a", "b"),
+    )
+    return dataclasses.replace(made_up, **changes)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "decision"),
+    [
+        (_outcome(-0.02, -0.03, -0.01), "better"),
+        (_outcome(0.02, 0.01, 0.03), "worse"),
+        (_outcome(-0.02, -0.04, 0.0), "within chance"),  # touches zero
+        (_outcome(0.02, 0.0, 0.04), "within chance"),
+        (_outcome(-0.02, -0.03, -0.01, p_value=0.0501), "within chance"),
+        (_outcome(-0.001, -0.0012, -0.0008), "too small"),
+        (_outcome(-0.02, -0.03, -0.01, accuracy=-0.011), "traded"),
+        (_outcome(-0.02, -0.03, -0.01, accuracy=-0.009), "better"),
+        (_outcome(0.02, 0.01, 0.03, accuracy=0.011), "traded"),
+        (_outcome(0.02, 0.01, 0.03, accuracy=-0.011), "worse"),
+        (_outcome(-0.02, None, None, p_value=None), "undecided"),
+        (_outcome(0.02, 0.01, 0.03, metric="accuracy", accuracy=0.02), "better"),
+    ],
+)
+def test_decisions(outcome: Outcome, decision: str) -> None:
+    assert decide([outcome])[0].decision == decision
+
+
+@given(
+    effect=st.floats(-0.1, 0.1).filter(lambda x: x != 0),
+    below=st.floats(0, 0.1),
+    above=st.floats(0, 0.1),
+    accuracy=st.floats(-0.05, 0.05),
+)
+def test_gains_and_losses_are_treated_alike(effect: float, below: float, above: float, accuracy: float) -> None:
+    there = _outcome(effect, effect - below, effect + above, accuracy=accuracy)
+    back = _outcome(-effect, -effect - above, -effect + below, accuracy=-accuracy)
+    mirror = {"better": "worse", "worse": "better"}
+    decided = decide([there])[0].decision
+    assert decide([back])[0].decision == mirror.get(decided, decided)
+
+
+def test_chance_is_corrected_for_over_the_families() -> None:
+    """p = 0.03 alone is a finding; among twenty it is not."""
+    alone = _outcome(-0.02, -0.038, -0.002, p_value=0.03)
+    assert decide([alone])[0].decision == "better"
+    assert {each.decision for each in decide([alone] * 20)} == {"within chance"}
+
+
+# --- seeds -------------------------------------------------------------------------------------------------------------
+
+
+def _seeded(sizes: tuple[float, ...]) -> Outcome:
+    def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return sizes[cell.seed] if metric == "ece" else 0.0
+
+    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in range(len(sizes))]
+    store = world(effect, cells=[cell for head in heads for cell in (head.twin, head)])
+    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
+    return outcomes_of(pairs, rule="last", results=Results(store))[0]
+
+
+def test_the_spread_over_seeds_widens_the_interval() -> None:
+    sizes = (-0.03, -0.02, -0.004)
+    outcome = _seeded(sizes)
+    assert outcome.seeds == (0, 1, 2)
+    assert outcome.effect == pytest.approx(np.mean(sizes))
+    seeds = stats.ttest_1samp(sizes, 0).confidence_interval(0.95)
+    reach = np.hypot(0.001, (seeds.high - seeds.low) / 2)
+    assert (outcome.low, outcome.high) == pytest.approx((outcome.effect - reach, outcome.effect + reach))
+    assert outcome.decision == "within chance"
+
+
+def test_equal_seeds_do_not_shrink_the_noise_of_the_test_images() -> None:
+    three, one = _seeded((-0.02,) * 3), _seeded((-0.02,))
+    assert (three.low, three.high) == pytest.approx((one.low, one.high))
+    assert three.decision == one.decision == "better"
+
+
+def test_p_values_follow_from_the_interval() -> None:
+    outcome = _seeded((-0.0012,))
+    error = 0.001 / stats.norm.ppf(0.975)
+    assert outcome.p_value == pytest.approx(2 * stats.norm.cdf(-0.0012 / error))
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=20))
+def test_mean_interval_is_students(values: list[float]) -> None:
+    assume(np.std(values) > 0)
+    expected = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    assert mean_interval(values) == pytest.approx((np.mean(values), *expected), abs=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_holm_rejects_what_stepping_down_rejects(p_values: list[float]) -> None:
+    """Holm's procedure as he states it: from the smallest on, reject p_(k) ≤ α / (m − k + 1), stop at the first that is not."""
+    level, rejected = 0.05, set()
+    assume(all(abs(p * m - level) > 1e-12 for p in p_values for m in range(1, 13)))  # rounding decides there
+    for k, place in enumerate(np.argsort(p_values, kind="stable")):
+        if p_values[place] > level / (len(p_values) - k):
+            break
+        rejected.add(int(place))
+    found = {place for place, p in enumerate(holm(p_values)) if p is not None and p <= level}
+    assert found == rejected
+
+
+# --- the claims themselves ---------------------------------------------------------------------------------------------
+
+
+def test_every_number_of_the_papers_words_is_the_papers() -> None:
+    folder = resources.files(paper)
+    known = " ".join(each.read_text(encoding="utf-8") for each in folder.iterdir() if each.name.endswith(".csv"))
+    numbers = {float(found) for found in re.findall(r"\d+(?:\.\d+)?", known)}
+    for claim in CLAIMS.values():
+        text = re.sub(r"tab:\S+|CIFAR-\d+|@0\.90|ImageNet-1K", "", claim.paper)
+        for found in re.findall(r"\d+(?:\.\d+)?", text):
+            # Epochs are in the paper's section on phases, not in a table.
+            assert float(found) in numbers | {0.0, 30.0, 150.0, 350.0}, (claim.name, found)
+
+
+def test_every_table_that_a_claim_cites_is_one() -> None:
+    labels = {printed.label for printed in paper.PAPER_TABLES.values()}
+    for claim in CLAIMS.values():
+        assert set(re.findall(r"tab:[\w&]+", claim.paper)) <= labels
+
+
+def test_the_winners_of_the_ablation_are_those_in_bold() -> None:
+    backbones = {"vit_base": "vit", "deit_small": "deit", "swin_small": "swin"}
+    bold: dict[str, set[tuple[str, str]]] = {"cls": set(), "patch_mean": set(), "concat": set()}
+    for row in paper.paper_table("feature_ablation").rows:
+        if row["bold"] and row["metric"] == "ece":
+            bold[str(row["features"])].add((str(row["dataset"]), backbones[str(row["backbone"])]))
+    assert bold == {"cls": set(comparisons.CLS_WINS), "patch_mean": set(comparisons.PATCH_MEAN_WINS), "concat": set()}
+
+
+def test_the_pairs_of_a_scale_are_among_its_cells() -> None:
+    for scale in ("reduced", "paper"):
+        heads = {c for c in ordered_cells(scale) if c.head == "calattn" and c.features == "cls" and c.recipe == "paper"}
+        wanted = {Cell(dataset=d, model=m, loss=x, head="calattn") for d, m, x in comparisons.pair_families(scale)}
+        assert wanted <= heads
+        assert {c for c in heads if c.seed == 0 and c.weight == 0.1 and c.dataset != "imagenet1k"} == wanted
+
+
+def test_every_judged_metric_has_a_smallest_effect() -> None:
+    results = Results(ResultStore(Path("nowhere"), "reduced"))
+    for claim in CLAIMS.values():
+        assert set(claim.also(results)) <= set(SMALLEST)
+
+
+def test_stored_leaves_out_failures_and_other_specs(tmp_path: Path) -> None:
+    cell, other = Cell(dataset="cifar10", model="deit"), Cell(dataset="cifar100", model="deit")
+    store = on_disk(tmp_path, world(helps, cells=[cell]))
+    store.put(dataclasses.replace(made(other, helps), cell_hash="of yesterday"))
+    store.fail(Cell(dataset="mnist", model="deit"), "out of memory")
+    assert [found.cell for found in Results(store).stored()] == [cell]
+    assert isinstance(Results(store).get(cell), CellResult)

@@ -1,0 +1,186 @@
+"""Figures of the reproduction: they show the documents' numbers, open as files, and survive missing runs."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import random
+import xml.etree.ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from calattn.experiments import paper
+from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells
+from calattn.experiments.cells import Cell
+from calattn.experiments.figures import Drawn, change_cells
+from calattn.experiments.panels import equal_count_means, smoothed_density
+from calattn.experiments.results import CellResult, ResultStore
+from tests.made_results import made_result, made_store
+
+FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
+    return made_store(tmp_path_factory.mktemp("full"), "reduced", ordered_cells("reduced"))
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
+    return made_store(tmp_path_factory.mktemp("half"), "reduced", random.Random(1).sample(ordered_cells("reduced"), 38))
+
+
+@functools.cache
+def document_of(cell: Cell) -> CellResult:
+    return made_result(cell, "reduced")
+
+
+def drawn(name: str, store: ResultStore) -> list[Drawn]:
+    experiment = EXPERIMENTS[name]
+    assert experiment.draw is not None
+    return experiment.draw(experiment._found(store))
+
+
+def texts(each: Drawn) -> str:
+    return "\n".join(text.get_text() for ax in each.figure.axes for text in ax.texts)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_files_open_and_the_caption_counts_the_runs(name: str, half: ResultStore, tmp_path: Path):
+    paths = EXPERIMENTS[name].write(half, tmp_path)
+    kinds = {path.suffix for path in paths}
+    assert {".png", ".pdf", ".svg", ".md"} <= kinds
+    for path in paths:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                assert min(image.size) > 800
+                assert len(np.unique(np.asarray(image.convert("L")))) > 20  # something is drawn
+        elif path.suffix == ".svg":
+            assert xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg")
+        elif path.suffix == ".pdf":
+            content = path.read_bytes()
+            assert content.startswith(b"%PDF-")
+            assert content.rstrip().endswith(b"%%EOF")
+        elif path.suffix == ".md":
+            assert "Missing (not run: " in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["cls_norm", "delta_ece", "dynamics", "reliability"])
+def test_with_no_results_every_panel_says_so(name: str, tmp_path: Path):
+    for each in drawn(name, ResultStore(tmp_path, "reduced")):
+        assert "Runs shown: 0 of" in each.caption
+        if name != "delta_ece":
+            panels = [ax for ax in each.figure.axes if ax.get_xlabel() != "none"]
+            assert texts(each).count("not run") == len(panels)
+        else:
+            assert "–" in texts(each)
+
+
+def test_complete_results_leave_nothing_missing(full: ResultStore):
+    for name in ("cls_norm", "dynamics", "reliability"):
+        for each in drawn(name, full):
+            assert "Missing" not in each.caption
+            assert "not run" not in texts(each)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "metric"),
+    [("delta_ece", "ece", "ece"), ("delta_smece", "smece", "smooth_ece"), ("delta_adaece", "adaece", "adaptive_ece")],
+)
+def test_changes_are_those_of_the_documents_and_of_the_paper(name: str, table: str, metric: str, full: ResultStore):
+    (each,) = drawn(name, full)
+    assert each.data is not None
+    rows = list(csv.DictReader(io.StringIO(each.data)))
+    assert len(rows) == 2 * len([cell for cell in change_cells() if cell.head == "calattn"])
+    printed = paper.paper_table(table)
+    backbones = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}
+    for row in rows:
+        place = {
+            "dataset": row["data_set"],
+            "backbone": backbones[row["network"]],
+            "loss": row["loss"],
+            "phase": row["phase"],
+        }
+        before, after = (paper.value(printed, head=head, **place) for head in ("none", "calattn"))
+        assert float(row["paper"]) == pytest.approx((after - before) / before)
+        cell = Cell(dataset=row["data_set"], model=row["network"], loss=row["loss"], head="calattn")
+        if cell not in ordered_cells("reduced"):
+            assert (row["last"], row["best_ece"]) == ("", "")
+            continue
+        for rule, column in (("last", "last"), ("best-ece", "best_ece")):
+            a, b = (
+                document_of(which).rules[rule]["phases"][row["phase"]][metric]["value"] for which in (cell.twin, cell)
+            )
+            assert float(row[column]) == pytest.approx((b - a) / a)
+
+
+def test_reliability_prints_the_ece_of_its_document(full: ResultStore):
+    last, best = drawn("reliability", full)
+    for each, rule in ((last, "last"), (best, "best-ece")):
+        assert each.name == f"reliability-{rule}"
+        for cell in (
+            Cell(dataset="cifar10", model="vit", loss="ce"),
+            Cell(dataset="cifar100", model="swin", head="calattn"),
+        ):
+            values = made_result(cell, "reduced").rules[rule]["phases"]["pre"]
+            expected = f"ECE {100 * values['ece']['value']:.1f}\naccuracy {100 * values['accuracy']['value']:.1f}"
+            assert expected in texts(each)
+
+
+def test_dynamics_draws_the_log_and_the_temperature(full: ResultStore):
+    (each,) = drawn("dynamics", full)
+    document = made_result(Cell(dataset="cifar10", model="vit", head="calattn"), "reduced")
+    line, temperature = each.figure.axes[0].lines[:2]
+    expected = [row["validation"]["inverse_scale"]["mean"] for row in document.log]
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx(expected)
+    assert list(temperature.get_ydata()) == [document.rules["last"]["temperature"]["ece"]] * 2  # type: ignore[arg-type]
+    assert len(each.figure.axes[2].lines) == 3
+
+
+def test_norms_put_each_image_where_the_document_says(full: ResultStore):
+    last = drawn("cls_norm", full)[0]
+    points = made_result(Cell(dataset="cifar10", model="deit", head="calattn"), "reduced").rules["last"]["scatter"]
+    for panel, column in ((1, "max_prob"), (2, "scaled_max_prob")):
+        shown = np.concatenate([np.asarray(c.get_offsets()) for c in last.figure.axes[panel].collections])
+        expected = np.column_stack([points["feature_norm"], points[column]])
+        assert np.allclose(np.sort(shown, axis=0), np.sort(expected, axis=0))
+
+
+def test_bin_means_against_numpy():
+    rng = np.random.default_rng(0)
+    x, y = rng.permutation(100).astype(float), rng.normal(size=100)
+    centres, means = equal_count_means(x, y, 10)
+    assert centres.tolist() == [10 * i + 4.5 for i in range(10)]
+    assert means.tolist() == pytest.approx([y[(x >= 10 * i) & (x < 10 * i + 10)].mean() for i in range(10)])
+
+
+def test_smoothing_keeps_mass_and_mean():
+    values = np.random.default_rng(0).normal(3, 1, 5000)
+    counts, edges = np.histogram(values, bins=40)
+    centres, density = smoothed_density(counts.astype(float), edges)
+    step = edges[1] - edges[0]
+    assert density.sum() * step == pytest.approx(1)
+    middle = (edges[:-1] + edges[1:]) / 2
+    assert (centres * density).sum() * step == pytest.approx((middle * counts).sum() / counts.sum())
+    assert density.max() == pytest.approx(1 / np.sqrt(2 * np.pi), rel=0.1)
+
+
+def test_a_scale_that_has_not_moved_is_a_line(tmp_path: Path):
+    cell = Cell(dataset="cifar10", model="vit", head="calattn")
+    document = made_result(cell, "reduced")
+    document.log[0]["validation"]["inverse_scale"]["histogram"]["edges"] = [1.0] * 41
+    store = ResultStore(tmp_path, "reduced")
+    store.put(document)
+    (each,) = drawn("dynamics", store)
+    labels = [line.get_label() for line in each.figure.axes[2].lines]
+    assert labels == ["epoch 1 (no spread)", "epoch 6", "epoch 12"]
+
+
+def test_equal_results_give_equal_files(full: ResultStore, tmp_path: Path):
+    first, second = (EXPERIMENTS["dynamics"].write(full, tmp_path / part) for part in ("a", "b"))
+    for a, b in zip(first, second, strict=True):
+        assert a.read_bytes() == b.read_bytes(), a.name

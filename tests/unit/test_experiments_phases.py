@@ -1,0 +1,54 @@
+"""The three phases of the scale, in logs that have them and in logs that lack one."""
+
+from __future__ import annotations
+
+import pytest
+
+from calattn.experiments.claims import CLAIMS
+from calattn.experiments.phases import find_phases
+from tests import made_claims
+from tests.made_claims import helps, world
+
+
+def test_the_papers_phases_are_found() -> None:
+    phases = find_phases(made_claims.phased_log())
+    assert phases is not None
+    assert phases.all
+
+
+@pytest.mark.parametrize("broken", ["alignment", "uniform", "diverse", "crossing"])
+def test_a_log_that_lacks_one_phase(broken: str) -> None:
+    log = made_claims.phased_log()
+    for row in log:
+        scale, share = row["validation"]["scale"], row["epoch"] / 60
+        if broken == "alignment" and share < 0.09:
+            scale["mean"] = 1.0
+        if broken == "uniform" and 0.2 < share < 0.3:
+            scale["cv"] = 0.35
+        if broken == "diverse" and share > 0.43:
+            scale["cv"] = 0.1
+        if broken == "crossing" and share > 0.43:
+            scale["mean"] = 1.2
+    phases = find_phases(log)
+    assert phases is not None
+    assert not getattr(phases, broken)
+    assert [name for name in ("alignment", "uniform", "diverse", "crossing") if not getattr(phases, name)] == [broken]
+
+
+def test_a_mean_below_one_all_along_crosses_nothing() -> None:
+    log = made_claims.phased_log()
+    for row in log:
+        row["validation"]["scale"]["mean"] *= 0.5
+    phases = find_phases(log)
+    assert phases is not None
+    assert (phases.alignment, phases.crossing, phases.all) == (True, False, False)
+
+
+def test_short_logs_and_logs_without_a_scale_have_no_phases() -> None:
+    assert find_phases(made_claims.phased_log()[:19]) is None
+    assert find_phases([{"epoch": e, "validation": {"ece": 0.1}} for e in range(60)]) is None
+
+
+def test_a_flat_log_does_not_hold() -> None:
+    flat = [{"epoch": e, "validation": {"scale": {"mean": 1.0, "cv": 0.0}}} for e in range(1, 61)]
+    assert CLAIMS["three_phases"].verdict(world(helps, log=flat)).kind == "does not hold"

@@ -1,0 +1,293 @@
+"""REPRODUCTION.md: its numbers against the result files, read and computed anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calattn.experiments import comparisons, paper
+from calattn.experiments.cells import Cell
+from calattn.experiments.claims import CLAIMS, verdicts
+from calattn.experiments.evidence import DECISIONS
+from calattn.experiments.order import ordered_cells
+from calattn.experiments.reproduction import report_text, write_report
+from calattn.experiments.results import ResultStore
+from tests.made_claims import helps, on_disk, world
+
+RULES = ("last", "best-ece")
+NUMBER = re.compile(r"[+−]?\d[\d,]*(?:\.\d+)?")
+
+
+def _uneven(cell: Cell, rule: str, phase: str, metric: str) -> float:
+    """A world of many different numbers: families, rules and seeds differ in the size of what the head does."""
+    size = 1 + 0.1 * (len(cell.name) % 7) + 0.05 * cell.seed - (0.3 if rule == "best-ece" else 0)
+    return size * helps(cell, rule, phase, metric) + (0.011 * (rule == "best-ece") if metric == "nll" else 0)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
+    cells = [cell for cell in ordered_cells("reduced") if not (cell.model == "swin" and cell.dataset == "mnist")]
+    return on_disk(tmp_path_factory.mktemp("results"), world(_uneven, cells=cells))
+
+
+@pytest.fixture(scope="module")
+def text(store: ResultStore) -> str:
+    return report_text(store)
+
+
+def document(store: ResultStore, cell: Cell) -> dict | None:
+    path = store.path(cell)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def rows_of(markdown: str) -> list[list[str]]:
+    """The cells of every table row."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def numbers(cell: str) -> list[float]:
+    return [float(found.replace("−", "-").replace(",", "")) for found in NUMBER.findall(cell)]
+
+
+# --- the table of verdicts ---------------------------------------------------------------------------------------------
+
+
+def _paired_rows(store: ResultStore, rule: str, phase: str, metrics: tuple[str, ...], families: list) -> np.ndarray:
+    """[family, (difference, low, high)] in per cent, over seeds: from the files, with numpy and scipy, nothing of ours."""
+    found = []
+    for dataset, model, loss in families:
+        for metric in metrics:
+            pairs = []
+            for seed in (0, 1, 2):
+                head = Cell(dataset=dataset, model=model, loss=loss, head="calattn", seed=seed)
+                this, twin = document(store, head), document(store, head.twin)
+                if this is not None and twin is not None:
+                    pairs.append([this["pair"][rule][phase][metric][key] for key in ("difference", "low", "high")])
+            if pairs:
+                found.append(_over_seeds(np.array(pairs)))
+    return 100 * np.array(found)
+
+
+def _over_seeds(pairs: np.ndarray) -> np.ndarray:
+    middle, low, high = pairs.mean(axis=0)
+    spread = 0.0
+    if len(pairs) > 1:
+        spread = stats.ttest_1samp(pairs[:, 0], 0).confidence_interval(0.95).high - middle
+    return np.array([middle, middle - np.hypot(middle - low, spread), middle + np.hypot(high - middle, spread)])
+
+
+@pytest.mark.parametrize(
+    ("claim", "phase", "metrics", "families"),
+    [
+        ("ece_falls", "pre", ("ece",), comparisons.pair_families("reduced")),
+        ("accuracy_kept", "pre", ("accuracy",), comparisons.pair_families("reduced")),
+        ("complementary_to_ts", "post", ("ece",), comparisons.pair_families("reduced")),
+        ("high_confidence_errors", "post", ("high_confidence_error_share",), comparisons.confident_families("reduced")),
+        ("ood_auroc", "pre", ("ood_svhn", "ood_cifar10_c"), comparisons.cifar10_families("reduced")),
+    ],
+)
+def test_effects_are_those_of_the_files(
+    store: ResultStore, text: str, claim: str, phase: str, metrics: tuple[str, ...], families: list
+) -> None:
+    row = next(r for r in rows_of(section(text, "Claims and verdicts")) if f"`{claim}`" in r[0])
+    for place, rule in enumerate(RULES):
+        rows = _paired_rows(store, rule, phase, metrics, families)
+        expected = rows.mean(axis=0)
+        if len(rows) >= 5:
+            interval = stats.ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
+            expected = np.array([expected[0], interval.low, interval.high])
+        assert numbers(row[3 + place]) == pytest.approx(expected, abs=0.00501)
+        assert sum(numbers(row[5 + place])) == len(rows)
+    assert numbers(row[7]) == [len(rows), len(families) * len(metrics)]
+
+
+def test_an_unpaired_effect_is_that_of_the_files(store: ResultStore, text: str) -> None:
+    row = next(r for r in rows_of(section(text, "Claims and verdicts")) if "`scalar_beats_dirichlet`" in r[0])
+    for place, rule in enumerate(RULES):
+        scalar, other = (
+            document(store, Cell(dataset="cifar100", model="deit", head=head))["rules"][rule]["phases"]["pre"]["ece"]
+            for head in ("calattn", "dirichlet")
+        )
+        difference = scalar["value"] - other["value"]
+        reach = np.hypot(scalar["high"] - scalar["value"], other["high"] - other["value"])
+        expected = 100 * np.array([difference, difference - reach, difference + reach])
+        assert numbers(row[3 + place]) == pytest.approx(expected, abs=0.00501)
+
+
+def test_every_number_of_the_verdict_table_is_accounted_for(store: ResultStore, text: str) -> None:
+    """Effects, counts, coverage and seeds: nothing else, and no claim without its row."""
+    found = verdicts(store)
+    rows = rows_of(section(text, "Claims and verdicts"))[1:]
+    assert len(rows) == len(CLAIMS)
+    for name, row in zip(CLAIMS, rows, strict=True):
+        verdict = found[name]
+        assert f"`{name}`" in row[0]
+        assert row[1:3] == [verdict.title, verdict.reading]
+        assert numbers(re.sub(r"0\.1 %", "", CLAIMS[name].title)) == []
+        allowed = {float(count) for finding in verdict.findings.values() for count in finding.counts.values()}
+        allowed |= {float(len(finding.outcomes)) for finding in verdict.findings.values()} | {0.0}
+        assert set(numbers(row[5]) + numbers(row[6])) <= allowed
+        assert set(numbers(row[8])) <= {1.0, 3.0}
+
+
+def test_a_changed_result_changes_the_report(text: str, tmp_path: Path) -> None:
+    changed = on_disk(tmp_path, world(lambda c, r, p, m: _uneven(c, r, p, m) - 0.01 * (m == "ece")))
+    before, after = (rows_of(section(each, "Claims and verdicts")) for each in (text, report_text(changed)))
+    assert before[1][3] != after[1][3]
+
+
+def test_the_outcomes_of_a_claim_are_those_of_the_files(store: ResultStore, text: str) -> None:
+    body = text.split("### ECE falls")[1].split("\n### ")[0]
+    checked = 0
+    for row in rows_of(body):
+        if len(row) != 10 or row[1] not in RULES:
+            continue
+        dataset, model, loss = row[0].split()
+        head = Cell(dataset=dataset, model=model, loss=loss, head="calattn")
+        if row[7] != "0":
+            continue
+        stored = document(store, head)["pair"][row[1]]["pre"]["ece"]
+        expected = [100 * stored[key] for key in ("difference", "low", "high")]
+        assert numbers(row[4]) == pytest.approx(expected, abs=0.00501)
+        values = [document(store, c)["rules"][row[1]]["phases"]["pre"]["ece"]["value"] for c in (head.twin, head)]
+        assert numbers(row[3]) == pytest.approx(100 * np.array(values), abs=0.00501)
+        assert row[8] in DECISIONS
+        backbone = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}[model]
+        where = {"dataset": dataset, "backbone": backbone, "loss": loss, "phase": "pre"}
+        assert numbers(row[9]) == [paper.value("ece", head=h, **where) for h in ("none", "calattn")]
+        checked += 1
+    assert checked == 2 * (len(comparisons.pair_families("reduced")) - 3)  # two have three seeds, one was not run
+
+
+# --- the other sections ------------------------------------------------------------------------------------------------
+
+
+def test_accuracy_stands_beside_ece_for_both_rules(store: ResultStore, text: str) -> None:
+    rows = [row for row in rows_of(section(text, "The checkpoint rule")) if row[0].startswith("`")]
+    names = {path.stem for path in store.folder.glob("*.json")}
+    assert {row[0].strip("`") for row in rows} == names
+    for row in rows:
+        rules = json.loads((store.folder / f"{row[0].strip('`')}.json").read_text(encoding="utf-8"))["rules"]
+        for place, rule in enumerate(RULES):
+            epoch, accuracy, ece, nll = row[1 + 7 * place : 5 + 7 * place]
+            phases = rules[rule]["phases"]["pre"]
+            assert int(epoch) == rules[rule]["epoch"]
+            assert numbers(accuracy) == pytest.approx([100 * phases["accuracy"]["value"]], abs=0.00501)
+            assert numbers(ece) == pytest.approx([100 * phases["ece"]["value"]], abs=0.00501)
+            assert numbers(nll) == pytest.approx([phases["nll"]["value"]], abs=0.000501)
+
+
+def test_the_price_of_the_papers_rule_is_said(tmp_path: Path) -> None:
+    def effect(_cell: Cell, rule: str, _phase: str, metric: str) -> float:
+        return -0.2 if metric == "accuracy" and rule == "best-ece" else 0.0
+
+    cells = [Cell(dataset="cifar10", model="deit", head="calattn"), Cell(dataset="cifar100", model="deit")]
+    told = section(report_text(on_disk(tmp_path, world(effect, cells=cells))), "The checkpoint rule")
+    assert "Of 2 networks, 2 have their lowest validation ECE in the first half" in told  # epoch 21 of 60
+    assert "by −10.00 points in the mean; 1 networks lose more than 1.00 point" in told
+
+
+def test_a_claim_that_holds_under_the_papers_rule_only_tells_its_price(tmp_path: Path) -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        if metric == "accuracy":
+            return -0.008 if rule == "best-ece" else 0.0
+        return helps(cell, rule, phase, metric) if rule == "best-ece" else 0.0
+
+    told = report_text(on_disk(tmp_path, world(effect))).split("### ECE falls: holds only under `best-ece`")[1]
+    # The head's networks, half of these, lose 0.8 points.
+    assert "with and without the head, is −0.40 points from that at `last`" in told.split("\n### ")[0]
+
+
+def test_the_papers_other_numbers_stand_beside_ours(text: str) -> None:
+    told = text.split("### Other images are told apart better")[1].split("\n### ")[0]
+    row = next(r for r in rows_of(told) if r[0] == "cifar10 deit ce, ood_svhn" and r[1] == "last")
+    assert row[9] == "72.40 → 73.72"
+    assert next(r for r in rows_of(told) if r[0].startswith("cifar10 deit ce_brier, "))[9] == "–"  # not in that table
+    told = text.split("### Fewer confident mistakes")[1].split("\n### ")[0]
+    assert next(r for r in rows_of(told) if r[0] == "cifar100 swin ce_brier")[9] == "23.99 → 6.99"
+
+
+def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None:
+    told = section(text, "The recipe that the paper leaves out")
+    for dataset in ("cifar10", "cifar100"):
+        for name in ("deit-ce-mixup", "deit-ce_brier-mixup", "deit-ce_brier-calattn-mixup", "deit-ce"):
+            assert f"`{dataset}-{name}`" in told
+    duel = next(row for row in rows_of(told) if row[0].startswith("cifar10 + TS") and row[2] == "NLL")
+    cells = (
+        Cell(dataset="cifar10", model="deit", head="calattn"),
+        Cell(dataset="cifar10", model="deit", loss="ce", recipe="mixup"),
+    )
+    values = [document(store, c)["rules"]["last"]["phases"]["post"]["nll"]["value"] for c in cells]
+    assert numbers(duel[3]) == pytest.approx(values, abs=0.000501)
+    without = on_disk(tmp_path, world(helps, cells=[Cell(dataset="cifar10", model="deit")]))
+    assert "Not run." in section(report_text(without), "The recipe that the paper leaves out")
+
+
+def test_oddities_are_counted_and_the_grave_ones_listed(text: str) -> None:
+    told = section(text, "Oddities of the paper's own numbers")
+    rows = paper.oddities()
+    for kind in paper.ODDITIES:
+        row = next(r for r in rows_of(told) if r[0] == kind and len(r) == 3)
+        assert int(row[2]) == sum(each["kind"] == kind for each in rows)
+    for each in rows:
+        if each["kind"] in ("claim", "impossible", "disagreement"):
+            assert each["values"] in told
+
+
+def test_what_was_not_run_is_named_with_its_reason(store: ResultStore, tmp_path: Path) -> None:
+    few = on_disk(tmp_path, world(helps, cells=ordered_cells("reduced")[:4]))
+    failed = Cell(dataset="mnist", model="swin")
+    few.fail(failed, "CUDA out of memory:\n2 GiB | 1 GiB")
+    told = rows_of(section(report_text(few), "What was not run, and why"))
+    reasons = {row[0]: row for row in told[1:]}
+    assert reasons[r"CUDA out of memory: 2 GiB \| 1 GiB"][1:] == ["1", f"`{failed.name}`"]
+    assert int(reasons["not run"][1]) == len(ordered_cells("reduced")) - 5
+    all_there = [Cell(dataset="cifar10", model="deit")]
+    assert "Every planned cell" in section(report_text(store, planned=all_there), "What was not run, and why")
+
+
+def test_every_run_has_its_hash_device_commit_and_time(store: ResultStore, text: str) -> None:
+    rows = {row[0].strip("`"): row for row in rows_of(section(text, "The runs"))[1:]}
+    for path in store.folder.glob("*.json"):
+        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        row = rows.pop(path.stem)
+        assert row[1] == f"`{run['spec_hash']}`"
+        assert row[3:8] == ["60", "61", "27,000", "made-up device", "`0123456789`"]
+    assert not rows
+
+
+@pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])
+def test_an_empty_store_gives_a_report_that_says_so(tmp_path: Path, scale: str) -> None:
+    text = report_text(ResultStore(tmp_path, scale))
+    rows = rows_of(section(text, "Claims and verdicts"))[1:]
+    assert {row[1] for row in rows} == {"not tested"}
+    assert f"--scale {scale}" in section(text, "How to make this again")
+
+
+def test_tables_are_rectangular_and_nothing_leaks_through(text: str) -> None:
+    width = None
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            width = None
+            continue
+        cells = len(re.split(r"(?<!\\)\|", line)) - 2
+        width = cells if width is None else width
+        assert cells == width, line
+    for leak in ("nan", "None", "inf]", "{", "/tmp", "/home"):
+        assert leak not in text.replace("information", ""), leak
+
+
+def test_the_file_is_the_text(store: ResultStore, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "REPRODUCTION.md"
+    write_report(store, path)
+    assert path.read_text(encoding="utf-8") == text == report_text(store)
