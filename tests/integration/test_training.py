@@ -229,7 +229,8 @@ def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_pa
 
 
 def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
-    folder = train_run(small_spec("optimizer.ema_decay=0.95"), tmp_path / "run", runtime=CPU)
+    changes = ("optimizer.ema_decay=0.95", "model.dropout=0.5", "evaluation.features=true")
+    folder = train_run(small_spec(*changes), tmp_path / "run", runtime=CPU)
     state = CheckpointFolder(folder.checkpoints_path, folder.spec().hash).latest()
     assert state is not None
     averaged, raw = state.tree["weights"], state.tree["model"]
@@ -237,6 +238,7 @@ def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
     model = build.build_model(folder.spec(), num_classes=10, channels=1, size=8).eval()
     model.load_state_dict(averaged)
     stored = folder.predictions("test")
+    assert stored.features is not None
     test = build.load_data(folder.spec())
     augment = build.build_augment(folder.spec(), test)
     with torch.no_grad():

@@ -189,6 +189,18 @@ def test_an_epoch_that_was_logged_and_not_saved_is_in_the_log_once(tmp_path, who
     assert logged(resumed) == logged(whole)
 
 
+@pytest.mark.parametrize("lost", ["all", "a row"])
+def test_a_log_that_lacks_epochs_is_refused(tmp_path, lost):
+    """The rates of a plateau and the summary follow from it."""
+    made(tmp_path, small_spec("train.epochs=2")).fit()
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"" if lost == "all" else log.read_bytes().splitlines(keepends=True)[1])
+    with pytest.raises(
+        ValueError, match=r"log\.jsonl lacks some of the 2 epochs that state-00000012.*put the log back"
+    ):
+        made(tmp_path, small_spec("train.epochs=2"))
+
+
 def test_the_moving_average_is_what_is_validated(tmp_path):
     trainer = made(tmp_path, small_spec("optimizer.ema_decay=0.9"))
     trainer.fit()
@@ -303,6 +315,20 @@ def test_the_first_update_that_was_not_finite_is_remembered():
     for update, finite in enumerate([True, True, False, True, False]):
         guard.note(torch.tensor(finite), update)
     assert guard.wait() == guard.poll() == 2
+
+
+def test_predictions_are_of_every_image_once_with_its_own_label(tmp_path):
+    """48 images in batches of 20: the last is filled up, and what fills it must not be seen."""
+    spec = small_spec("evaluation.batch_size=20")
+    trainer, found = made(tmp_path, spec), build.load_data(spec)
+    model = copy.deepcopy(trainer.state.model).eval()
+    ours = predict(model.output, trainer.validation, fabric=trainer.fabric)
+    rows = found.validation_rows
+    assert torch.equal(ours.indices, rows)
+    assert torch.equal(ours.labels, found.train.labels[rows])
+    with torch.no_grad():
+        theirs = model.output(trainer.validation.augment.test(found.train.array[rows]))
+    assert torch.allclose(ours.logits, theirs.logits, atol=1e-5)
 
 
 def test_features_change_nothing_else(tmp_path):

@@ -18,7 +18,7 @@ import calattn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS
 from calattn.engine.log import RunLog
-from calattn.experiments import ood
+from calattn.experiments import analysis, ood
 from calattn.experiments.analysis import PAIRED, analyse
 from calattn.experiments.cells import SCALES, Cell
 from calattn.experiments.grid import run_cells, run_folder
@@ -181,6 +181,20 @@ def test_scatter_shows_the_same_images_of_both_networks(pair):
     correct = (test.calibrated_logits.argmax(dim=1) == test.labels).int().tolist()
     assert head["correct"] == correct
     assert pair.result(HEAD).rules["last"]["scale"]["mean"] == pytest.approx(float(test.scale.mean()), rel=1e-6)
+
+
+def test_the_sample_of_the_scatter_is_the_data_sets(pair, monkeypatch):
+    monkeypatch.setattr(analysis, "SCATTER_POINTS", 50)
+    drawn = []
+    for cell in (PLAIN, HEAD):
+        norms = pair.folder(cell).predictions("test").features.norm(dim=1)
+        shown = torch.tensor(analyse(pair.folder(cell), cell, "smoke").rules["last"]["scatter"]["feature_norm"])
+        # Rounded to four digits, two images may look alike: rows are in order, so the walk finds them.
+        close = (norms[None] - shown[:, None]).abs() < 1e-3 * norms[None]
+        drawn.append(close)
+    both = drawn[0] & drawn[1]
+    assert both.any(dim=1).all(), "each point is the same image in both"
+    assert int(both.any(dim=0).sum()) < 150
 
 
 @pytest.mark.parametrize(("epochs", "rows"), [(60, 60), (350, 100)])

@@ -215,3 +215,13 @@ def test_predictions_of_a_deep_folder_have_a_name_that_file_systems_take(tmp_pat
     for name in names:
         assert name.endswith("-images-test")
         (tmp_path / f"{name}.best-accuracy").mkdir()
+
+
+def test_a_run_that_goes_on_must_find_the_data_it_began_with(tmp_path):
+    spec = small_spec()
+    found = build.load_data(spec)
+    training._record(RunFolder(tmp_path), spec, found)
+    training._record(RunFolder(tmp_path), spec, found)
+    changed = dataclasses.replace(found.train, labels=found.train.labels.flip(0))
+    with pytest.raises(data.DataError, match="the data set has changed"):
+        training._record(RunFolder(tmp_path), spec, dataclasses.replace(found, train=changed))

@@ -125,10 +125,15 @@ class Trainer:
             self._rewind_log(0)
             return
         self._rewind_log(found.epoch)
+        rows = [row for row in self.log.rows() if row.get("event") == "epoch"]
+        if [row["epoch"] for row in rows] != list(range(1, found.epoch + 1)):
+            raise ValueError(
+                f"{self.log.path} lacks some of the {found.epoch} epochs that {found.path.name} has behind it; put the log "
+                "back, or --overwrite starts the run again"
+            )
         # Before the optimiser is loaded: a plateau schedule, told again, must lower the first rate, not the saved one.
-        for row in self.log.rows():
-            if row.get("event") == "epoch":
-                self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
+        for row in rows:
+            self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
         sums = self.state.load(found.tree)
         if self.fabric.is_global_zero:  # the sums are those of all processes: one takes them up
             self._sums.copy_(sums)

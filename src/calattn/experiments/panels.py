@@ -25,6 +25,7 @@ _SERIES = (
     ("paper", "paper", GREY),
 )
 _EPOCHS = (GREY, BLUE, ORANGE)
+_PAPER: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 
 
 def empty(ax: Axes, reason: str) -> None:
@@ -113,10 +114,11 @@ def densities(ax: Axes, result: Result, name: str, *, label: str) -> None:
         return empty(ax, _reason(result, f"the log has no histogram of {label}"))
     tops = []
     for (epoch, part), colour in zip(rows, _EPOCHS, strict=False):
-        counts, edges = np.array(part["histogram"]["counts"], dtype=float), np.array(part["histogram"]["edges"])
-        if len(set(edges)) < len(edges):  # rounded to five digits, the edges of a scale that has not moved are one
+        counts, ends = np.array(part["histogram"]["counts"], dtype=float), part["histogram"]["edges"]
+        if ends[0] == ends[-1]:  # documents have five digits: a scale that has not moved has none to tell apart
             ax.axvline(part["mean"], color=colour, linewidth=1.3, label=f"epoch {epoch} (no spread)")
             continue
+        edges = np.linspace(ends[0], ends[-1], len(ends))  # equal bins, without the rounding of each edge
         middle, density = smoothed_density(counts, edges)
         ax.plot(middle, density, color=colour, linewidth=1.3, label=f"epoch {epoch}")
         ax.fill_between(middle, density, color=colour, alpha=0.15, linewidth=0)
@@ -165,7 +167,7 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     ece = float((counts[filled] * np.abs(confidence - accuracy)).sum() / counts.sum())
     mean = float((counts[filled] * accuracy).sum() / counts.sum())
     text = f"ECE {100 * ece:.1f}\naccuracy {100 * mean:.1f}"
-    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7.5, zorder=6)
+    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7.5, zorder=6, bbox=_PAPER)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     ax.set(xlabel="confidence" if last else "", ylabel="accuracy" if first else "")
     return None

@@ -90,11 +90,11 @@ def load_split(
     images = limited(data.load(name, split, root=root), limit)
     if isinstance(images, data.ArrayImages):
         return images
-    if images.size is None and size is None:
-        raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
     # Images of one size are kept as they are, and resized a batch at a time: after the crop, as those of any array.
-    height, width = images.size or (size, size)
-    if lazily or len(images) * images.channels * height * width > IN_MEMORY_BYTES:
+    kept = images.size or (None if size is None else (size, size))
+    if kept is None:
+        raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
+    if lazily or len(images) * images.channels * kept[0] * kept[1] > IN_MEMORY_BYTES:
         return images
     unlike = size if images.size is None else None
     return data.in_memory(images, size=unlike, interpolation=interpolation, progress=on_decode)
