@@ -47,6 +47,7 @@ def test_the_run_folder_holds_what_everything_to_the_right_needs(run):
     }
     spec = yaml.safe_load((run.path / "spec.yaml").read_text())
     assert spec["train"]["precision"] == "32-true"  # what was done, no longer "auto"
+    assert (spec["data"]["size"], spec["augment"]["flip"]) == (8, False)  # no longer empty
     environment = json.loads((run.path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__
 

@@ -143,3 +143,10 @@ def test_brackets_in_messages_are_not_markup(capsys):
     with errors.reported(as_json=False, debug=False):
         raise ValueError("labels[3] is [bold]9[/bold]")
     assert capsys.readouterr().err == "calattn: error: labels[3] is [bold]9[/bold]\n"
+
+
+def test_a_lost_process_is_not_called_a_bug():
+    lost = RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:45678")
+    assert errors.code_of(lost) == errors.FAILED
+    assert "another process of this run has ended" in errors.message_of(lost)
+    assert errors.code_of(RuntimeError("shape mismatch")) == errors.BUG

@@ -75,6 +75,8 @@ def code_of(error: BaseException) -> int:
     # torch's out-of-memory error is a RuntimeError; naming the class would import torch for every `--help`.
     if isinstance(error, OSError | MemoryError | ArithmeticError) or _out_of_memory(error) or _not_installed(error):
         return FAILED
+    if _lost_peer(error):
+        return FAILED
     return BUG
 
 
@@ -82,6 +84,8 @@ def message_of(error: BaseException) -> str:
     """One line for an error, in the words of the command line."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return "interrupted"
+    if _lost_peer(error):
+        return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
     if isinstance(error, _CLICK):
         return _usage(error)
     if isinstance(error, MemoryError) or _out_of_memory(error):

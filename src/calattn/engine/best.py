@@ -41,11 +41,16 @@ class BestWeights:
             self._held[rule] = _Held(epoch, float(row[RULES[rule][0]]), None, weights)
         return won
 
-    def write(self, folder: CheckpointFolder, *, step: int) -> dict[str, BestRecord]:
+    def write(self, folder: CheckpointFolder, *, updates_per_epoch: int) -> dict[str, BestRecord]:
+        """Puts on disk what is not yet there. A file says when its weights were made, not when they were written."""
         files: dict[int, str] = {}
         for held in self._held.values():
             if held.file is None:
                 if held.epoch not in files:
-                    files[held.epoch] = folder.save_weights(held.weights, step=step, epoch=held.epoch)
+                    files[held.epoch] = self._saved(held, folder, updates_per_epoch)
                 held.file, held.weights = files[held.epoch], None
         return {rule: BestRecord(file=str(h.file), epoch=h.epoch, value=h.value) for rule, h in self._held.items()}
+
+    @staticmethod
+    def _saved(held: _Held, folder: CheckpointFolder, updates_per_epoch: int) -> str:
+        return folder.save_weights(held.weights, step=held.epoch * updates_per_epoch, epoch=held.epoch)

@@ -267,7 +267,7 @@ class Trainer:
             raise self._not_finite(self.state.update - 1, "weights")
         tree = self.state.tree(self._all_sums())
         if self.fabric.is_global_zero:
-            best = self.best.write(self.checkpoints, step=self.state.update)
+            best = self.best.write(self.checkpoints, updates_per_epoch=self.updates_per_epoch)
             self._last_good = self.checkpoints.save_state(
                 tree, step=self.state.update, epoch=self.state.epoch, best=best
             )

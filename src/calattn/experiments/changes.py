@@ -41,9 +41,10 @@ def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -
 
 
 def relative(before: float | None, after: float | None) -> float | None:
-    """
-    >>> relative(0.04, 0.03), relative(0.0, 0.1), relative(None, 0.1)
-    (-0.25, None, None)
+    """(after − before) / before.
+
+    >>> relative(0.5, 0.25), relative(0.0, 0.1), relative(None, 0.1)
+    (-0.5, None, None)
     """
     return None if before is None or after is None or before == 0 else (after - before) / before
 

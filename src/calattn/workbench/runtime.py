@@ -118,8 +118,16 @@ def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
         compiled = _mode(spec) if gpu and runtime.strategy != "fsdp" else False
     if fused is None:
         fused = gpu
+    dataset = data.describe(spec.data.name)
+    size, flip = spec.data.size, spec.augment.flip
+    if size is None and dataset.size is not None and dataset.size[0] == dataset.size[1]:
+        size = dataset.size[0]
+    if flip is None:
+        flip = dataset.flip
     return spec.model_copy(
         update={
+            "data": spec.data.model_copy(update={"size": size}),
+            "augment": spec.augment.model_copy(update={"flip": flip}),
             "train": spec.train.model_copy(update={"precision": precision, "compile": compiled}),
             "optimizer": spec.optimizer.model_copy(update={"fused": fused}),
         }
