@@ -66,6 +66,13 @@ def test_the_log_has_what_the_dynamics_figure_needs(run):
     assert row["inverse_scale"]["mean"] == pytest.approx(float((1 / scale).mean()), rel=1e-6)
     assert row["scale"]["cv"] == pytest.approx(float(scale.std(correction=0) / scale.mean()), rel=1e-5)
     assert row["scale"]["quantiles"]["0.5"] == pytest.approx(float(scale.quantile(0.5)), rel=1e-6)
+    found = build.load_data(run.spec())
+    model = build.build_model(run.spec(), num_classes=10, channels=1, size=8).eval()
+    model.load_state_dict(final_weights(run.path))
+    with torch.no_grad():
+        images = build.build_augment(run.spec(), found).test(found.train.array[found.validation_rows])
+        lengths = model.output(images).features.double().square().sum(1).sqrt()
+    assert row["feature_norm"]["mean"] == pytest.approx(float(lengths.mean()), rel=1e-5)
     for name in ("scale", "inverse_scale", "feature_norm"):
         assert sum(row[name]["histogram"]["counts"]) == len(predictions)
     result = calattn.evaluate(predictions, num_bootstrap=0)

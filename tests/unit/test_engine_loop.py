@@ -399,6 +399,14 @@ def test_soft_labels_reach_the_loss_as_they_are(tmp_path, soft_table, monkeypatc
         assert (row == truth).all(1).any()
 
 
+def test_right_under_soft_labels_is_the_likeliest_class(tmp_path, soft_table):
+    trainer = made(tmp_path / "run", soft_table)
+    images = next(trainer.train.epoch(0)).images
+    said = trainer.state.model(images).detach().softmax(1)
+    assert int(trainer.step(images, said).correct) == 8
+    assert int(trainer.step(images, said.roll(1, dims=1)).correct) == 0
+
+
 def test_mixed_labels_reach_the_loss_as_they_are(tmp_path, monkeypatch):
     spec = small_spec("augment.mixup=0.8", "train.epochs=1", "schedule.warmup_epochs=0")
     seen: list[Tensor] = []
