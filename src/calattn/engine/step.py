@@ -35,7 +35,7 @@ class TrainStep(nn.Module):
 
 
 class FiniteGuard:
-    """Remembers the first update whose loss or gradient norm was not finite, without making the host wait for the device.
+    """Remembers the first update whose loss was not finite, without making the host wait for the device.
 
     On a GPU, `poll` looks at a copy that was started at the poll before; `wait` looks at the present.
     """
