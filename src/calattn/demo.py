@@ -50,11 +50,11 @@ def main() -> None:
     shorter = "" if arguments.epochs is None else f" --epochs {arguments.epochs}"
     for sentence, command in STORY:
         command = command.format(out=arguments.out) + (shorter if command.startswith("train") else "")
-        console.print(f"\n[bold]{sentence}[/bold]\n[cyan]$ calattn {command}[/cyan]")
+        console.print(f"\n[bold]{sentence}[/bold]\n[cyan]$ calattn {command}[/cyan]", soft_wrap=True)
         code = run(shlex.split(command))
         if code != 0:
             sys.exit(code)
-    console.print(_ending(arguments.out, time.perf_counter() - started), markup=False)
+    console.print(_ending(arguments.out, time.perf_counter() - started), markup=False, soft_wrap=True)
 
 
 def _ending(out: Path, seconds: float) -> str:
