@@ -77,7 +77,13 @@ def test_the_plan_in_json_counts_the_parameters_of_the_network(capsys):
     assert plan["head_params"] == 16 * 128 + 128 + 128 + 1
     assert plan["updates_per_epoch"] == 6
     assert plan["seconds"] > 0
-    settled = ("train.precision=32-true", "train.compile=false", "optimizer.fused=false", "data.size=8", "augment.flip=false")
+    settled = (
+        "train.precision=32-true",
+        "train.compile=false",
+        "optimizer.fused=false",
+        "data.size=8",
+        "augment.flip=false",
+    )
     assert plan["spec_hash"] == small_spec(*settled).hash
 
 
