@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from calattn import backbones, data, losses
 from calattn.attachment import CalibratedModel, attach
 from calattn.data.augment import Augment
+from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
@@ -138,10 +139,9 @@ def network_size(spec: RunSpec, images: data.Images) -> int:
 
 def build_augment(spec: RunSpec, found: RunData) -> Augment:
     chosen, size = spec.augment, network_size(spec, found.train)
-    lazy = not isinstance(found.train, data.ArrayImages)
     return Augment(
         channels=found.dataset.channels,
-        size_in=(size, size) if lazy or found.train.size is None else found.train.size,
+        size_in=input_size(found.train, size),
         size_out=size,
         interpolation=spec.data.interpolation,
         mean=found.dataset.mean,

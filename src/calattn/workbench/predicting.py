@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from calattn import data
 from calattn.atomic import PathArg
 from calattn.data.augment import Augment
-from calattn.data.loading import EvalLoader
+from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
 from calattn.engine.checkpoint import CheckpointFolder
@@ -223,5 +223,4 @@ def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Au
         raise data.DataError(
             f"the images have {images.channels} channel(s), the network was trained on {own.channels}; convert them"
         )
-    size = images.size if isinstance(images, data.ArrayImages) else own.size
-    return dataclasses.replace(own, size_in=size, num_classes=images.num_classes)
+    return dataclasses.replace(own, size_in=input_size(images, own.size_out), num_classes=images.num_classes)
