@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from calattn.experiments import grid, jobs, worker
+from calattn.experiments import grid, worker
 from calattn.experiments.cells import CNNS, TRANSFORMERS, Cell
 from calattn.experiments.grid import Outcome, Work, run_cells, run_folder
 from calattn.experiments.plan import Forecast, estimate, plan, twins_first
@@ -167,18 +167,11 @@ def test_forecast_learns_from_what_cells_took():
     assert forecast.of(cells[1:]) == pytest.approx(60.0)
 
 
-def test_units_keep_twins_together():
-    second = dataclasses.replace(PLAIN, seed=1)
-    features = dataclasses.replace(HEAD, features="concat")
-    assert jobs.units([PLAIN, HEAD, second, features]) == [[PLAIN, HEAD], [second], [features]]
-
-
 def test_orders_and_reports_survive_the_command_line(tmp_path):
     runtime = Runtime(accelerator="cpu", threads=1, data_root=tmp_path)
     store = ResultStore(tmp_path / "results", "reduced")
     work = Work(store=store, runs=tmp_path / "runs", runtime=runtime, keep=True, jobs=3, cache=tmp_path)
-    cells, read = worker.read_order(worker.order([PLAIN, HEAD], work))
-    assert cells == [PLAIN, HEAD]
+    read = worker.read_order(worker.order(work))
     assert (read.store.folder, read.store.scale) == (store.folder, "reduced")
     assert dataclasses.replace(read, store=store) == work
     outcome = Outcome(cell=HEAD, seconds=1.5, reason="ValueError: “x”\nof two lines")

@@ -1,9 +1,10 @@
-"""Jobs: worker processes side by side on one device, each with a few cells, none able to take the others down."""
+"""Jobs: worker processes side by side on one device, a cell at a time each, none able to take the others down."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import queue
 import signal
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from calattn.experiments import ood, worker
@@ -25,27 +26,11 @@ _STOP_SECONDS = 120.0  # a worker that is asked to stop writes a checkpoint firs
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """A worker at work: `waiting` are the cells that it has not reported yet."""
+    """A worker at work: it is given one cell after another, `cell` at the moment."""
 
     process: subprocess.Popen[str]
     log: Path
-    waiting: list[Cell]
-
-
-def units(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Consecutive cells with the same twin, which one process runs in turn: a comparison finds its twin finished.
-
-    >>> plain = Cell(dataset="cifar10", model="deit")
-    >>> [len(unit) for unit in units([plain, dataclasses.replace(plain, head="calattn"), dataclasses.replace(plain, seed=1)])]
-    [2, 1]
-    """
-    found: list[list[Cell]] = []
-    for cell in cells:
-        if found and found[-1][0].twin == cell.twin:
-            found[-1].append(cell)
-        else:
-            found.append([cell])
-    return found
+    cell: Cell | None = None
 
 
 def run_side_by_side(
@@ -62,7 +47,7 @@ def run_side_by_side(
     return GridResult(
         outcomes=tuple(pool.outcomes),
         skipped=planned.done,
-        left_out=tuple(cell for unit in pool.pending for cell in unit),
+        left_out=tuple(pool.pending),
         seconds=time.monotonic() - started,
         jobs=work.jobs,
     )
@@ -74,16 +59,21 @@ class _Pool:
     ) -> None:
         self.planned, self.work, self.forecast, self.reporter = planned, work, forecast, reporter
         self.deadline = deadline
-        self.pending = units(planned.todo)
-        self.active: list[Job] = []
+        self.pending = list(planned.todo)
+        self.jobs: list[Job] = []
         self.outcomes: list[Outcome] = []
         self._news: queue.Queue[tuple[Job, str | None]] = queue.Queue()
+        self._numbers = itertools.count(1)
+
+    @property
+    def busy(self) -> list[Cell]:
+        return [job.cell for job in self.jobs if job.cell is not None]
 
     def run(self) -> None:
         while True:
-            while len(self.active) < self.work.jobs and (unit := self._next()) is not None:
-                self._start(unit)
-            if not self.active:
+            while len(self.busy) < self.work.jobs and (cell := self._next()) is not None:
+                self._give(cell)
+            if not self.busy:
                 return
             job, line = self._news.get()
             if line is None:
@@ -91,30 +81,42 @@ class _Pool:
             else:
                 self._note(job, worker.read_report(line))
 
-    def _next(self) -> list[Cell] | None:
-        """The first unit that waits for no twin of another's and fits the time; None where there is none now."""
-        busy = {cell for job in self.active for cell in job.waiting}
-        free = next((unit for unit in self.pending if unit[0].twin not in busy), None)
+    def _next(self) -> Cell | None:
+        """The first cell that waits for no twin and fits the time; None where there is none now."""
+        waiting = {*self.busy, *self.pending}
+        free = next((cell for cell in self.pending if cell.twin == cell or cell.twin not in waiting), None)
         if free is None:
             return None
-        # Alone on a share of the device, a unit takes as many times longer as there are jobs.
-        ends = time.monotonic() + self.forecast.of(free) * self.work.jobs
+        # Alone on a share of the device, a cell takes as many times longer as there are jobs.
+        ends = time.monotonic() + self.forecast.of([free]) * self.work.jobs
         if self.deadline is not None and ends > self.deadline:
             return None
         self.pending.remove(free)
         return free
 
-    def _start(self, unit: list[Cell]) -> None:
-        log = self.work.runs / self.planned.scale / "logs" / f"{unit[0].name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        for cell in unit:
-            self.reporter.started(cell, place=self.planned.todo.index(cell) + 1, total=len(self.planned.todo))
-        command = [sys.executable, "-m", "calattn.experiments.worker", worker.order(unit, self.work)]
+    def _give(self, cell: Cell) -> None:
+        """To a worker that has nothing to do, or to a new one."""
+        self.reporter.started(cell, place=self.planned.todo.index(cell) + 1, total=len(self.planned.todo))
+        job = next((job for job in self.jobs if job.cell is None), None) or self._start()
+        job.cell = cell
+        assert job.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a worker that is dead is found out by the end of its output
+            job.process.stdin.write(worker.cell_line(cell))
+            job.process.stdin.flush()
+
+    def _start(self) -> Job:
+        folder = self.work.runs / self.planned.scale / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / f"worker-{os.getpid()}-{next(self._numbers)}.log"
+        command = [sys.executable, "-m", "calattn.experiments.worker", worker.order(self.work)]
         with log.open("wb") as file:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, encoding="utf-8")
-        job = Job(process, log, list(unit))
-        self.active.append(job)
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, encoding="utf-8"
+            )
+        job = Job(process, log)
+        self.jobs.append(job)
         threading.Thread(target=self._listen, args=(job,), daemon=True).start()
+        return job
 
     def _listen(self, job: Job) -> None:
         assert job.process.stdout is not None
@@ -123,23 +125,21 @@ class _Pool:
         self._news.put((job, None))
 
     def _note(self, job: Job, outcome: Outcome) -> None:
-        job.waiting.remove(outcome.cell)
+        job.cell = None
         self.outcomes.append(outcome)
         self.forecast.took(outcome.cell, outcome.seconds)
-        rest = [cell for unit in self.pending for cell in unit] + [
-            cell for each in self.active for cell in each.waiting
-        ]
-        total = len(self.planned.todo)
-        self.reporter.finished(outcome, done=len(self.outcomes), total=total, left=self.forecast.of(rest))
+        left = self.forecast.of([*self.pending, *self.busy])
+        self.reporter.finished(outcome, done=len(self.outcomes), total=len(self.planned.todo), left=left)
 
     def _ended(self, job: Job) -> None:
         """What a worker that died owes is put down as failed."""
         code = job.process.wait()
-        self.active.remove(job)
-        for cell in list(job.waiting):
-            reason = f"its process ended with {_how(code)}; see {job.log}"
-            self.work.store.fail(cell, reason)
-            self._note(job, Outcome(cell=cell, seconds=0.0, reason=reason))
+        self.jobs.remove(job)
+        if job.cell is None:
+            return
+        reason = f"its process ended with {_how(code)}; see {job.log}"
+        self.work.store.fail(job.cell, reason)
+        self._note(job, Outcome(cell=job.cell, seconds=0.0, reason=reason))
 
     @contextlib.contextmanager
     def stopped_at_the_end(self) -> Iterator[None]:
@@ -147,15 +147,15 @@ class _Pool:
         try:
             yield
         finally:
-            for job in self.active:
+            for job in self.jobs:
                 job.process.terminate()
             deadline = time.monotonic() + _STOP_SECONDS
             try:
-                for job in self.active:
+                for job in self.jobs:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         job.process.wait(max(0.1, deadline - time.monotonic()))
             finally:
-                for job in self.active:
+                for job in self.jobs:
                     job.process.kill()
                     job.process.wait()
 

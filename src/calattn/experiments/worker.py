@@ -1,4 +1,4 @@
-"""The worker: a process that runs some cells in turn and says on stdout, a line of JSON each, how they ended.
+"""The worker: a process that runs the cells it is given on stdin and says on stdout, a line of JSON each, how they ended.
 
 `python -m calattn.experiments.worker ORDER`, where ORDER is what `order` gives; `calattn reproduce --jobs` starts it.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from calattn.engine.errors import Interrupted
@@ -22,13 +22,12 @@ from calattn.workbench.runtime import Runtime
 _TERMINATED, _INTERRUPTED = 143, 130
 
 
-def order(cells: Sequence[Cell], work: Work) -> str:
-    """What a worker is to do, as text for its command line."""
+def order(work: Work) -> str:
+    """How a worker is to work, as text for its command line."""
     runtime = dataclasses.asdict(work.runtime)
     root = work.runtime.data_root
     return json.dumps(
         {
-            "cells": [dataclasses.asdict(cell) for cell in cells],
             "scale": work.store.scale,
             "results": str(work.store.folder.parent),
             "runs": str(work.runs),
@@ -40,10 +39,10 @@ def order(cells: Sequence[Cell], work: Work) -> str:
     )
 
 
-def read_order(text: str) -> tuple[list[Cell], Work]:
+def read_order(text: str) -> Work:
     found = json.loads(text)
     runtime, root, cache = found["runtime"], found["runtime"]["data_root"], found["cache"]
-    work = Work(
+    return Work(
         store=ResultStore(Path(found["results"]), found["scale"]),
         runs=Path(found["runs"]),
         runtime=Runtime(**runtime | {"data_root": None if root is None else Path(root)}),
@@ -51,7 +50,10 @@ def read_order(text: str) -> tuple[list[Cell], Work]:
         jobs=found["jobs"],
         cache=None if cache is None else Path(cache),
     )
-    return [Cell(**cell) for cell in found["cells"]], work
+
+
+def cell_line(cell: Cell) -> str:
+    return json.dumps(dataclasses.asdict(cell)) + "\n"
 
 
 def report_line(outcome: Outcome) -> str:
@@ -66,10 +68,13 @@ def read_report(line: str) -> Outcome:
 def main(text: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
     reports, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints must not come between the reports
+    cells = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # nor may a library's process read the cells
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    cells, work = read_order(text)
+    work = read_order(text)
     try:
-        for cell in cells:
+        for line in cells:
+            cell = Cell(**json.loads(line))
             print(f"{cell.name}", file=sys.stderr, flush=True)
             print(report_line(run_cell(cell, work)), file=reports, flush=True)
     except Interrupted as error:
