@@ -21,6 +21,7 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.grid import GridReporter, GridResult, Outcome, Work
 from calattn.experiments.plan import Forecast, Plan
 
+_PATIENCE = 1.0  # seconds between looks at the clock
 _STOP_SECONDS = 120.0  # a worker that is asked to stop writes a checkpoint first
 
 
@@ -64,6 +65,7 @@ class _Pool:
         self.outcomes: list[Outcome] = []
         self._news: queue.Queue[tuple[Job, str | None]] = queue.Queue()
         self._numbers = itertools.count(1)
+        self._next_start = 0.0
 
     @property
     def busy(self) -> list[Cell]:
@@ -71,11 +73,14 @@ class _Pool:
 
     def run(self) -> None:
         while True:
-            while len(self.busy) < self.work.jobs and (cell := self._next()) is not None:
+            while len(self.busy) < self.work.jobs and self._may_start() and (cell := self._next()) is not None:
                 self._give(cell)
             if not self.busy:
                 return
-            job, line = self._news.get()
+            try:
+                job, line = self._news.get(timeout=_PATIENCE)
+            except queue.Empty:
+                continue
             if line is None:
                 self._ended(job)
             else:
@@ -94,10 +99,17 @@ class _Pool:
         self.pending.remove(free)
         return free
 
+    def _may_start(self) -> bool:
+        """Workers begin apart. A GPU that one run keeps busy gains from several only while some of them compile or
+        analyse; those that begin together do so at the same time, with the GPU idle."""
+        return len(self.jobs) > len(self.busy) or time.monotonic() >= self._next_start
+
     def _give(self, cell: Cell) -> None:
         """To a worker that has nothing to do, or to a new one."""
         self.reporter.started(cell, place=self.planned.todo.index(cell) + 1, total=len(self.planned.todo))
         job = next((job for job in self.jobs if job.cell is None), None) or self._start()
+        if self.work.runtime.uses_gpu:
+            self._next_start = time.monotonic() + self.forecast.of([cell]) / 2
         job.cell = cell
         assert job.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a worker that is dead is found out by the end of its output
