@@ -239,5 +239,5 @@ def test_diagram(capsys, file, tmp_path):
 
 def test_titles_are_as_long_as_it_takes(tmp_path):
     paths = [tmp_path / "x" / "a.npz", tmp_path / "y" / "a.npz", tmp_path / "y" / "a.npz"]
-    assert subjects._titles(paths, [None] * 3) == ["x/a.npz", "y/a.npz", "y/a.npz (2)"]
-    assert subjects._titles(paths[:1], [None]) == ["a.npz"]
+    assert subjects.titles(paths, [None] * 3) == ["x/a.npz", "y/a.npz", "y/a.npz (2)"]
+    assert subjects.titles(paths[:1], [None]) == ["a.npz"]

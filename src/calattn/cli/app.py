@@ -72,6 +72,12 @@ ENTRIES = (
         panel=JUDGE,
     ),
     Entry(
+        name="report",
+        target="calattn.cli.report:report",
+        help="A leaderboard page of many runs, with a page for each.",
+        panel=JUDGE,
+    ),
+    Entry(
         name="list",
         target="calattn.cli.listing:listing",
         help="What there is: backbones, losses, heads, calibrators, metrics, …",

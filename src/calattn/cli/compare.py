@@ -11,7 +11,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import json_text, note, print_json, results_to
 from calattn.cli.errors import examples
-from calattn.cli.evaluate import OUTPUTS, check_output, write_text
+from calattn.cli.evaluate import OUTPUTS, check_output, working, write_text
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
@@ -37,6 +37,8 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
     ] = None,
+    html: options.Html = None,
+    data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
     """The difference of every metric from the first path's, with a paired interval, in numbers and in words.
@@ -47,6 +49,7 @@ def compare(
     from calattn.cli import subjects
 
     check_output(out, OUTPUTS, "--out")
+    check_output(html, (".html", ".htm"), "--html")
     measure.arguments()  # finds an unknown metric before anything is read
     if len(choice.splits()) > 1:
         raise ValueError("--split names several splits; compare takes one at a time")
@@ -60,13 +63,35 @@ def compare(
     comparisons = {each.title: _against(a, baseline, each, measure) for each in others}
     _show(comparisons, found, measure=measure, samples=len(a), as_json=json)
     _write(out, comparisons, found, measure=measure, samples=len(a))
+    if html is not None:
+        _page(html, found, comparisons, measure=measure, data_root=data_root)
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
-    "calattn compare baseline.npz calattn.npz",
+    "calattn compare baseline.npz calattn.npz --html both.html",
     "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
     "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
 )
+
+
+def _page(
+    html: Path,
+    found: list[Subject],
+    comparisons: dict[str, dict[str, Difference]],
+    *,
+    measure: options.Measure,
+    data_root: Path | None,
+) -> None:
+    import calattn
+    from calattn.cli import pages
+
+    sources = [each.predictions() for each in found]
+    evaluations = []
+    for each, source in zip(found, sources, strict=True):
+        with working(f"evaluating {_plain(each)}", source):
+            evaluations.append(calattn.evaluate(source, **measure.arguments()))
+    numbered = dict(enumerate(comparisons.values(), start=1))
+    pages.write(html, found, sources, evaluations, comparisons=numbered, data_root=data_root)
 
 
 def _against(a: Predictions, baseline: Subject, other: Subject, measure: options.Measure) -> dict[str, Difference]:

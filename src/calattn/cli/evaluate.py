@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.console import errors_to, json_text, note, print_json, results_to
 from calattn.cli.errors import examples
 
 if TYPE_CHECKING:
-    from calattn import Evaluation
-    from calattn.cli.subjects import Subject
+    from calattn import Difference, Evaluation, Predictions
+    from calattn.cli.subjects import Blocks, Subject
 
 OUTPUTS = (".json", ".csv", ".md")
 
@@ -49,6 +51,8 @@ def evaluate(
         Path | None,
         typer.Option("--diagram", help="Draw reliability diagrams: .png, .pdf, .svg.", rich_help_panel=options.OUTPUT),
     ] = None,
+    html: options.Html = None,
+    data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
     """Accuracy, NLL, Brier score, ECE and its kin of saved predictions, each with an interval.
@@ -61,6 +65,7 @@ def evaluate(
 
     check_output(out, OUTPUTS, "--out")
     check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
+    check_output(html, (".html", ".htm"), "--html")
     measure.arguments()  # finds an unknown metric before anything is read
     found = _with_temperatures(
         subjects.find(paths, reader=reader, choice=choice),
@@ -69,12 +74,30 @@ def evaluate(
         objective=objective.value,
     )
     sources = {each.title: each.source() for each in found}
-    evaluations = {title: calattn.evaluate(source, **measure.arguments()) for title, source in sources.items()}
+    evaluations = {}
+    for title, source in sources.items():
+        with working(f"evaluating {title}", source):
+            evaluations[title] = calattn.evaluate(source, **measure.arguments())
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 
         save_figure(reliability_diagrams(sources, num_bins=measure.bins), diagram)
         note(f"wrote {diagram}")
+    if html is not None:
+        from calattn.cli import pages
+
+        given = (
+            {} if not temperature else {2 * i: each.predictions() for i, each in enumerate(_files(temperature, reader))}
+        )
+        pages.write(
+            html,
+            found,
+            list(sources.values()),
+            list(evaluations.values()),
+            comparisons=_comparisons(found, list(sources.values()), measure),
+            validations=given,
+            data_root=data_root,
+        )
     write(out, evaluations, found)
     if json:
         print_json(document(evaluations, found))
@@ -85,7 +108,7 @@ def evaluate(
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
-    "calattn evaluate test.npz",
+    "calattn evaluate test.npz --html report.html",
     "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.md",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --temperature validation.npz --json",
@@ -94,7 +117,6 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
 
 def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path], objective: str) -> list[Subject]:
     """Each subject, followed by itself after temperature scaling where that was asked for."""
-    from calattn.cli import subjects
 
     if ts and temperature:
         raise ValueError("--ts and --temperature exclude each other: the first reads run folders, the second files")
@@ -104,13 +126,54 @@ def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path
         return found
     result = []
     for place, each in enumerate(found):
-        if ts:
-            validation = each.validation()
-        else:
-            choice = options.Choice(split=["validation"])
-            validation = subjects.find([temperature[place]], reader=each.reader, choice=choice)[0]
+        validation = each.validation() if ts else _files([temperature[place]], each.reader)[0]
         result += [each, each.scaled(validation, objective)]
     return result
+
+
+def _files(paths: list[Path], reader: options.Reader) -> list[Subject]:
+    from calattn.cli import subjects
+
+    return subjects.find(paths, reader=reader, choice=options.Choice(split=["validation"]))
+
+
+def _comparisons(
+    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure
+) -> dict[int, dict[str, Difference]]:
+    """Each against the first, where both are of the same samples; a note where not."""
+    import calattn
+    from calattn.cli.compare import same_samples
+
+    a, result = sources[0], {}
+    for place, b in enumerate(sources[1:], start=1):
+        name_a, name_b = (found[i].title.replace("\n", " ") for i in (0, place))
+        if not isinstance(a, calattn.Predictions) or not isinstance(b, calattn.Predictions):
+            note(
+                f"{name_b} is not compared with {name_a} on the page: files of this size are compared by calattn compare"
+            )
+            continue
+        try:
+            paired = same_samples(a, b, name_a=name_a, name_b=name_b)
+        except ValueError as error:
+            note(f"{name_b} is not compared with {name_a} on the page: {error}")
+            continue
+        with working(f"comparing {name_b} with {name_a}", paired):
+            arguments = measure.arguments()
+            if arguments["num_bootstrap"] != 0:
+                result[place] = calattn.compare(a, paired, **arguments)
+    return result
+
+
+@contextlib.contextmanager
+def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
+    """Says what is going on, unless the source has a progress bar of its own."""
+    from calattn.cli.subjects import Blocks
+
+    if isinstance(source, Blocks) or not errors_to().is_terminal:
+        yield
+        return
+    with errors_to().status(text.replace("\n", " ")):
+        yield
 
 
 def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[str, Any]:

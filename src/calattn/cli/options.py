@@ -17,6 +17,15 @@ RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
 
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", help="Write the page: one HTML file that opens without a network.", rich_help_panel=OUTPUT),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="Where data sets lie, for pictures of a run's mistakes.", rich_help_panel=OUTPUT),
+]
+
 
 class Kind(enum.StrEnum):
     logits = "logits"

@@ -102,8 +102,8 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
         for split in choice.splits():
             place = _in_run(path, split, choice.checkpoint)
             found.append(Subject(path=place, reader=reader, run=path, split=split, checkpoint=choice.checkpoint))
-    titles = _titles([each.run or each.path for each in found], [each.split for each in found])
-    return [dataclasses.replace(each, title=title) for each, title in zip(found, titles, strict=True)]
+    names = titles([each.run or each.path for each in found], [each.split for each in found])
+    return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
 
 
 def is_run(path: Path) -> bool:
@@ -128,8 +128,9 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
     )
 
 
-def _titles(paths: Sequence[Path], splits: Sequence[str | None]) -> list[str]:
+def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) -> list[str]:
     """The end of each path, as long as it takes to tell them apart, and the split where a run gave several."""
+    splits = [None] * len(paths) if splits is None else splits
     parts = [path.absolute().parts for path in paths]
     distinct = len(set(parts))
     length = next((n for n in range(1, 64) if len({part[-n:] for part in parts}) == distinct), 64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -30,23 +31,43 @@ def ece_curve(predictions: Predictions, temperatures: Sequence[float], *, num_bi
     >>> ece_curve(p, [1.0, 1e6]).numpy().round(4).tolist()
     [0.2311, 0.0]
     """
-    chains = doubling_chains(temperatures)
     total = torch.zeros(len(temperatures) * num_bins, dtype=torch.float64, device=predictions.logits.device)
     offset = torch.arange(len(temperatures), device=total.device).unsqueeze(1) * num_bins
-    first_block = True
-    for logits, labels in predictions.blocks(1 << 19):  # 2 MB: measured 1.46 s, against 1.60 s with 1 MB or with 4 MB
-        if first_block:  # three buffers of one block each are all the memory this takes
-            shifted, powers = torch.empty_like(logits), torch.empty_like(logits)
-            sums = logits.new_empty(len(temperatures), logits.shape[0])
-            first_block = False
-        rows = logits.shape[0]
-        block, correct = _shifted(logits, labels, shifted[:rows])
-        _power_sums(block, chains, temperatures, powers[:rows], sums[:, :rows])
-        confidence = sums[:, :rows].reciprocal()
-        gap = confidence.double() - correct.double()
+    for block in temperature_blocks(predictions, temperatures):
+        confidence = block.sums.reciprocal()
+        gap = confidence.double() - block.correct.double()
         index = bin_index(confidence, num_bins).add_(offset)
         total += torch.bincount(index.flatten(), gap.flatten(), minlength=total.numel())
     return total.view(len(temperatures), num_bins).abs().sum(dim=1).cpu() / len(predictions)
+
+
+@dataclasses.dataclass(frozen=True)
+class TemperatureBlock:
+    """Rows under every temperature: Σ_j exp(d_j/T) with d = ℓ − max ℓ, whether the top is right, and the label's own d.
+
+    `sums` is a buffer that the next block overwrites.
+    """
+
+    rows: slice
+    sums: Float[Tensor, "t b"]
+    correct: Bool[Tensor, " b"]
+    label: Float[Tensor, " b"]
+
+
+def temperature_blocks(predictions: Predictions, temperatures: Sequence[float]) -> Iterator[TemperatureBlock]:
+    """The rows of the predictions in blocks that stay in cache while all temperatures pass over them."""
+    chains = doubling_chains(temperatures)
+    start = 0
+    for logits, labels in predictions.blocks(1 << 19):  # 2 MB: measured 1.46 s, against 1.60 s with 1 MB or with 4 MB
+        if start == 0:  # three buffers of one block each are all the memory this takes
+            shifted, powers = torch.empty_like(logits), torch.empty_like(logits)
+            sums = logits.new_empty(len(temperatures), logits.shape[0])
+        rows = logits.shape[0]
+        block, correct = _shifted(logits, labels, shifted[:rows])
+        _power_sums(block, chains, temperatures, powers[:rows], sums[:, :rows])
+        own = block.gather(1, labels.unsqueeze(1)).squeeze(1)
+        yield TemperatureBlock(slice(start, start + rows), sums[:, :rows], correct, own)
+        start += rows
 
 
 def doubling_chains(temperatures: Sequence[float]) -> list[list[int]]:

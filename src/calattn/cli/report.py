@@ -1,0 +1,264 @@
+"""`calattn report`: a folder of runs as a leaderboard page that links to each run's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calattn.cli import options
+from calattn.cli.console import note, print_json, results_to
+from calattn.cli.errors import examples
+
+if TYPE_CHECKING:
+    from calattn import Evaluation
+    from calattn.cli.subjects import Subject
+
+_FACTS = {
+    "data": ("data", "name"),
+    "size": ("data", "size"),
+    "backbone": ("model", "backbone"),
+    "head": ("model", "head"),
+    "loss": ("loss", "name"),
+    "epochs": ("train", "epochs"),
+    "seed": ("seed",),
+}
+_SCALED = {"ece_ts": ("ece", "ECE + TS"), "nll_ts": ("nll", "NLL + TS")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the leaderboard: measured, with a page, or the reason why not."""
+
+    title: str
+    facts: dict[str, Any]
+    page: str | None = None
+    evaluation: Evaluation | None = None
+    scaled: Evaluation | None = None
+    temperature: float | None = None
+    reason: str | None = None
+
+
+@options.flat
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="Run folders, folders of runs (searched), or files of predictions."),
+    ],
+    choice: options.Choice,
+    measure: options.Measure,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for index.html and pages/.", rich_help_panel=options.OUTPUT)
+    ] = Path("report"),
+    title: Annotated[
+        str | None, typer.Option("--title", help="Heading of the leaderboard.", rich_help_panel=options.OUTPUT)
+    ] = None,
+    reader: options.Reader = options.READER,
+    data_root: options.DataRoot = None,
+    json: options.Json = False,
+) -> None:
+    """A page for every run, and a leaderboard page that sorts, filters and links them.
+
+    Runs are judged on one split ([bold]--split[/bold], test) by one checkpoint ([bold]--checkpoint[/bold], last), as they are
+    and after temperature scaling fitted on their validation split. A run without predictions is listed with the reason.
+    """
+    from calattn.cli import subjects
+    from calattn.report.page.html import leaderboard_html, write_page
+
+    measure.arguments()  # finds an unknown metric before anything is read
+    if len(choice.splits()) > 1:
+        raise ValueError("--split names several splits; report takes one at a time")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    places = list(_places(paths))
+    titles = subjects.titles(places)
+    names = _file_names(titles)
+    (out / "pages").mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, (place, shown) in enumerate(zip(places, titles, strict=True), start=1):
+        note(f"[{number}/{len(places)}] {shown}")
+        page = out / "pages" / f"{names[shown]}.html"
+        rows.append(_row(place, shown, page, reader=reader, choice=choice, measure=measure, data_root=data_root))
+    document = leaderboard_document(
+        rows, title=title or "Calibration leaderboard", split=choice.splits()[0], checkpoint=choice.checkpoint
+    )
+    write_page(leaderboard_html(document), out / "index.html")
+    if json:
+        print_json({"schema": 1, "command": "report", "index": str(out / "index.html"), "rows": document["rows"]})
+    else:
+        results_to().print(str(out / "index.html"), markup=False, soft_wrap=True)
+
+
+report.epilog = examples(  # type: ignore[attr-defined]
+    "calattn report runs --out report",
+    "calattn report runs/a runs/b predictions.npz --checkpoint best-nll",
+)
+
+
+def _places(paths: Sequence[Path]) -> Iterator[Path]:
+    """Run folders and files that the paths name or hold, each once, in the order of their names."""
+    from calattn.cli import subjects
+    from calattn.readers import PredictionFileMissing
+    from calattn.store import MANIFEST
+
+    seen = set()
+    for path in paths:
+        if not path.exists():
+            raise PredictionFileMissing(f"{path} does not exist")
+        if path.is_file() or subjects.is_run(path) or (path / MANIFEST).is_file():
+            found = [path]
+        else:
+            found = sorted(Path(folder) for folder, _, _ in os.walk(path) if subjects.is_run(Path(folder)))
+            if not found:
+                raise ValueError(
+                    f"{path} holds no run folder (one with spec.yaml or predictions/); name one, or a file"
+                )
+        for each in found:
+            if each.resolve() not in seen:
+                seen.add(each.resolve())
+                yield each
+
+
+def _row(
+    place: Path,
+    title: str,
+    page: Path,
+    *,
+    reader: options.Reader,
+    choice: options.Choice,
+    measure: options.Measure,
+    data_root: Path | None,
+) -> Row:
+    import calattn
+    from calattn.cli import pages, subjects
+    from calattn.cli.evaluate import working
+    from calattn.readers import PredictionFileMissing
+
+    facts = _facts(place)
+    try:
+        subject = dataclasses.replace(subjects.find([place], reader=reader, choice=choice)[0], title=title)
+        source = subject.source()
+    except PredictionFileMissing as error:
+        return Row(title=title, facts=facts, reason=str(error))
+    with working(f"evaluating {title}", source):
+        evaluation = calattn.evaluate(source, **measure.arguments())
+    scaled, temperature = _scaled(subject, measure)
+    pages.write(page, [subject], [source], [evaluation], title=title, data_root=data_root)
+    return Row(
+        title=title,
+        facts=facts,
+        page=f"pages/{page.name}",
+        evaluation=evaluation,
+        scaled=scaled,
+        temperature=temperature,
+    )
+
+
+def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | None, float | None]:
+    """After temperature scaling by NLL on the validation split, where there is one."""
+    import warnings
+
+    import calattn
+    from calattn.posthoc import FitWarning
+    from calattn.readers import PredictionFileMissing
+
+    if subject.run is None or subject.split == "validation":
+        return None, None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            better = subject.scaled(subject.validation(), "nll")
+    except PredictionFileMissing:
+        return None, None
+    arguments = measure.arguments() | {"metrics": [metric for metric, _ in _SCALED.values()]}
+    return calattn.evaluate(better.source(), **arguments), better.temperature
+
+
+def _facts(place: Path) -> dict[str, Any]:
+    """What the run's spec says that runs differ in."""
+    from calattn.workbench.folder import SPEC
+    from calattn.workbench.yamlfile import read_yaml
+
+    if not (place / SPEC).is_file():
+        return {}
+    spec = read_yaml(place / SPEC)
+    found = {}
+    for name, keys in _FACTS.items():
+        value: Any = spec
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpoint: str) -> dict[str, Any]:
+    """What the leaderboard page shows (schema 1), and what `--json` says."""
+    from calattn.metrics import METRICS
+    from calattn.report.page.document import finite, printed, version
+    from calattn.report.style import unit_of
+
+    measured = [row.evaluation for row in rows if row.evaluation is not None]
+    metrics = []
+    if measured:
+        for name in measured[0].rows:
+            better = "low" if METRICS[name].better == "lower" else "high"
+            metrics.append({"name": name, **printed(name, measured[0].options), "better": better})
+    for name, (metric, heading) in _SCALED.items():
+        if any(row.scaled is not None for row in rows):
+            factor, digits, unit = unit_of(metric)
+            unit = "%" if unit == "points" else unit
+            metrics.append(
+                {"name": name, "title": heading, "factor": factor, "places": digits, "unit": unit, "better": "low"}
+            )
+
+    def values(row: Row) -> dict[str, Any]:
+        found = {} if row.evaluation is None else dict(row.evaluation.rows)
+        if row.scaled is not None:
+            found |= {name: row.scaled[metric] for name, (metric, _) in _SCALED.items()}
+        return {
+            name: {"value": finite(each.value), "low": finite(each.low), "high": finite(each.high)}
+            for name, each in found.items()
+        }
+
+    return {
+        "schema": 1,
+        "version": version(),
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "title": title,
+        "note": f"{split} predictions of the checkpoint “{checkpoint}”. TS: one temperature fitted by NLL on validation.",
+        "metrics": metrics,
+        "rows": [
+            {
+                "title": row.title,
+                "href": row.page,
+                "values": values(row),
+                "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
+                "note": row.reason,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _file_names(titles: Sequence[str]) -> dict[str, str]:
+    """A file name for each title: plain characters only, told apart by a number where they would clash.
+
+    >>> _file_names(["a b", "a/b"])
+    {'a b': 'a-b', 'a/b': 'a-b-2'}
+    """
+    found: dict[str, str] = {}
+    for title in titles:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "page"
+        name, number = plain, 1
+        while name.lower() in {other.lower() for other in found.values()}:
+            number += 1
+            name = f"{plain}-{number}"
+        found[title] = name
+    return found

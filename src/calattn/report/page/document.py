@@ -1,0 +1,232 @@
+"""The page's document: everything it shows, as plain data (schema 1)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from calattn.metrics import METRICS
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.state import Options
+from calattn.posthoc import FitWarning, TemperatureScaling
+from calattn.report.definitions import definitions
+from calattn.report.page import panels
+from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
+from calattn.report.page.verdict import verdict
+from calattn.report.style import title_of, unit_of
+from calattn.report.tables import sentence
+from calattn.types import Predictions
+
+SCHEMA = 1
+MOST_SAMPLES = 200_000  # a picture of more looks the same, and the page is made in seconds
+CARDS = ("accuracy", "ece", "nll", "brier")
+
+Step = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """One set of predictions on the page, and what is known about it.
+
+    `evaluation` is of all samples; `predictions` may be a part of them. `validation`: what T* may be fitted on. `images`
+    gives PNG files for sample rows, `log` are the epochs of the run's log, `provenance` are pairs of name and value.
+    """
+
+    title: str
+    predictions: Predictions
+    evaluation: Evaluation
+    validation: Predictions | None = None
+    images: Callable[[Sequence[int]], Mapping[int, bytes]] | None = None
+    log: Sequence[Mapping[str, Any]] = ()
+    marks: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    provenance: Sequence[tuple[str, str]] = ()
+    spec: str | None = None
+
+
+def build_document(
+    exhibits: Sequence[Exhibit],
+    *,
+    comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
+    title: str | None = None,
+    step: Step | None = None,
+) -> dict[str, Any]:
+    """What the page shows of the exhibits; `comparisons` are differences from the first, by exhibit number.
+
+    `step` is told what is being worked on.
+    """
+    if not exhibits:
+        raise ValueError("exhibits is empty: there is nothing to show")
+    octave = OCTAVE if len(exhibits) <= 4 else OCTAVE // 2  # a page of many stays below its six megabytes
+    subjects = []
+    for place, exhibit in enumerate(exhibits):
+        if step is not None:
+            step(f"page: {exhibit.title}")
+        subjects.append({"id": f"s{place}", **_subject(exhibit, octave)})
+    first = exhibits[0].evaluation
+    return {
+        "schema": SCHEMA,
+        "version": version(),
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "title": title or ", ".join(exhibit.title for exhibit in exhibits),
+        "level": first.level,
+        "subjects": subjects,
+        "comparisons": [
+            _comparison(exhibits, place, differences) for place, differences in (comparisons or {}).items()
+        ],
+        "methods": [
+            list(pair) for pair in definitions(first.options, level=first.level, resamples=first.num_bootstrap)
+        ],
+    }
+
+
+def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
+    shown = thinned(exhibit.predictions)
+    evaluation = exhibit.evaluation
+    classes = ClassBins.empty(shown.num_classes, evaluation.options.num_bins)
+    columns = _columns(shown, classes)
+    best = _best_temperatures(exhibit, shown)
+    profile = temperature_profile(shown, columns, slider_grid([each["value"] for each in best], octave=octave))
+    total = evaluation.num_samples
+    part = f"drawn from {len(shown):,} of {total:,} samples, evenly spaced" if len(shown) < total else None
+    return {
+        "title": exhibit.title,
+        "samples": total,
+        "classes": shown.num_classes,
+        "class_names": None if shown.class_names is None else list(shown.class_names),
+        "shown": part,
+        "verdict": verdict(columns),
+        "metrics": _metrics(evaluation),
+        "cards": [name for name in CARDS if name in evaluation.rows],
+        "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best]},
+        "risk_coverage": panels.risk_coverage(columns),
+        "per_class": panels.per_class(shown, columns, classes),
+        **panels.errors(shown, columns, threshold=evaluation.options.threshold, images=exhibit.images),
+        "scale": panels.scales(shown, columns),
+        "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
+        "provenance": [[name, str(value)] for name, value in exhibit.provenance],
+        "spec": exhibit.spec,
+    }
+
+
+def thinned(predictions: Predictions, most: int = MOST_SAMPLES) -> Predictions:
+    """At most so many samples, evenly spaced over the file."""
+    n = len(predictions)
+    return predictions if n <= most else predictions.select(torch.arange(most) * n // most)
+
+
+def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
+    collector = classes.collector()
+    stated = predictions.stated_probs
+    if stated is not None:
+        columns = columns_of(stated, predictions.labels, "probs", visit=collector)
+    else:
+        columns = columns_of(predictions.logits, predictions.labels, "logits", scale=predictions.scale, visit=collector)
+    collector.finish()
+    return columns
+
+
+def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> list[dict[str, Any]]:
+    """T* by NLL and by ECE, fitted on validation where there is one. None where the temperature has no optimum."""
+    on, where = (exhibit.validation, "validation") if exhibit.validation is not None else (shown, "these predictions")
+    on = thinned(on)
+    possible = bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all())  # else NLL is infinite at every T
+    found: list[dict[str, Any]] = []
+    for objective in ("nll", "ece") if possible else ("ece",):
+        with warnings.catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
+            warnings.simplefilter("ignore", FitWarning)
+            fitted = TemperatureScaling(objective=objective).fit(on)
+        if fitted.converged_ and LOWEST <= fitted.temperature_ <= HIGHEST:
+            found.append({"by": objective.upper(), "value": float(fitted.temperature_), "fitted_on": where})
+    return found
+
+
+def _placed(best: dict[str, Any], grid: tuple[float, ...]) -> dict[str, Any]:
+    nearest = min(range(len(grid)), key=lambda place: abs(grid[place] - best["value"]))
+    return best | {"index": nearest, "value": grid[nearest]}
+
+
+def _metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            **printed(name, evaluation.options),
+            "value": finite(row.value),
+            "infinite": math.isinf(row.value),
+            "low": finite(row.low),
+            "high": finite(row.high),
+            "better": "low" if METRICS[name].better == "lower" else "high",
+        }
+        for name, row in evaluation.rows.items()
+    ]
+
+
+def printed(name: str, options: Options) -> dict[str, Any]:
+    """A metric's title, and how its value is printed."""
+    factor, places, unit = unit_of(name)
+    return {
+        "title": title_of(name, options),
+        "factor": factor,
+        "places": places,
+        "unit": "%" if unit == "points" else unit,
+    }
+
+
+def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[str, Difference]) -> dict[str, Any]:
+    options = exhibits[0].evaluation.options
+    rows = []
+    for name, each in differences.items():
+        lower = METRICS[name].better == "lower"
+        rows.append(
+            {
+                "name": name,
+                **printed(name, options),
+                **{key: finite(getattr(each, key)) for key in ("a", "b", "difference", "low", "high")},
+                "p": finite(each.p_value),
+                "significant": each.significant,
+                "improved": (each.difference < 0) == lower if each.significant else None,
+                "sentence": sentence(each),
+            }
+        )
+    return {"a": "s0", "b": f"s{place}", "rows": rows, "summary": _summary(exhibits, place, rows)}
+
+
+def _summary(exhibits: Sequence[Exhibit], place: int, rows: Sequence[dict[str, Any]]) -> str:
+    """Which differences are real, and which are noise, in one sentence."""
+    groups = {True: "better", False: "worse", None: "not told apart"}
+    parts = []
+    for improved, word in groups.items():
+        titles = [row["title"] for row in rows if row["improved"] is improved]
+        if titles:
+            parts.append(f"{word} in {_listed(titles)}")
+    return f"{exhibits[place].title} against {exhibits[0].title}: {'; '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def finite(value: float | None) -> float | None:
+    """JSON has no word for what is infinite or undefined."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def version() -> str:
+    """Of this package."""
+    try:
+        return importlib.metadata.version("calattn")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,129 @@
+/* The leaderboard: one row a run, sorted by any column, filtered by any fact, the best of what is shown marked. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, missing, whole } = C;
+
+  const page = C.readDocument();
+  C.themeSwitch(document.getElementById("theme"));
+  C.printing(document.getElementById("print"));
+  if (!page) return;
+
+  const MANY = 9; // columns before some start hidden
+  const facts = [...new Set(page.rows.flatMap((row) => Object.keys(row.facts || {})))];
+  const factOf = (row, name) => (row.facts && !missing(row.facts[name]) ? row.facts[name] : null);
+  const valueOf = (row, metric) => (row.values && row.values[metric.name] ? row.values[metric.name].value : null);
+  const distinct = (name) => [...new Set(page.rows.map((row) => factOf(row, name)).filter((value) => value !== null).map(String))];
+  const chosen = new Map(); // fact → the text it must have
+
+  // Only what lies beside this file: a link from data must not run anything.
+  const isNearby = (href) => typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/]{2})/i.test(href.trim());
+
+  function titleCell(row) {
+    const title = isNearby(row.href) ? h("a", { href: row.href }, row.title) : row.title;
+    return [title, row.note ? h("span", { class: "why" }, row.note) : null];
+  }
+
+  function metricCell(row, metric) {
+    const found = row.values ? row.values[metric.name] : null;
+    if (!found) return C.DASH;
+    const range = C.intervalText(metric, found.low, found.high);
+    const text = found.infinite ? "∞" : C.metricNumber(metric, found.value);
+    return [h("span", { class: "value" }, text), range ? h("span", { class: "range" }, range) : null];
+  }
+
+  function factText(row, name) {
+    const value = factOf(row, name);
+    return value === null ? C.DASH : typeof value === "number" ? C.short(value) : String(value);
+  }
+
+  function columnsOf() {
+    const metrics = page.metrics.map((metric) => ({
+      key: `metric-${metric.name}`,
+      title: metric.unit ? `${metric.title}, ${metric.unit}` : metric.title,
+      help: metric.better === "high" ? "higher is better" : "lower is better",
+      numeric: true, metric,
+      value: (row) => valueOf(row, metric),
+      cell: (row) => metricCell(row, metric),
+    }));
+    const known = facts.map((name) => ({
+      key: `fact-${name}`, title: name, fact: name,
+      numeric: page.rows.every((row) => typeof (factOf(row, name) ?? 0) === "number"),
+      value: (row) => factOf(row, name),
+      text: (row) => factText(row, name),
+    }));
+    return [{ key: "title", title: "Run", header: true, value: (row) => row.title, cell: titleCell }, ...metrics, ...known];
+  }
+
+  const columns = columnsOf();
+  const first = page.metrics.find((metric) => metric.name === "ece") || page.metrics[0];
+  const sort = first ? { key: `metric-${first.name}`, descending: first.better === "high" } : null;
+  const board = C.dataTable({ columns, rows: page.rows, label: "Runs", name: "leaderboard", sort });
+
+  /** Mark the best of each metric among the rows that are shown. Equal values share it. */
+  function markBest() {
+    for (const metric of page.metrics) {
+      const shown = board.entries.filter(({ row, line }) => !line.hidden && !missing(valueOf(row, metric)));
+      const values = shown.map(({ row }) => valueOf(row, metric));
+      const best = metric.better === "high" ? Math.max(...values) : Math.min(...values);
+      for (const { row, line } of board.entries) {
+        const cell = line.querySelector(`[data-column="${CSS.escape(`metric-${metric.name}`)}"]`);
+        const mine = shown.length > 1 && !line.hidden && valueOf(row, metric) === best;
+        cell.classList.toggle("best", mine);
+        if (mine) cell.setAttribute("title", "best of the runs shown");
+        else cell.removeAttribute("title");
+      }
+    }
+  }
+
+  const search = h("input", { type: "search", placeholder: "Filter the runs", "aria-label": "Filter the runs", "data-control": "filter", input: () => narrow() });
+  const found = h("span", { class: "dim", role: "status", "data-live": "found" });
+
+  function narrow() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const count = board.filter((row) => {
+      const text = [row.title, row.note || "", ...facts.map((name) => factText(row, name))].join(" ").toLowerCase();
+      return words.every((word) => text.includes(word)) && [...chosen].every(([name, value]) => String(factOf(row, name)) === value);
+    });
+    found.textContent = count === page.rows.length ? `${whole(count)} runs` : `${whole(count)} of ${whole(page.rows.length)} runs`;
+    markBest();
+  }
+
+  function factSelect(name) {
+    const values = distinct(name);
+    if (values.length < 2 || values.length > 40) return null;
+    const ordered = [...values].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const change = () => {
+      if (select.value === "any") chosen.delete(name);
+      else chosen.set(name, ordered[Number(select.value)]);
+      narrow();
+    };
+    const options = [h("option", { value: "any" }, "any"), ordered.map((value, place) => h("option", { value: place }, value))];
+    const select = h("select", { "data-fact": name, change }, options);
+    return h("label", { class: "field" }, h("span", {}, name), select);
+  }
+
+  function showColumn(key, shown) {
+    for (const cell of board.table.querySelectorAll(`[data-column="${CSS.escape(key)}"]`)) cell.hidden = !shown;
+  }
+
+  /** Which columns to see. Of many, facts that never vary and metrics after the sixth start hidden. */
+  function columnChooser() {
+    const many = columns.length > MANY;
+    const optional = columns.filter((column) => column.key !== "title");
+    const boxes = optional.map((column) => {
+      const dull = column.fact ? distinct(column.fact).length < 2 : page.metrics.indexOf(column.metric) >= 6;
+      const box = h("input", { type: "checkbox", "data-column-choice": column.key, change: () => showColumn(column.key, box.checked) });
+      box.checked = !(many && dull);
+      showColumn(column.key, box.checked);
+      return h("li", {}, h("label", {}, box, column.title));
+    });
+    return h("details", { class: "columns no-print" }, h("summary", {}, "Columns"), h("ul", {}, boxes));
+  }
+
+  const tools = h("div", { class: "board-tools no-print", role: "group", "aria-label": "Filters" }, search, facts.map(factSelect), found);
+  document.getElementById("content").append(tools, columnChooser(), h("div", { class: "board" }, board.element));
+  document.getElementById("meta").textContent = `${whole(page.rows.length)} runs · made ${C.dateText(page.made)}`;
+  document.getElementById("colophon").textContent = `Made by calattn ${page.version}. ★ marks the best of the runs shown; intervals are in brackets. This file works without a network.`;
+  narrow();
+})();

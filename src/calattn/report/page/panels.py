@@ -1,0 +1,177 @@
+"""The panels beside the reliability diagram: risk and coverage, classes, confident mistakes, the scale, training."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import Columns, row_argmax
+from calattn.metrics.ranks import Groups, aurc_of, risk_coverage_of
+from calattn.types import Predictions, row_blocks
+
+Images = Callable[[Sequence[int]], Mapping[int, bytes]]
+_POINTS = 201
+_PICTURED, _LISTED = 24, 40
+_SCALE_CELLS, _DECILES = 40, 10
+_PANELS = {
+    ("train", "loss"): ("training loss", "loss"),
+    ("validation", "nll"): ("validation NLL", "loss"),
+    ("train", "accuracy"): ("training accuracy", "accuracy"),
+    ("validation", "accuracy"): ("validation accuracy", "accuracy"),
+    ("validation", "ece"): ("validation ECE", "calibration"),
+}
+
+
+def risk_coverage(columns: Columns) -> dict[str, Any]:
+    """Error rate among the most confident share, at some two hundred shares; `optimal` ranks all errors last."""
+    groups = _groups(columns)
+    coverage, risk = risk_coverage_of(groups)
+    wanted = torch.linspace(1 / (_POINTS - 1), 1, _POINTS - 1, dtype=torch.float64)
+    place = torch.searchsorted(coverage.contiguous(), wanted - 1e-12).clamp_(max=len(coverage) - 1).unique()
+    coverage, risk = coverage[place], risk[place]
+    accuracy = float(columns.correct.double().mean())
+    optimal = (1 - accuracy / coverage).clamp_min(0)
+    return {
+        "coverage": coverage.tolist(),
+        "risk": risk.tolist(),
+        "optimal": optimal.tolist(),
+        "aurc": float(aurc_of(groups)),
+    }
+
+
+def _groups(columns: Columns) -> Groups:
+    """Samples that tie in confidence, most confident first."""
+    values, order = columns.odds.double().sort()
+    _, inverse, count = values.unique_consecutive(return_inverse=True, return_counts=True)
+
+    def total(of: Tensor) -> Tensor:
+        return torch.bincount(inverse, of[order].double(), minlength=len(count))
+
+    return Groups(count.double(), total(columns.confidence), total(columns.correct))
+
+
+def per_class(predictions: Predictions, columns: Columns, classes: ClassBins) -> list[dict[str, Any]]:
+    """For each class: how many, how many found (recall); where it is predicted, what is said and what is right; its ECE."""
+    top, c = predicted(predictions), predictions.num_classes
+    correct, confidence = columns.correct.double(), columns.confidence.double()
+    count, hits = torch.bincount(predictions.labels, minlength=c), torch.bincount(top, correct, minlength=c)
+    named, said = torch.bincount(top, minlength=c), torch.bincount(top, confidence, minlength=c)
+    errors = classes.per_class().tolist()
+    rows = []
+    for k in range(c):
+        there, made = int(count[k]), int(named[k])
+        precision, mean = (float(hits[k]) / made, float(said[k]) / made) if made else (None, None)
+        rows.append(
+            {
+                "name": name_of(predictions, k),
+                "count": there,
+                "recall": float(hits[k]) / there if there else None,
+                "predicted": made,
+                "precision": precision,
+                "said": mean,
+                "gap": None if mean is None or precision is None else mean - precision,
+                "ece": errors[k],
+            }
+        )
+    return rows
+
+
+def predicted(predictions: Predictions) -> Tensor:
+    """The class of the largest probability, the first where several tie."""
+    values = predictions.logits if predictions.stated_probs is None else predictions.stated_probs
+    return torch.cat([row_argmax(values[rows]) for rows in row_blocks(len(predictions), predictions.num_classes)])
+
+
+def name_of(predictions: Predictions, k: int) -> str:
+    return str(k) if predictions.class_names is None else predictions.class_names[k]
+
+
+def errors(predictions: Predictions, columns: Columns, *, threshold: float, images: Images | None) -> dict[str, Any]:
+    """The most confident mistakes, with pictures where there are any, and how many lie above the threshold."""
+    above = columns.confidence >= threshold
+    wrong = (~columns.correct).nonzero().squeeze(1)
+    wrong = wrong[columns.odds[wrong].argsort(stable=True)]
+    rows = wrong[: _LISTED if images is None else _PICTURED].tolist()
+    pictures = {} if images is None else images(rows)
+    top = predicted(predictions)
+    return {
+        "errors": [_error(predictions, columns, row, int(top[row]), pictures.get(row)) for row in rows],
+        "errors_above": {
+            "threshold": threshold,
+            "errors": int((above & ~columns.correct).sum()),
+            "samples": int(above.sum()),
+        },
+    }
+
+
+def _error(predictions: Predictions, columns: Columns, row: int, top: int, picture: bytes | None) -> dict[str, Any]:
+    return {
+        "row": row,
+        "index": None if predictions.indices is None else int(predictions.indices[row]),
+        "label": name_of(predictions, int(predictions.labels[row])),
+        "predicted": name_of(predictions, top),
+        "confidence": float(columns.confidence[row]),
+        "label_probability": math.exp(-float(columns.nll[row])),
+        "image": None if picture is None else f"data:image/png;base64,{base64.b64encode(picture).decode('ascii')}",
+    }
+
+
+def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
+    """How CalAttn's temperatures lie among right and wrong predictions; None where there are none."""
+    if predictions.scale is None:
+        return None
+    scale = predictions.scale.double()
+    low, high = float(scale.min()), float(scale.max())
+    span = (high - low) or 1e-6 * low
+    edges = torch.linspace(low, low + span, _SCALE_CELLS + 1, dtype=torch.float64)
+    cell = ((scale - low) / span * _SCALE_CELLS).long().clamp_(0, _SCALE_CELLS - 1)
+
+    def counts(mask: Tensor) -> list[int]:
+        return torch.bincount(cell[mask], minlength=_SCALE_CELLS).tolist()
+
+    parts = torch.tensor_split(scale.argsort(), _DECILES)
+    return {
+        "edges": edges.tolist(),
+        "correct": counts(columns.correct),
+        "wrong": counts(~columns.correct),
+        "mean": float(scale.mean()),
+        "cv": float(scale.std(correction=0) / scale.mean()),
+        "by_decile": [
+            {
+                "low": float(scale[part].min()),
+                "high": float(scale[part].max()),
+                "count": len(part),
+                "accuracy": float(columns.correct[part].double().mean()),
+                "confidence": float(columns.confidence[part].double().mean()),
+            }
+            for part in parts
+            if len(part)
+        ],
+    }
+
+
+def dynamics(log: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> dict[str, Any] | None:
+    """Losses, accuracy, ECE and the scale over the epochs of a run's log; None where there is no log."""
+    if not log:
+        return None
+    series = []
+    for (part, key), (name, panel) in _PANELS.items():
+        series.append({"name": name, "panel": panel, "values": [_value(row, part, key) for row in log]})
+    for key, of, name in (("inverse_scale", "mean", "mean of 1/s"), ("scale", "cv", "coefficient of variation of s")):
+        values = [_value(row.get("validation", {}), key, of) for row in log]
+        series.append({"name": name, "panel": "scale", "values": values})
+    kept = [each for each in series if any(value is not None for value in each["values"])]
+    shown = [{"label": name, "epoch": int(epoch)} for name, epoch in marks.items()]
+    return {"epoch": [int(row["epoch"]) for row in log], "series": kept, "marks": shown}
+
+
+def _value(row: Mapping[str, Any], part: str, key: str) -> float | None:
+    inner = row.get(part)
+    value = inner.get(key) if isinstance(inner, Mapping) else None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

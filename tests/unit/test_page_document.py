@@ -1,0 +1,414 @@
+"""The page's numbers against numpy, scipy and scikit-learn, and its text against an HTML parser."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import sklearn.metrics
+import torch
+
+import calattn
+from calattn.metrics import METRICS
+from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.state import Options
+from calattn.report.definitions import definitions
+from calattn.report.page import Exhibit, build_document, page_html, panels, write_page
+from calattn.report.page.document import thinned
+from calattn.report.page.html import json_for_script
+from calattn.report.page.temperatures import FINE, slider_grid
+from calattn.report.page.verdict import p_of_bins, verdict
+
+
+def made(n: int = 1500, c: int = 7, *, seed: int = 0, boost: float = 2.5, **fields: object) -> calattn.Predictions:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(c, (n,), generator=generator)
+    logits = 2 * torch.randn(n, c, generator=generator)
+    logits[torch.arange(n), labels] += boost
+    return calattn.Predictions(logits=logits, labels=labels, **fields)
+
+
+def document_of(*predictions: calattn.Predictions, **more: object) -> dict:
+    exhibits = [
+        Exhibit(title=f"p{i}", predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=20), **more)
+        for i, p in enumerate(predictions)
+    ]
+    return build_document(exhibits)
+
+
+def unpacked(text: str, kind: str, *shape: int) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype=f"<{kind}").reshape(shape).astype(np.float64)
+
+
+def softmax(predictions: calattn.Predictions, temperature: float) -> np.ndarray:
+    return scipy.special.softmax(predictions.calibrated_logits.double().numpy() / temperature, axis=1)
+
+
+@pytest.fixture(scope="module")
+def shown() -> tuple[calattn.Predictions, dict]:
+    p = made(scale=torch.rand(1500, generator=torch.Generator().manual_seed(1)) + 0.5)
+    return p, document_of(p)["subjects"][0]
+
+
+@pytest.mark.parametrize("place", [0, 30, 60, 61, 100, -1])
+def test_bins_and_nll_of_a_temperature_are_numpys(shown, place):
+    p, subject = shown
+    slider = subject["temperature"]
+    grid, size = slider["grid"], (len(slider["grid"]), FINE)
+    probs = softmax(p, grid[place])
+    confidence, right = probs.max(axis=1), probs.argmax(axis=1) == p.labels.numpy()
+    counts = unpacked(slider["fine"]["count"], "u4", *size)[place]
+    sums = unpacked(slider["fine"]["confidence"], "f4", *size)[place]
+    hits = unpacked(slider["fine"]["correct"], "u4", *size)[place]
+    assert counts.sum() == len(p)
+    assert hits.sum() == right.sum()
+    expected = np.histogram(confidence, np.linspace(0, 1, 16))[0]
+    # A confidence within a rounding of an edge may fall on either side of it.
+    assert np.abs(counts.reshape(15, -1).sum(axis=1) - expected).sum() <= 2
+    ece = np.abs((sums - hits).reshape(15, -1).sum(axis=1)).sum() / len(p)
+    bins = np.clip(np.ceil(confidence * 15).astype(int) - 1, 0, 14)
+    gaps = np.bincount(bins, confidence - right, minlength=15)
+    assert ece == pytest.approx(np.abs(gaps).sum() / len(p), abs=2e-3 if place == -1 else 1e-5)
+    assert slider["nll"][place] == pytest.approx(-np.log(probs[np.arange(len(p)), p.labels]).mean(), rel=1e-5)
+
+
+def test_at_one_the_page_says_what_the_metrics_say(shown):
+    p, subject = shown
+    slider, evaluation = subject["temperature"], calattn.evaluate(p, num_bootstrap=0)
+    start, size = slider["start"], (len(slider["grid"]), FINE)
+    assert slider["grid"][start] == 1.0
+    gap = unpacked(slider["fine"]["confidence"], "f4", *size) - unpacked(slider["fine"]["correct"], "u4", *size)
+    ece = np.abs(gap[start].reshape(15, -1).sum(axis=1)).sum() / len(p)
+    assert ece == pytest.approx(evaluation["ece"].value, abs=1e-6)
+    assert slider["nll"][start] == pytest.approx(evaluation["nll"].value, rel=1e-9)
+    equal = unpacked(slider["equal_count"]["values"]["15"], "f4", len(slider["grid"]), 15, 3)[start]
+    adaptive = (equal[:, 0] * np.abs(equal[:, 1] - equal[:, 2])).sum() / len(p)
+    assert adaptive == pytest.approx(evaluation["adaptive_ece"].value, abs=1e-6)
+
+
+@pytest.mark.parametrize(("place", "m"), [(20, 5), (60, 10), (90, 30)])
+def test_equal_count_bins_are_numpys(shown, place, m):
+    p, subject = shown
+    slider = subject["temperature"]
+    probs = softmax(p, slider["grid"][place])
+    order = probs.max(axis=1).argsort()
+    right = (probs.argmax(axis=1) == p.labels.numpy())[order]
+    values = unpacked(slider["equal_count"]["values"][str(m)], "f4", len(slider["grid"]), m, 3)[place]
+    for found, part in zip(values, np.array_split(np.arange(len(p)), m), strict=True):
+        assert found[0] == len(part)  # 1,500 is a multiple of all
+        assert found[1] == pytest.approx(probs.max(axis=1)[order][part].mean(), abs=1e-5)
+        assert found[2] == pytest.approx(right[part].mean(), abs=1e-5)
+
+
+def test_tied_confidences_are_shared_by_both_sides_of_a_boundary():
+    probs = torch.tensor([[0.9, 0.1]] * 10)
+    labels = torch.tensor([0] * 8 + [1] * 2)
+    slider = document_of(calattn.Predictions.from_probs(probs, labels))["subjects"][0]["temperature"]
+    values = unpacked(slider["equal_count"]["values"]["5"], "f4", len(slider["grid"]), 5, 3)
+    assert values[slider["start"], :, 2] == pytest.approx([0.8] * 5)
+
+
+def test_best_temperatures_are_on_the_grid_and_on_validation_where_there_is_one():
+    p, other = made(), made(seed=3, boost=1.0)
+    on_itself = document_of(p)["subjects"][0]["temperature"]
+    on_other = document_of(p, validation=other)["subjects"][0]["temperature"]
+    wanted = calattn.posthoc.TemperatureScaling(objective="nll").fit(other).temperature_
+    best = {each["by"]: each for each in on_other["best"]}
+    assert on_other["grid"][best["NLL"]["index"]] == pytest.approx(wanted, rel=1e-9)
+    assert best["NLL"]["fitted_on"] == "validation"
+    assert {each["fitted_on"] for each in on_itself["best"]} == {"these predictions"}
+    lowest = np.argmin([value for value in on_itself["nll"]])
+    assert lowest == {each["by"]: each for each in on_itself["best"]}["NLL"]["index"]
+
+
+def test_no_best_temperature_where_there_is_none():
+    logits = torch.tensor([[2.0, 0.0]] * 50)
+    slider = document_of(calattn.Predictions(logits=logits, labels=torch.zeros(50, dtype=torch.long)))
+    assert slider["subjects"][0]["temperature"]["best"] == []
+
+
+def test_the_grid_doubles():
+    grid = slider_grid([1.234])
+    assert 1.234 in grid
+    assert grid == sorted(set(grid))
+    assert all(2 * value in grid for value in grid if value < 5 and value != 1.234)
+    assert grid[0] <= 0.1 < grid[1]
+    assert grid[-2] < 10 <= grid[-1]
+
+
+def test_per_class_is_scikit_learns(shown):
+    p, subject = shown
+    top = softmax(p, 1.0).argmax(axis=1)
+    precision, recall, _, support = sklearn.metrics.precision_recall_fscore_support(
+        p.labels.numpy(), top, labels=range(7), zero_division=0
+    )
+    rows = subject["per_class"]
+    assert [row["precision"] for row in rows] == pytest.approx(precision)
+    assert [row["recall"] for row in rows] == pytest.approx(recall)
+    assert [row["count"] for row in rows] == list(support)
+    said = [softmax(p, 1.0).max(axis=1)[top == k].mean() for k in range(7)]
+    assert [row["said"] for row in rows] == pytest.approx(said, rel=1e-5)
+    assert np.mean([row["ece"] for row in rows]) == pytest.approx(
+        calattn.evaluate(p, metrics="classwise_ece", num_bootstrap=0)["classwise_ece"].value
+    )
+
+
+def test_a_class_that_is_absent_or_never_predicted_has_no_rates():
+    p = calattn.Predictions(logits=torch.tensor([[3.0, 0.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
+    rows = document_of(p)["subjects"][0]["per_class"]
+    assert rows[1]["precision"] is None
+    assert rows[1]["recall"] == 0.0
+    assert rows[2]["recall"] is None
+
+
+def test_risk_and_coverage_by_brute_force(shown):
+    p, subject = shown
+    probs = softmax(p, 1.0)
+    wrong = (probs.argmax(axis=1) != p.labels.numpy())[np.argsort(-probs.max(axis=1), kind="stable")]
+    found = subject["risk_coverage"]
+    for coverage, risk, optimal in zip(found["coverage"], found["risk"], found["optimal"], strict=True):
+        k = round(coverage * len(p))
+        assert risk == pytest.approx(wrong[:k].mean(), abs=1e-9)
+        assert optimal == pytest.approx(np.sort(wrong)[:k].mean(), abs=1e-9)
+    assert found["coverage"][-1] == 1.0
+    assert len(found["coverage"]) == 200
+
+
+def test_the_most_confident_mistakes_come_first_with_their_pictures():
+    p = made(n=300, class_names=tuple("abcdefg"), indices=torch.arange(300) + 1000)
+    asked = []
+
+    def images(rows):
+        asked.extend(rows)
+        return {rows[0]: b"png"}
+
+    subject = document_of(p, images=images)["subjects"][0]
+    probs = softmax(p, 1.0)
+    wrong = np.flatnonzero(probs.argmax(axis=1) != p.labels.numpy())
+    expected = wrong[np.argsort(-probs.max(axis=1)[wrong], kind="stable")][:24]
+    assert asked == list(expected)
+    first = subject["errors"][0]
+    assert first["row"] == expected[0]
+    assert first["index"] == expected[0] + 1000
+    assert first["confidence"] == pytest.approx(probs[expected[0]].max(), rel=1e-5)
+    assert first["label_probability"] == pytest.approx(probs[expected[0], p.labels[expected[0]]], rel=1e-4)
+    assert base64.b64decode(first["image"].removeprefix("data:image/png;base64,")) == b"png"
+    assert subject["errors"][1]["image"] is None
+    assert subject["errors_above"] == {
+        "threshold": 0.9,
+        "errors": int((probs.max(axis=1)[wrong] >= 0.9).sum()),
+        "samples": int((probs.max(axis=1) >= 0.9).sum()),
+    }
+
+
+def test_scales_are_counted_once_each(shown):
+    p, subject = shown
+    scale = subject["scale"]
+    right = softmax(p, 1.0).argmax(axis=1) == p.labels.numpy()
+    expected, edges = np.histogram(p.scale.double().numpy()[right], np.array(scale["edges"]))
+    assert scale["correct"] == list(expected)
+    assert sum(scale["wrong"]) == (~right).sum()
+    assert scale["cv"] == pytest.approx(scipy.stats.variation(p.scale.double().numpy()))
+    assert sum(part["count"] for part in scale["by_decile"]) == len(p)
+    assert document_of(made())["subjects"][0]["scale"] is None
+
+
+def test_a_scale_that_does_not_vary():
+    found = document_of(made(n=50, scale=torch.full((50,), 2.0)))["subjects"][0]["scale"]
+    assert sum(found["correct"]) + sum(found["wrong"]) == 50
+    assert found["cv"] == pytest.approx(0.0)
+
+
+def columns(confidence: np.ndarray, correct: np.ndarray) -> Columns:
+    probs = torch.from_numpy(np.stack([confidence, 1 - confidence], axis=1))
+    return columns_of(probs, torch.from_numpy(np.where(correct, 0, 1)), "probs")
+
+
+def drawn(n: int, move: float) -> Columns:
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.55, 0.95, n)
+    return columns(confidence, generator.uniform(size=n) < confidence + move)
+
+
+def test_verdicts():
+    assert verdict(drawn(5000, 0.0))["kind"] == "calibrated"
+    over = verdict(drawn(5000, -0.1))
+    assert over["kind"] == "over"
+    assert over["headline"].startswith("over-confident: says 74.9 %, right 6")
+    assert verdict(drawn(5000, 0.04))["kind"] == "under"
+    generator = np.random.default_rng(1)
+    confidence = generator.uniform(0.55, 0.95, 20000)
+    bent = confidence + np.where(confidence > 0.75, -0.08, 0.08)
+    mixed = verdict(columns(confidence, generator.uniform(size=20000) < bent))
+    assert mixed["kind"] == "mixed"
+    assert "cancel" in mixed["detail"]
+
+
+def test_few_samples_make_no_verdict():
+    found = verdict(drawn(30, -0.03))
+    assert found["kind"] == "calibrated"
+    assert "as far as these samples tell" in found["headline"]
+    assert verdict(drawn(1, 0.0))["kind"] == "calibrated"
+
+
+def test_chance_of_the_bins_is_uniform_for_calibrated_predictions():
+    """The p-value of a true hypothesis is uniform: a Kolmogorov–Smirnov test over 200 data sets."""
+    generator = np.random.default_rng(2)
+    found = []
+    for _ in range(200):
+        confidence = generator.uniform(0.5, 1.0, 1000)
+        found.append(p_of_bins(columns(confidence, generator.uniform(size=1000) < confidence), 15))
+    assert scipy.stats.kstest(found, "uniform").pvalue > 0.01
+
+
+def test_everything_right_and_sure():
+    p = calattn.Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 20), torch.zeros(20, dtype=torch.long))
+    found = document_of(p)
+    assert found["subjects"][0]["verdict"]["kind"] == "calibrated"
+    json.dumps(found, allow_nan=False)
+
+
+def test_an_infinite_nll_is_said_and_not_printed_as_a_number():
+    p = calattn.Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 20), torch.ones(20, dtype=torch.long))
+    found = document_of(p)
+    row = {row["name"]: row for row in found["subjects"][0]["metrics"]}["nll"]
+    assert row["value"] is None
+    assert row["infinite"] is True
+    json.dumps(found, allow_nan=False)
+
+
+def test_comparisons_say_what_is_real():
+    a, b = made(boost=2.0), made(boost=2.0)
+    b = b.replace(logits=b.logits / 1.6)
+    exhibits = [
+        Exhibit(title=name, predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0))
+        for name, p in (("a", a), ("b", b))
+    ]
+    found = build_document(exhibits, comparisons={1: calattn.compare(a, b, num_bootstrap=200)})["comparisons"][0]
+    rows = {row["name"]: row for row in found["rows"]}
+    assert (found["a"], found["b"]) == ("s0", "s1")
+    assert rows["nll"]["improved"] is True
+    assert rows["accuracy"]["improved"] is None
+    assert rows["nll"]["difference"] == pytest.approx(rows["nll"]["b"] - rows["nll"]["a"])
+    assert found["summary"].startswith("b against a: better in NLL")
+    assert "not told apart in accuracy" in found["summary"]
+
+
+def test_large_predictions_are_thinned_and_it_is_said():
+    p = made(n=1000)
+    part = thinned(p, 300)
+    assert len(part) == 300
+    assert torch.equal(part.labels, p.labels[torch.arange(300) * 1000 // 300])
+    evaluation = calattn.evaluate(p, num_bootstrap=0)
+    found = build_document([Exhibit(title="t", predictions=part, evaluation=evaluation)])["subjects"][0]
+    assert found["shown"] == "drawn from 300 of 1,000 samples, evenly spaced"
+    assert found["samples"] == 1000
+
+
+def test_every_metric_is_defined():
+    options = Options(num_bins=20, threshold=0.8, bandwidth=None)
+    texts = dict(definitions(options, level=0.9, resamples=77))
+    assert len([title for title in texts]) >= len(METRICS)
+    assert "20 bins" in texts["ECE"]
+    assert "0.8" in texts["error rate at p ≥ 0.8"]
+    assert "chosen from the data" in texts["smECE"]
+    assert "90 % bootstrap intervals from 77" in texts["intervals"]
+
+
+def test_dynamics_keep_what_the_log_has():
+    log = [
+        {"epoch": e, "train": {"loss": 1 / e}, "validation": {"nll": 2 / e, "scale": {"mean": 1.0, "cv": 0.1}}}
+        for e in (1, 2)
+    ]
+    found = panels.dynamics(log, {"best-ece": 2})
+    assert found["epoch"] == [1, 2]
+    assert {each["name"]: each["values"] for each in found["series"]} == {
+        "training loss": [1.0, 0.5],
+        "validation NLL": [2.0, 1.0],
+        "coefficient of variation of s": [0.1, 0.1],
+    }
+    assert found["marks"] == [{"label": "best-ece", "epoch": 2}]
+    assert panels.dynamics([], {}) is None
+
+
+class Parser(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.text: dict[str, str] = {}
+        self.inside = ""
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        self.elements.append((tag, dict(attributes)))
+        self.inside = dict(attributes).get("id") or tag
+
+    def handle_data(self, data: str) -> None:
+        self.text[self.inside] = self.text.get(self.inside, "") + data
+
+
+NASTY = "</script><script>alert(1)</script><!-- & \u2028 \"'"
+
+
+def test_text_from_files_stays_text(tmp_path):
+    p = made(c=3, class_names=(NASTY, "/*JS*/", "{{TITLE}}"))
+    evaluation = calattn.evaluate(p, num_bootstrap=0)
+    document = build_document([Exhibit(title=NASTY, predictions=p, evaluation=evaluation, provenance=[(NASTY, NASTY)])])
+    path = write_page(page_html(document), tmp_path / "page.html")
+    text = path.read_text(encoding="utf-8")
+    parser = Parser()
+    parser.feed(text)
+    scripts = [attributes for tag, attributes in parser.elements if tag == "script"]
+    assert len(scripts) == 2, "the document and the code, nothing else"
+    read = json.loads(parser.text["document"])
+    assert read["subjects"][0]["class_names"] == [NASTY, "/*JS*/", "{{TITLE}}"]
+    assert read == json.loads(json.dumps(document))
+    assert parser.text["title"].strip().startswith(NASTY.replace("\u2028", "\u2028")[:9])
+
+
+def test_the_page_asks_for_nothing(tmp_path):
+    document = document_of(made())
+    parser = Parser()
+    parser.feed(page_html(document))
+    for tag, attributes in parser.elements:
+        for name in ("src", "href", "action", "srcset"):
+            value = attributes.get(name) or ""
+            assert not value or value.startswith(("#", "data:")), (tag, name, value)
+    policies = [a["content"] for t, a in parser.elements if t == "meta" and a.get("http-equiv")]
+    assert any("default-src 'none'" in policy for policy in policies)
+
+
+def test_json_for_script_is_json_without_markup():
+    text = json_for_script({"a": NASTY})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"a": NASTY}
+
+
+def test_a_page_of_a_thousand_classes_is_small():
+    p = made(n=3000, c=1000, boost=8.0, class_names=tuple(f"class number {k}" for k in range(1000)))
+    assert len(page_html(document_of(p)).encode()) < 2e6
+
+
+def test_many_exhibits_stay_below_six_megabytes():
+    p = made(n=400)
+    assert len(page_html(document_of(*[p] * 8)).encode()) < 6e6
+
+
+def test_nothing_to_show():
+    with pytest.raises(ValueError, match="exhibits is empty"):
+        build_document([])
+
+
+def test_stated_probabilities_keep_their_bins():
+    """Stated 0.2s lie in the bin (2/15, 3/15], wherever a softmax of their logarithms would round to."""
+    probs = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0.2]] * 30, dtype=torch.float64)
+    p = calattn.Predictions.from_probs(probs, torch.arange(30) % 5)
+    slider = document_of(p)["subjects"][0]["temperature"]
+    counts = unpacked(slider["fine"]["count"], "u4", len(slider["grid"]), FINE)[slider["start"]]
+    assert counts[59] == 30
+    assert math.isclose(slider["nll"][slider["start"]], math.log(5), rel_tol=1e-6)
