@@ -17,6 +17,8 @@ import hypothesis
 import pytest
 import torch
 
+from tests.browser import chromium
+
 torch.set_num_threads(1)  # two pytest workers on two cores: a pool each would fight, and lose by a factor of ten
 
 hypothesis.settings.register_profile(
@@ -40,3 +42,10 @@ def untyped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Tests that could not run are easily overlooked: one line says so."""
+    reason = chromium.missing()
+    if reason is not None:
+        terminalreporter.write_line(f"The browser tests did not run: {reason}.")

@@ -143,13 +143,17 @@ def _show(
         print_json(document(comparisons, found, measure=measure, samples=samples))
         return
     from calattn.report import difference_table, sentence
+    from calattn.report.tables import summary
 
-    console = results_to()
-    console.print(difference_table(comparisons, baseline=found[0].title, level=measure.level))
+    console, options_of = results_to(), measure.options()
+    console.print(difference_table(comparisons, baseline=found[0].title, level=measure.level, options=options_of))
     for each, differences in zip(found[1:], comparisons.values(), strict=True):
         console.print(f"\n{_plain(each)} against {_plain(found[0])}, {samples:,} samples:", markup=False)
         for difference in differences.values():
-            console.print(f"  {sentence(difference)}", markup=False)
+            console.print(f"  {sentence(difference, options_of)}", markup=False)
+        console.print(
+            summary(differences, a=_plain(found[0]), b=_plain(each), options=options_of), markup=False, soft_wrap=True
+        )
 
 
 def document(
@@ -157,6 +161,7 @@ def document(
 ) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     from calattn.report import sentence
+    from calattn.report.tables import summary
 
     names = ("a", "b", "difference", "low", "high", "p_value", "significant")
     return {
@@ -168,10 +173,12 @@ def document(
         "comparisons": [
             each.described()
             | {
+                "summary": summary(differences, a=_plain(found[0]), b=_plain(each), options=measure.options()),
                 "differences": {
-                    metric: {name: getattr(difference, name) for name in names} | {"sentence": sentence(difference)}
+                    metric: {name: getattr(difference, name) for name in names}
+                    | {"sentence": sentence(difference, measure.options())}
                     for metric, difference in differences.items()
-                }
+                },
             }
             for each, differences in zip(found[1:], comparisons.values(), strict=True)
         ],
@@ -197,15 +204,18 @@ def _write(
     elif out.suffix == ".csv":
         write_text(out, rows_to_csv(difference_rows(plain, baseline=baseline)))
     else:
-        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain))]
-        table = difference_markdown(plain, baseline=baseline, level=measure.level)
+        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain, measure))]
+        table = difference_markdown(plain, baseline=baseline, level=measure.level, options=measure.options())
         write_text(out, table + "\n" + "\n".join(words) + "\n")
 
 
-def _sentences(comparisons: dict[str, dict[str, Difference]]) -> list[list[str]]:
+def _sentences(comparisons: dict[str, dict[str, Difference]], measure: options.Measure) -> list[list[str]]:
     from calattn.report import sentence
 
-    return [[f"{title}: {sentence(each)}" for each in part.values()] for title, part in comparisons.items()]
+    return [
+        [f"{title}: {sentence(each, measure.options())}" for each in part.values()]
+        for title, part in comparisons.items()
+    ]
 
 
 def _plain(subject: Subject) -> str:

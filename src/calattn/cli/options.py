@@ -8,9 +8,12 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from calattn.metrics.state import Options
 
 READING, MEASURING, OUTPUT = "What is in the file", "What is measured", "Output"
 RULES = ("last", "best-nll", "best-ece", "best-accuracy")
@@ -108,6 +111,12 @@ class Measure:
     ] = None
     resample_seed: Annotated[int, _measure("--resample-seed", text="Draws the resamples.")] = 0
 
+    def options(self) -> Options:
+        """Checked: a wrong number of bins or threshold fails here, before reading."""
+        from calattn.metrics.state import Options
+
+        return Options(num_bins=self.bins, bandwidth=self.bandwidth or None, threshold=self.threshold)
+
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `calattn.evaluate` and `calattn.compare`; unknown metrics fail here, before reading.
 
@@ -116,19 +125,17 @@ class Measure:
         import torch
 
         from calattn.metrics import METRICS
-        from calattn.metrics.state import Options
 
         names = [name for text in self.metrics or () for name in listed(text) or ()]
         for name in names:
             METRICS[name]
-        bandwidth = self.bandwidth or None
-        Options(num_bins=self.bins, bandwidth=bandwidth, threshold=self.threshold)
+        self.options()
         if not 0 < self.level < 1:
             raise ValueError(f"--level must be between 0 and 1, got {self.level:g}; 0.95 is usual")
         return {
             "metrics": names or None,
             "num_bins": self.bins,
-            "bandwidth": bandwidth,
+            "bandwidth": self.bandwidth or None,
             "threshold": self.threshold,
             "num_bootstrap": self.bootstrap,
             "level": self.level,

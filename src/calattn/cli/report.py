@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ _FACTS = {
     "epochs": ("train", "epochs"),
     "seed": ("seed",),
 }
+_FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
 _SCALED = {"ece_ts": ("ece", "ECE + TS"), "nll_ts": ("nll", "NLL + TS")}
 
 
@@ -202,28 +204,24 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
     """What the leaderboard page shows (schema 1), and what `--json` says."""
     from calattn.metrics import METRICS
     from calattn.report.page.document import finite, printed, version
-    from calattn.report.style import unit_of
 
     measured = [row.evaluation for row in rows if row.evaluation is not None]
-    metrics = []
+    metrics = {}
     if measured:
         for name in measured[0].rows:
             better = "low" if METRICS[name].better == "lower" else "high"
-            metrics.append({"name": name, **printed(name, measured[0].options), "better": better})
-    for name, (metric, heading) in _SCALED.items():
-        if any(row.scaled is not None for row in rows):
-            factor, digits, unit = unit_of(metric)
-            unit = "%" if unit == "points" else unit
-            metrics.append(
-                {"name": name, "title": heading, "factor": factor, "places": digits, "unit": unit, "better": "low"}
-            )
+            metrics[name] = {"name": name, **printed(name, measured[0].options), "better": better}
+            for scaled, (metric, heading) in _SCALED.items():  # beside what it is compared with
+                if metric == name and any(row.scaled is not None for row in rows):
+                    metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}
+    first = [name for name in _FIRST if name in metrics]
 
     def values(row: Row) -> dict[str, Any]:
         found = {} if row.evaluation is None else dict(row.evaluation.rows)
         if row.scaled is not None:
             found |= {name: row.scaled[metric] for name, (metric, _) in _SCALED.items()}
         return {
-            name: {"value": finite(each.value), "low": finite(each.low), "high": finite(each.high)}
+            name: {key: finite(getattr(each, key)) for key in ("value", "low", "high")} | _infinite(each.value)
             for name, each in found.items()
         }
 
@@ -233,7 +231,7 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title,
         "note": f"{split} predictions of the checkpoint “{checkpoint}”. TS: one temperature fitted by NLL on validation.",
-        "metrics": metrics,
+        "metrics": [metrics[name] for name in dict.fromkeys([*first, *metrics])],
         "rows": [
             {
                 "title": row.title,
@@ -245,6 +243,10 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
             for row in rows
         ],
     }
+
+
+def _infinite(value: float) -> dict[str, bool]:
+    return {"infinite": True} if math.isinf(value) else {}
 
 
 def _file_names(titles: Sequence[str]) -> dict[str, str]:

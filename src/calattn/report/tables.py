@@ -13,6 +13,7 @@ from rich.table import Table
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.state import Options
 from calattn.report.style import between, number, percent, title_of, unit_of
 
 Evaluations = Mapping[str, Evaluation]
@@ -32,11 +33,11 @@ def evaluation_table(evaluations: Evaluations, *, title: str | None = None) -> T
     return table
 
 
-def leaderboard(evaluations: Evaluations, *, title: str | None = None) -> Table:
-    """Evaluations as rows in the order given, metrics as columns; the best of each metric is bold."""
+def leaderboard(evaluations: Evaluations, *, title: str | None = None, metrics: Sequence[str] | None = None) -> Table:
+    """Evaluations as rows in the order given, metrics (some, or all) as columns; the best of each metric is bold."""
     table = Table(title=title, caption=_caption(evaluations), caption_style="dim", caption_justify="left")
-    table.add_column("")
-    metrics = _metrics(evaluations)
+    table.add_column("", no_wrap=True)  # two names cut to the same letters would be one
+    metrics = _metrics(evaluations) if metrics is None else metrics
     for metric in metrics:
         table.add_column(_row_title(metric, evaluations), justify="right")
     best = {metric: _best(metric, [each[metric].value for each in evaluations.values()]) for metric in metrics}
@@ -66,7 +67,9 @@ def evaluation_rows(evaluations: Evaluations) -> list[dict[str, Any]]:
     ]
 
 
-def difference_table(comparisons: Mapping[str, Differences], *, baseline: str, level: float) -> Table:
+def difference_table(
+    comparisons: Mapping[str, Differences], *, baseline: str, level: float, options: Options | None = None
+) -> Table:
     """Each comparison's difference from the baseline; green and red are better and worse, where more than chance."""
     caption = f"differences from {baseline} with paired {percent(level)} intervals; points of per cent, NLL in nats"
     table = Table(caption=escape(caption), caption_style="dim", caption_justify="left")
@@ -79,11 +82,13 @@ def difference_table(comparisons: Mapping[str, Differences], *, baseline: str, l
     for metric in next(iter(comparisons.values())):
         found = [differences[metric] for differences in comparisons.values()]
         cells = [part for each in found for part in (number(metric, each.b), _coloured(each), f"{each.p_value:.2g}")]
-        table.add_row(title_of(metric), number(metric, found[0].a), *cells)
+        table.add_row(title_of(metric, options), number(metric, found[0].a), *cells)
     return table
 
 
-def difference_markdown(comparisons: Mapping[str, Differences], *, baseline: str, level: float) -> str:
+def difference_markdown(
+    comparisons: Mapping[str, Differences], *, baseline: str, level: float, options: Options | None = None
+) -> str:
     """The same table in Markdown."""
     header = ["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))]
     rows = []
@@ -92,7 +97,7 @@ def difference_markdown(comparisons: Mapping[str, Differences], *, baseline: str
         cells = [
             part for each in found for part in (number(metric, each.b), _signed(each, " {}"), f"{each.p_value:.2g}")
         ]
-        rows.append([title_of(metric), number(metric, found[0].a), *cells])
+        rows.append([title_of(metric, options), number(metric, found[0].a), *cells])
     return f"{_markdown(header, rows)}\nPaired {percent(level)} intervals; per cent and points of it, NLL in nats.\n"
 
 
@@ -106,24 +111,49 @@ def difference_rows(comparisons: Mapping[str, Differences], *, baseline: str) ->
     ]
 
 
-def sentence(difference: Difference) -> str:
+def sentence(difference: Difference, options: Options | None = None) -> str:
     """A difference in words, its size without a sign.
 
     >>> sentence(Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01))
     'ECE falls by 1.20 points [0.40, 2.00]: better, more than chance'
     """
     name, low, high = difference.name, difference.low, difference.high
+    title = title_of(name, options)
     if math.isnan(difference.difference):
-        return f"{title_of(name)} is not defined for both"
+        return f"{title} is not defined for both"
     falls = difference.difference < 0
     size = number(name, abs(difference.difference))
     ends = between(name, -high, -low) if falls else between(name, low, high)
     unit = unit_of(name)[2]
     if difference.difference == 0:
-        return f"{title_of(name)} does not change"
+        return f"{title} does not change"
     good = falls == (METRICS[name].better == "lower")
     verdict = f"{'better' if good else 'worse'}, more than chance" if difference.significant else "within chance"
-    return f"{title_of(name)} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {verdict}"
+    return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {verdict}"
+
+
+def improved(difference: Difference) -> bool | None:
+    """Whether b is better; None where chance would explain the difference."""
+    if not difference.significant:
+        return None
+    return (difference.difference < 0) == (METRICS[difference.name].better == "lower")
+
+
+def summary(differences: Differences, *, a: str, b: str, options: Options | None = None) -> str:
+    """Which differences are real and which may be noise, in one sentence.
+
+    >>> real = Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01)
+    >>> noise = Difference(name="nll", a=0.5, b=0.51, difference=0.01, low=-0.02, high=0.04, p_value=0.4)
+    >>> summary({"ece": real, "nll": noise}, a="CE", b="CalAttn")
+    'CalAttn against CE: better in ECE; not told apart in NLL.'
+    """
+    parts = []
+    for kind, word in ((True, "better"), (False, "worse"), (None, "not told apart")):
+        titles = [title_of(name, options) for name, each in differences.items() if improved(each) is kind]
+        if titles:
+            *most, last = titles
+            parts.append(f"{word} in {', '.join(most) + ' and ' if most else ''}{last}")
+    return f"{b} against {a}: {'; '.join(parts)}."
 
 
 def rows_to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -34,6 +34,11 @@
   const fixed = (value, places) => (missing(value) ? DASH : minus(value.toFixed(places)));
   const whole = (value) => (missing(value) ? DASH : minus(Math.round(value).toLocaleString("en-US")));
   const percent = (fraction, places = 2) => (missing(fraction) ? DASH : `${fixed(100 * fraction, places)} %`);
+  /** A probability that is neither 0 nor 1 never looks like it. */
+  function probability(value) {
+    if (value > 0 && value < 0.00005) return "< 0.01 %";
+    return value < 1 && value >= 0.99995 ? "> 99.99 %" : percent(value);
+  }
   const temperatureText = (value) => (missing(value) ? DASH : value.toPrecision(3));
   const short = (value) => (missing(value) ? DASH : minus(String(Number(value.toPrecision(4)))));
 
@@ -45,7 +50,7 @@
     return signed && value > 0 ? `+${text}` : text;
   }
 
-  const withUnit = (metric, text) => (metric.unit && text !== DASH ? `${text} ${metric.unit}` : text);
+  const withUnit = (metric, text) => (metric.unit && text !== DASH && text !== "∞" ? `${text} ${metric.unit}` : text);
   const metricText = (metric, value, options) => withUnit(metric, metricNumber(metric, value, options));
 
   function intervalText(metric, low, high, options) {
@@ -119,26 +124,30 @@
     return new Kind(bytes.buffer);
   }
 
-  /** Kernel regression of correctness on confidence, the Gaussian reflected at 0 and 1, over the means of fine bins.
-      `effective` counts the samples under the kernel (its peak is 1). */
-  function smoothCurve({ count, confidence, correct }, { bandwidth = 0.05, points = 101 } = {}) {
-    const curve = { x: [], y: [], effective: [] };
+  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1. Drawn as accuracy over confidence, both averages of
+      the same samples: over `at`, a calibrated model would leave the diagonal wherever its confidences crowd.
+      `samples`, (Σ K)² / Σ K², is how many equally weighted ones would be as certain. */
+  function smoothCurve({ count, confidence, correct }, { bandwidth = 0.05, points = 201 } = {}) {
+    const curve = { at: [], confidence: [], accuracy: [], samples: [] };
     const filled = [];
     for (let bin = 0; bin < count.length; bin++) {
       if (count[bin] > 0) filled.push([confidence[bin] / count[bin], count[bin], correct[bin]]);
     }
-    const kernel = (distance) => Math.exp(-0.5 * (distance / bandwidth) ** 2);
+    const kernel = (distance) => (Math.abs(distance) > 9 * bandwidth ? 0 : Math.exp(-0.5 * (distance / bandwidth) ** 2));
     for (let place = 0; place < points; place++) {
       const at = place / (points - 1);
-      let mass = 0, hits = 0;
-      for (const [mean, samples, right] of filled) {
+      let mass = 0, square = 0, said = 0, right = 0;
+      for (const [mean, samples, hits] of filled) {
         const weight = kernel(at - mean) + kernel(at + mean) + kernel(2 - at - mean);
         mass += weight * samples;
-        hits += weight * right;
+        square += weight * weight * samples;
+        said += weight * samples * mean;
+        right += weight * hits;
       }
-      curve.x.push(at);
-      curve.y.push(mass > 1e-9 ? hits / mass : null);
-      curve.effective.push(mass);
+      curve.at.push(at);
+      curve.confidence.push(mass > 0 ? said / mass : null);
+      curve.accuracy.push(mass > 0 ? right / mass : null);
+      curve.samples.push(square > 0 ? (mass * mass) / square : 0);
     }
     return curve;
   }
@@ -239,6 +248,7 @@
       this.back = svg.appendChild(s("g", { class: "axes" }));
       this.inside = svg.appendChild(s("g", { "clip-path": `url(#${clip})` }));
       this.front = svg.appendChild(s("g"));
+      this.labels = svg.appendChild(s("g"));
     }
 
     px(value) {
@@ -306,13 +316,12 @@
     }
 
     /** A vertical line across the plot; its label stays inside the box. */
-    rule(x, kind, label, row = 0) {
+    rule(x, kind, label, { row = 0, left = this.px(x) > (this.box.left + this.box.right) / 2 } = {}) {
       const at = this.px(x), { box } = this;
       this.front.append(s("line", { class: `line ${kind}`, x1: at, x2: at, y1: box.top, y2: box.bottom }));
       if (label) {
-        const end = at > (box.left + box.right) / 2;
-        const place = { class: `note ${kind}`, x: at + (end ? -5 : 5), y: box.top + 11 + 14 * row, "text-anchor": end ? "end" : "start" };
-        this.front.append(s("text", place, label));
+        const place = { class: `note ${kind}`, x: at + (left ? -5 : 5), y: box.top + 11 + 14 * row, "text-anchor": left ? "end" : "start" };
+        this.labels.append(s("text", place, label));
       }
       return this;
     }
@@ -332,7 +341,7 @@
       words, and items [{x, text}] that a pointer or the arrow keys can ask about. */
   function chart({ name, draw, hint = null, most = 640 }) {
     const svg = s("svg", { role: "img", class: "plot", "data-chart": name });
-    const readout = h("p", { class: "readout no-print", "aria-live": "polite" });
+    const readout = h("p", { class: `readout no-print${hint ? " hinted" : ""}`, "aria-live": "polite" });
     const element = h("figure", { class: "chart" }, svg, hint === null ? null : readout);
     const held = { items: [], at: null, height: 0, width: 0 };
 
@@ -501,6 +510,7 @@
 
   function readDocument() {
     const found = JSON.parse(document.getElementById("document").textContent);
+    document.getElementById("title").textContent = found.title;
     if (found.schema === 1) return found;
     const text = `This page reads documents of schema 1, but got schema ${found.schema}. Write it again with the calattn that made the data.`;
     document.getElementById("content").append(h("p", { class: "notice" }, text));
@@ -517,7 +527,7 @@
   }
 
   window.calattn = {
-    h, s, freshId, DASH, missing, fixed, whole, percent, temperatureText, short, metricText, metricNumber, intervalText, dateText,
+    h, s, freshId, DASH, missing, fixed, whole, percent, probability, temperatureText, short, metricText, metricNumber, intervalText, dateText,
     normalQuantile, binomialQuantile, consistency, smoothCurve, Profile, niceTicks, Plot, hatch, chart, legend,
     dataTable, numbersTable, themeSwitch, printing, readDocument, announce,
   };

@@ -23,7 +23,7 @@ from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import verdict
 from calattn.report.style import title_of, unit_of
-from calattn.report.tables import sentence
+from calattn.report.tables import improved, sentence, summary
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -184,7 +184,6 @@ def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[st
     options = exhibits[0].evaluation.options
     rows = []
     for name, each in differences.items():
-        lower = METRICS[name].better == "lower"
         rows.append(
             {
                 "name": name,
@@ -192,31 +191,12 @@ def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[st
                 **{key: finite(getattr(each, key)) for key in ("a", "b", "difference", "low", "high")},
                 "p": finite(each.p_value),
                 "significant": each.significant,
-                "improved": (each.difference < 0) == lower if each.significant else None,
-                "sentence": sentence(each),
+                "improved": improved(each),
+                "sentence": sentence(each, options),
             }
         )
-    return {"a": "s0", "b": f"s{place}", "rows": rows, "summary": _summary(exhibits, place, rows)}
-
-
-def _summary(exhibits: Sequence[Exhibit], place: int, rows: Sequence[dict[str, Any]]) -> str:
-    """Which differences are real, and which are noise, in one sentence."""
-    groups = {True: "better", False: "worse", None: "not told apart"}
-    parts = []
-    for improved, word in groups.items():
-        titles = [row["title"] for row in rows if row["improved"] is improved]
-        if titles:
-            parts.append(f"{word} in {_listed(titles)}")
-    return f"{exhibits[place].title} against {exhibits[0].title}: {'; '.join(parts)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    """
-    >>> _listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    words = summary(differences, a=exhibits[0].title, b=exhibits[place].title, options=options)
+    return {"a": "s0", "b": f"s{place}", "rows": rows, "summary": words}
 
 
 def finite(value: float | None) -> float | None:

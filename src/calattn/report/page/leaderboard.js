@@ -91,7 +91,8 @@
 
   function factSelect(name) {
     const values = distinct(name);
-    if (values.length < 2 || values.length > 40) return null;
+    const measured = page.rows.some((row) => typeof factOf(row, name) === "number" && !Number.isInteger(factOf(row, name)));
+    if (measured || values.length < 2 || values.length > 40) return null; // nobody looks for a fitted temperature of 1.5327
     const ordered = [...values].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const change = () => {
       if (select.value === "any") chosen.delete(name);
@@ -123,7 +124,7 @@
 
   const tools = h("div", { class: "board-tools no-print", role: "group", "aria-label": "Filters" }, search, facts.map(factSelect), found);
   document.getElementById("content").append(tools, columnChooser(), h("div", { class: "board" }, board.element));
-  document.getElementById("meta").textContent = `${whole(page.rows.length)} runs · made ${C.dateText(page.made)}`;
+  document.getElementById("meta").textContent = [`${whole(page.rows.length)} runs`, page.note, `made ${C.dateText(page.made)}`].filter(Boolean).join(" · ");
   document.getElementById("colophon").textContent = `Made by calattn ${page.version}. ★ marks the best of the runs shown; intervals are in brackets. This file works without a network.`;
   narrow();
 })();

@@ -95,7 +95,7 @@
 
   /* ---- reliability ---- */
 
-  const LEAST = 10; // samples under the kernel for the smooth curve to be drawn
+  const ENOUGH = 20; // samples that a point of the smooth curve must rest on: a standard error of 11 points at most
 
   function liveStrip(subject) {
     const parts = [["temperature", "T"], ["ece", "ECE"], ["nll", "NLL"], ["confidence", "says"], ["accuracy", "right"]];
@@ -126,7 +126,10 @@
   function drawWidthBins(plot, svg, bins, ghosts) {
     const paint = C.hatch(svg), gap = state.bins > 20 ? 1 : 2;
     for (const bin of bins) if (bin.count) plot.bar([bin.low, bin.high], [0, bin.right], "fill-blue", { gap });
-    for (const bin of bins) if (bin.count) plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-box", { gap, paint });
+    for (const bin of bins.filter((one) => one.count)) {
+      if (bin.right > bin.said) plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-veil", { gap }); // stripes on blue are hard to see
+      plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-box", { gap, paint });
+    }
     for (const bin of ghosts) if (bin.count) plot.segment([bin.low, bin.right], [bin.high, bin.right], "ghost");
   }
 
@@ -154,8 +157,8 @@
     const ghosts = moved ? profile.bins(profile.start, state.bins, state.binning) : [];
     if (state.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
     plot.segment([0, 0], [1, 1], "diagonal");
-    const curve = C.smoothCurve(profile.fine(index));
-    plot.line(curve.x, curve.y.map((y, k) => (curve.effective[k] < LEAST ? null : y)), "smooth");
+    const curve = C.smoothCurve(profile.fine(index)), enough = Math.min(ENOUGH, Math.max(...curve.samples));
+    plot.line(curve.confidence, curve.accuracy.map((y, k) => (curve.samples[k] < enough ? null : y)), "smooth");
     const filled = bins.filter((bin) => bin.count > 0);
     const items = filled.map((bin) => ({ x: drawConsistency(plot, bin), text: binText(bin, bins.indexOf(bin), page.level) }));
     if (state.binning === "count") drawCountBins(plot, bins, ghosts);
@@ -186,7 +189,7 @@
 
   function reliabilityPanel(subject) {
     const strip = liveStrip(subject);
-    const hint = "Point at a bin, or focus the chart and use the arrow keys.";
+    const hint = "Point at any chart for its numbers, or focus it and use the arrow keys.";
     const diagram = C.chart({ name: "reliability", hint, most: 480, draw: (svg, width) => drawReliability(subject, svg, width) });
     const numbers = C.numbersTable("Show the numbers", ["confidence", "samples", "says", "right", "gap", "chance allows"]);
     const key = h("div");
@@ -194,9 +197,9 @@
       strip.update();
       diagram.redraw();
       const { moved, profile, index } = live(subject);
-      const shape = state.binning === "count" ? ["key-dot", "right, per bin"] : ["key-bar", "right, per bin"];
-      const entries = [shape, ["key-gap", "gap to what it says"], ["key-chance", `chance alone, if calibrated (${levelText})`], ["key-smooth", "smooth curve"]];
-      key.replaceChildren(C.legend(moved ? [...entries, ["key-ghost", "at T = 1"]] : entries));
+      const dots = state.binning === "count";
+      const entries = [[dots ? "key-dot" : "key-bar", "right, per bin"], [dots ? "key-orange" : "key-gap", "gap to what it says"], ["key-chance", `chance alone, if calibrated (${levelText})`], ["key-smooth", "smooth curve"]];
+      key.replaceChildren(C.legend(moved ? [...entries, [dots ? "key-circle" : "key-ghost", "at T = 1"]] : entries));
       numbers.write(profile.bins(index, state.bins, state.binning).map(binRow));
     }
     const element = panel("reliability", "Does it mean what it says?", strip.element, diagram.element, key, numbers.element);
@@ -213,7 +216,7 @@
 
   /* ---- temperature ---- */
 
-  const T_TICKS = [0.1, 0.2, 0.5, 1, 2, 5, 10];
+  const T_TICKS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 
   /** The range worth seeing: NLL at T = 0.1 can be a hundred times the one at T*. */
   function usefulRange(values, start) {
@@ -227,16 +230,17 @@
 
   function drawCurve(subject, svg, width, { values, title, text, places, by, last }) {
     const { profile, index, temperature } = live(subject);
-    const height = last ? 206 : 178;
+    const height = (last ? 206 : 178) + (several ? 0 : 64);
     const y = usefulRange(values, profile.start);
-    const plot = new C.Plot(svg, { width, height, x: [profile.grid[0], profile.grid[profile.grid.length - 1]], y, log: true, above: 24, below: last ? 40 : 20, left: 46 });
+    const ends = [profile.grid[0], profile.grid[profile.grid.length - 1]];
+    const plot = new C.Plot(svg, { width, height, x: ends, y, log: true, above: 24, below: last ? 40 : 20, left: 46 });
     const ticks = C.niceTicks(y[0], y[1], 4);
-    plot.axes({ xTicks: T_TICKS, yTicks: ticks, yText: text, xLabel: last ? "temperature T" : null });
+    plot.axes({ xTicks: T_TICKS.filter((tick) => tick >= ends[0] && tick <= ends[1]), yTicks: ticks, yText: text, xLabel: last ? "temperature T" : null });
     svg.append(C.s("text", { class: "plot-title", x: 46, y: 13 }, title));
     plot.rule(1, "faint", null);
     plot.line(profile.grid, values, "blue");
     const mine = profile.best.filter((best) => best.by === by);
-    for (const best of mine) plot.rule(best.value, "star", `T* ${temperatureText(best.value)}`);
+    for (const best of mine) plot.rule(best.value, "star", `T* ${temperatureText(best.value)}`, { left: best.value < temperature });
     plot.rule(temperature, "current", null);
     if (!missing(values[index]) && values[index] <= y[1]) plot.dot(temperature, values[index], "dot-current", 4.5);
     const items = profile.grid.map((one, k) => ({ x: plot.px(one), text: `T = ${temperatureText(one)}: ${by} ${missing(values[k]) ? "∞" : places(values[k])}.` }));
@@ -253,7 +257,7 @@
       if (!memo.has(key)) memo.set(key, profile.grid.map((_, index) => profile.ece(index, state.bins, state.binning)));
       return memo.get(key);
     };
-    const hint = "Point at the curve for its value.";
+    const hint = "";
     const eceChart = C.chart({
       name: "ece-temperature", hint,
       draw: (svg, width) => drawCurve(subject, svg, width, { values: eces(), title: `ECE, % (${binsText()})`, text: (t) => C.short(100 * t), places: percent, by: "ECE", last: false }),
@@ -304,7 +308,7 @@
     const sentence = h("p", { class: "sentence", "data-live": "acting", "aria-live": "polite" });
     const input = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, "data-control": "threshold", input: () => setThreshold(Number(input.value)) });
     const shown = h("output", {}, "");
-    const diagram = C.chart({ name: "acting", hint: "Point at the chart for another threshold.", draw: (svg, width) => drawActing(subject, svg, width) });
+    const diagram = C.chart({ name: "acting", hint: "", draw: (svg, width) => drawActing(subject, svg, width) });
     function update() {
       const { profile, index } = live(subject), found = profile.above(index, state.threshold);
       input.value = String(state.threshold);
@@ -336,28 +340,33 @@
   }
 
   function riskPanel(subject) {
-    const diagram = C.chart({ name: "risk-coverage", hint: "Point at the curve for its value.", draw: (svg, width) => drawRisk(subject, svg, width) });
+    const diagram = C.chart({ name: "risk-coverage", hint: "", draw: (svg, width) => drawRisk(subject, svg, width) });
     const key = C.legend([["key-orange", `this order (AURC ${percent(subject.risk_coverage.aurc)})`], ["key-optimal", "a perfect order"]]);
     return { element: panel("risk", "Does its doubt find its errors?", note("Error rate when only the most confident are answered, at T = 1. One temperature hardly changes the order."), diagram.element, key) };
   }
 
   /* ---- tables ---- */
 
+  function direction(metric) {
+    const words = metric.better === "high" ? "higher is better" : "lower is better";
+    return h("span", { class: "direction", title: words }, h("span", { "aria-hidden": "true" }, metric.better === "high" ? "↑" : "↓"), h("span", { class: "visually-hidden" }, words));
+  }
+
   function metricsPanel(subject) {
     const rows = subject.metrics.map((metric) =>
       h(
         "tr",
         { "data-metric": metric.name },
-        h("th", { scope: "row" }, titleLink(metric)),
+        h("th", { scope: "row" }, titleLink(metric), " ", direction(metric)),
         h("td", { class: "numeric" }, C.metricText(metric, metric.value)),
         h("td", { class: "numeric dim" }, C.intervalText(metric, metric.low, metric.high)),
-        h("td", { class: "dim" }, metric.better === "high" ? "higher is better" : metric.better === "low" ? "lower is better" : ""),
       ),
     );
-    const heads = ["Metric", "Value", `${levelText} interval`, ""].map((text, k) => h("th", { scope: "col", class: k === 1 || k === 2 ? "numeric" : null }, text));
+    const heads = ["Metric", "Value", `${levelText} interval`].map((text, k) => h("th", { scope: "col", class: k > 0 ? "numeric" : null }, text));
     const table = h("table", { class: "data", "data-table": "metrics" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
     const label = "Every number, at T = 1";
-    return { element: panel("metrics", label, h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table)) };
+    const arrows = note("↑ higher is better, ↓ lower is better.");
+    return { element: panel("metrics", label, h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table), arrows) };
   }
 
   function gapCell(row) {
@@ -415,12 +424,12 @@
 
   function errorCard(error) {
     const safe = typeof error.image === "string" && error.image.startsWith("data:image/");
-    const picture = safe ? h("img", { src: error.image, alt: `${rowName(error)}, a ${error.label}`, loading: "lazy" }) : h("span", { class: "no-picture" }, "no picture");
+    const picture = safe ? h("img", { src: error.image, alt: `${rowName(error)}, a ${error.label}` }) : h("span", { class: "no-picture" }, "no picture");
     return h(
       "li",
       { class: "error", "data-row": error.row },
       picture,
-      h("p", {}, h("span", { class: "error-said" }, `${error.predicted} `, h("span", { class: "nowrap" }, percent(error.confidence))), h("span", { class: "error-is" }, `is ${error.label} (${percent(error.label_probability)})`), h("span", { class: "dim" }, rowName(error))),
+      h("p", {}, h("span", { class: "error-said" }, `says ${error.predicted}, `, h("span", { class: "nowrap" }, C.probability(error.confidence))), h("span", { class: "error-is" }, `is ${error.label}, `, h("span", { class: "nowrap" }, C.probability(error.label_probability))), h("span", { class: "dim" }, rowName(error))),
     );
   }
 
@@ -428,9 +437,9 @@
     const columns = [
       { key: "row", title: "Sample", header: true, value: (row) => (missing(row.index) ? row.row : row.index), text: rowName },
       { key: "predicted", title: "Says", value: (row) => row.predicted, text: (row) => row.predicted },
-      { key: "confidence", title: "Confidence", numeric: true, value: (row) => row.confidence, text: (row) => percent(row.confidence) },
+      { key: "confidence", title: "Confidence", numeric: true, value: (row) => row.confidence, text: (row) => C.probability(row.confidence) },
       { key: "label", title: "Is", value: (row) => row.label, text: (row) => row.label },
-      { key: "label_probability", title: "Its probability", numeric: true, value: (row) => row.label_probability, text: (row) => percent(row.label_probability) },
+      { key: "label_probability", title: "Its probability", numeric: true, value: (row) => row.label_probability, text: (row) => C.probability(row.label_probability) },
     ];
     return C.dataTable({ columns, rows: errors, label: "Most confident errors", name: "errors" }).element;
   }
@@ -472,7 +481,7 @@
   function scalePanel(subject) {
     const { scale } = subject, title = "The scale s, and being right";
     if (!scale) return absent("scale", title);
-    const hint = "Point at the chart for its values.";
+    const hint = "";
     const spread = C.chart({ name: "scale", hint, draw: (svg, width) => drawScale(scale, svg, width) });
     const deciles = C.chart({ name: "scale-deciles", hint, draw: (svg, width) => drawDeciles(scale, svg, width) });
     const numbers = C.numbersTable("Show the numbers", ["s", "samples", "says", "right"]);
@@ -498,7 +507,7 @@
     const ticks = C.niceTicks(first, Math.max(last, first + 1), 6).filter(Number.isInteger);
     plot.axes({ xTicks: ticks, yTicks: C.niceTicks(low - pad, high + pad, 4), yText: (t) => C.short(factor * t), xLabel: "epoch" });
     svg.append(C.s("text", { class: "plot-title", x: 46, y: 13 }, title));
-    (dynamics.marks || []).forEach((mark, k) => plot.rule(mark.epoch, "mark", mark.label, k % 3));
+    (dynamics.marks || []).forEach((mark, k) => plot.rule(mark.epoch, "mark", mark.label, { row: k % 3 }));
     series.forEach((one, k) => plot.line(epoch, one.values, COLOURS[k % COLOURS.length]));
     const value = (one, k) => `${one.name} ${missing(one.values[k]) ? C.DASH : C.short(factor * one.values[k])}`;
     const items = epoch.map((at, k) => ({ x: plot.px(at), text: `Epoch ${at}: ${series.map((one) => value(one, k)).join(", ")}.` }));
@@ -512,7 +521,7 @@
     const full = dynamics.series.filter((one) => one.values.some((value) => !missing(value)));
     const shown = { ...dynamics, series: full };
     const charts = [...new Set(full.map((one) => one.panel))].map((name) => {
-      const one = C.chart({ name: `dynamics-${name}`, hint: "Point at an epoch for its values.", draw: (svg, width) => drawDynamics(shown, name, svg, width) });
+      const one = C.chart({ name: `dynamics-${name}`, hint: "", draw: (svg, width) => drawDynamics(shown, name, svg, width) });
       const entries = full.filter((series) => series.panel === name).map((series, k) => [`key-${COLOURS[k % COLOURS.length]}`, series.name]);
       return h("div", {}, one.element, C.legend(entries));
     });

@@ -1,0 +1,199 @@
+"""`evaluate --html`, `compare --html` and `report`: what is written, from which files, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+import calattn
+from calattn.cli import pages, subjects
+from calattn.workbench.folder import RunFolder
+from calattn.workbench.training import train_run
+from tests.cli_runner import invoke, predictions
+from tests.runs import CPU, small_spec
+
+
+def document_in(path: Path) -> dict:
+    """What a page shows, read back from the file."""
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    train_run(small_spec("model.head=calattn", "evaluation.checkpoints=[last, best-ece]"), folder, runtime=CPU)
+    return folder
+
+
+@pytest.fixture
+def npz(tmp_path) -> Path:
+    path, p = tmp_path / "test.npz", predictions()
+    np.savez(path, logits=p.logits.numpy(), labels=p.labels.numpy())
+    return path
+
+
+def test_a_page_of_a_csv_file_that_scikit_learn_predicted(capsys, tmp_path):
+    x, y = load_digits(return_X_y=True)
+    model = LogisticRegression(max_iter=300).fit(x[:900] / 16, y[:900])
+    probs = model.predict_proba(x[900:] / 16)
+    lines = ["label," + ",".join(f"prob_{k}" for k in range(10))]
+    lines += [f"{label}," + ",".join(f"{p:.9g}" for p in row) for label, row in zip(y[900:], probs, strict=True)]
+    path = tmp_path / "scikit.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = invoke(capsys, "evaluate", path, "--html", tmp_path / "page.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    assert "wrote" in found.err
+    subject = document_in(tmp_path / "page.html")["subjects"][0]
+    accuracy = {row["name"]: row["value"] for row in subject["metrics"]}["accuracy"]
+    assert accuracy == pytest.approx(model.score(x[900:] / 16, y[900:]))
+    assert subject["provenance"][0] == ["file", str(path)]
+
+
+def test_a_page_of_a_run_has_all_that_the_run_knows(capsys, tmp_path, run):
+    found = invoke(capsys, "evaluate", run, "--html", tmp_path / "page.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    subject = document_in(tmp_path / "page.html")["subjects"][0]
+    facts = dict(subject["provenance"])
+    assert facts["split"] == "test"
+    assert facts["checkpoint"] == "last"
+    assert facts["spec hash"] == RunFolder(run).spec().hash
+    assert facts["hardware"]
+    assert "backbone:" in subject["spec"]
+    assert subject["dynamics"]["epoch"] == [1, 2, 3]
+    assert {each["panel"] for each in subject["dynamics"]["series"]} >= {"loss", "accuracy", "calibration", "scale"}
+    assert [mark["label"] for mark in subject["dynamics"]["marks"]] == ["best-ece"]
+    assert subject["scale"] is not None
+    assert subject["errors"][0]["image"].startswith("data:image/png;base64,")
+    assert {each["fitted_on"] for each in subject["temperature"]["best"]} <= {"validation"}
+
+
+def test_the_picture_is_that_of_the_sample(run):
+    import io
+
+    from PIL import Image
+
+    from calattn import data
+    from calattn.cli import options
+
+    subject = subjects.find([run], reader=options.READER, choice=options.Choice())[0]
+    p = subject.predictions()
+    made = pages.exhibit(subject, p, calattn.evaluate(p, num_bootstrap=0))
+    picture = made.images([5])[5]
+    expected = data.load("digits", "test").decode(int(p.indices[5]))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(picture))), expected[0].numpy())
+
+
+def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
+    p = predictions(sharpness=0.3)
+    other = tmp_path / "other.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    shorter = tmp_path / "short.npz"
+    np.savez(shorter, logits=p.logits[:50].numpy(), labels=p.labels[:50].numpy())
+    found = invoke(capsys, "evaluate", npz, other, shorter, "--html", tmp_path / "p.html", "--bootstrap", 30)
+    assert found.code == 0, found.err
+    assert "short.npz is not compared with test.npz on the page" in found.err
+    document = document_in(tmp_path / "p.html")
+    assert [each["id"] for each in document["subjects"]] == ["s0", "s1", "s2"]
+    assert [(each["a"], each["b"]) for each in document["comparisons"]] == [("s0", "s1")]
+
+    found = invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30, "--json")
+    assert found.code == 0, found.err
+    rows = document_in(tmp_path / "c.html")["comparisons"][0]["rows"]
+    assert {row["name"]: row["difference"] for row in rows} == pytest.approx(
+        {name: each["difference"] for name, each in found.json["comparisons"][0]["differences"].items()}
+    )
+
+
+def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
+    p = predictions(seed=4, sharpness=2.0)
+    validation = tmp_path / "v.npz"
+    np.savez(validation, logits=p.logits.numpy(), labels=p.labels.numpy())
+    found = invoke(
+        capsys, "evaluate", npz, "--temperature", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
+    )
+    assert found.code == 0, found.err
+    first, scaled = document_in(tmp_path / "p.html")["subjects"]
+    wanted = calattn.posthoc.TemperatureScaling(objective="nll").fit(p).temperature_
+    best = {each["by"]: each for each in first["temperature"]["best"]}["NLL"]
+    assert best["fitted_on"] == "validation"
+    assert best["value"] == pytest.approx(wanted, rel=1e-6)
+    assert "applied before" in dict(scaled["provenance"])["temperature"]
+
+
+def test_a_large_file_is_drawn_from_an_even_sample(monkeypatch, capsys, tmp_path, npz):
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(pages.sampled, "__defaults__", (100,))
+    found = invoke(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    subject = document_in(tmp_path / "p.html")["subjects"][0]
+    assert subject["samples"] == 600
+    assert subject["shown"] == "drawn from 100 of 600 samples, evenly spaced"
+    assert sum(row["count"] for row in subject["per_class"]) == 100
+    expected = torch.bincount(predictions().labels[::6], minlength=10)
+    assert [row["count"] for row in subject["per_class"]] == expected.tolist()
+
+
+def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
+    broken = run.parent / "broken"
+    broken.mkdir(exist_ok=True)
+    (broken / "spec.yaml").write_text("data: {name: digits}\n", encoding="utf-8")
+    out = tmp_path / "report"
+    found = invoke(capsys, "report", run.parent, npz, "--out", out, "--bootstrap", 20, "--json", "--title", "Mine")
+    assert found.code == 0, found.err
+    document = document_in(out / "index.html")
+    assert document["title"] == "Mine"
+    rows = {row["title"].rpartition("/")[2]: row for row in document["rows"]}
+    assert rows.keys() == {"a", "broken", "test.npz"}
+    assert (out / rows["a"]["href"]).is_file()
+    assert rows["a"]["facts"]["head"] == "calattn"
+    assert rows["a"]["facts"]["data"] == "digits"
+    assert rows["broken"]["href"] is None
+    assert "calattn predict" in rows["broken"]["note"]
+    page = document_in(out / rows["a"]["href"])["subjects"][0]
+    values = {row["name"]: row["value"] for row in page["metrics"]}
+    assert rows["a"]["values"]["ece"]["value"] == values["ece"]
+    folder = (
+        calattn.load_predictions(run / "predictions" / "validation"),
+        calattn.load_predictions(run / "predictions" / "test"),
+    )
+    scaled = calattn.posthoc.TemperatureScaling(objective="nll").fit(folder[0])(folder[1])
+    assert rows["a"]["values"]["nll_ts"]["value"] == pytest.approx(
+        calattn.evaluate(scaled, metrics="nll", num_bootstrap=0)["nll"].value
+    )
+    assert found.json["rows"] == document["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("evaluate", "{npz}", "--html", "page.txt"), "--html page.txt must end in .html"),
+        (("report", "{empty}"), "holds no run folder"),
+        (("report", "nowhere"), "nowhere does not exist"),
+        (("report", "{npz}", "--out", "{npz}"), "is a file; name a folder"),
+        (("report", "{npz}", "--split", "test,validation"), "one at a time"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, npz, arguments, said):
+    (tmp_path / "empty").mkdir()
+    filled = [text.format(npz=npz, empty=tmp_path / "empty") for text in arguments]
+    found = invoke(capsys, *filled)
+    assert found.code == 2
+    assert said in found.err
+    assert "Traceback" not in found.err
+
+
+def test_a_page_that_cannot_be_written_is_an_error_in_a_line(capsys, npz):
+    found = invoke(capsys, "evaluate", npz, "--html", npz / "p.html", "--bootstrap", 0)
+    assert found.code != 0
+    assert "p.html" in found.err or str(npz) in found.err
+    assert "Traceback" not in found.err
