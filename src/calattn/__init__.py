@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`calattn.backbones` on first use: it is for those who have timm to wait for."""
-    if name == "backbones":
-        import calattn.backbones
+    """`calattn.backbones` and `calattn.report` on first use: timm and rich are for those who want them."""
+    if name in ("backbones", "report"):
+        import importlib
 
-        return calattn.backbones
+        return importlib.import_module(f"calattn.{name}")
     raise AttributeError(f"module 'calattn' has no attribute {name!r}")
 
 

@@ -1,17 +1,28 @@
-"""`calattn calibrate` fits on one part, judges on another, and writes both the result and what made it."""
+"""`calattn calibrate` judges on samples that no fit has seen, ranks, and writes both the result and what made it."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import log_loss
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.cli.calibrate import atomic_folder
-from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling
+from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
+from calattn.report import sentence
 from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.unit.test_posthoc_crossfit import Scores
 
 
 @pytest.fixture
@@ -37,7 +48,7 @@ def test_with_a_validation_file(capsys, files, tmp_path):
     assert result.json["before"]["ece"]["value"] == pytest.approx(
         calattn.metrics.ece(predictions(sharpness=2.0).probs, predictions().labels)
     )
-    assert json.loads((tmp_path / "out" / "calibration.json").read_text()) == result.json
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == result.json
 
 
 def test_a_run_folder_is_fitted_on_its_validation(capsys, tmp_path):
@@ -48,15 +59,99 @@ def test_a_run_folder_is_fitted_on_its_validation(capsys, tmp_path):
     assert result.json["validation"].endswith("predictions/validation.best-nll")
 
 
-def test_one_file_is_halved(capsys, files):
+def test_one_file_is_cross_fitted(capsys, files, tmp_path):
+    """Numbers are scikit-learn's, of out-of-fold predictions; the calibrator that is kept has seen all samples."""
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--method", "temperature_nll", "--folds", 4, "--seed", 3, "--out", out)
+    result = invoke(capsys, *arguments, "--json", "--bootstrap", 0)
+    assert result.code == 0
+    p = predictions(sharpness=2.0)
+    x, y = p.logits.double().numpy(), p.labels.numpy()
+    folds = stratified_folds(p.labels, folds=4, seed=3)
+    model = CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method="temperature")
+    probs = cross_val_predict(model, x, y, cv=PredefinedSplit(folds.numpy()), method="predict_proba")
+    (method,) = result.json["methods"]
+    assert method["after"]["nll"]["value"] == pytest.approx(log_loss(y, probs), abs=1e-5)
+    found = calattn.load_predictions(out / "predictions")
+    np.testing.assert_allclose(found.probs.numpy(), probs, atol=2e-5)
+    want = TemperatureScaling(objective="nll").fit(p).temperature_
+    assert method["learned"]["temperature_"] == pytest.approx(want)
+    assert load_calibrator(out / "calibrator.safetensors").temperature_ == pytest.approx(want)
+    assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (600, 600, 4)
+    assert result.json["validation"] is None
+    shown = invoke(capsys, *arguments[:-2], "--bootstrap", 0)
+    assert "600 out-of-fold predictions: 4 folds, stratified by label, seed 3" in shown.out
+    assert "one more fit, on all 600 samples" in shown.out
+
+
+def test_five_folds_unless_said(capsys, files):
+    base = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
+    five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
+    assert five["folds"] == 5
+    assert five["methods"][0]["after"] == given["methods"][0]["after"]
+    assert five["methods"][0]["after"] != other["methods"][0]["after"]
+
+
+def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
     arguments = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
-    result = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 3)
-    assert (result.json["fitted_on"], result.json["samples"]) == (150, 450)
-    first, _ = predictions(sharpness=2.0).shuffle_split(0.25, torch.Generator().manual_seed(3))
+    result = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 3, "--out", tmp_path / "out")
+    assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (150, 450, None)
+    whole = predictions(sharpness=2.0)
+    first, _ = whole.shuffle_split(0.25, torch.Generator().manual_seed(3))
     want = TemperatureScaling(objective="nll").fit(first).temperature_
     assert result.json["methods"][0]["learned"]["temperature_"] == pytest.approx(want)
+    found = calattn.load_predictions(tmp_path / "out" / "predictions")
+    assert torch.equal(found.logits, whole.logits[found.indices]), "indices are rows of the file"
     other = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 4)
     assert other.json["methods"][0]["learned"] != result.json["methods"][0]["learned"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--folds", 1), "--folds must be between 2 and 600, the number of samples, got 1"),
+        (("--folds", 601), "--folds must be between 2 and 600, the number of samples, got 601"),
+        (("--folds", 3, "--fraction", 0.5), "--folds and --fraction exclude each other"),
+        (
+            ("--validation", "v", "--folds", 3),
+            "with --validation there is something to fit on already; leave --folds out",
+        ),
+        (("--validation", "v", "--fraction", 0.5), "leave --fraction out"),
+        (("--fraction", 1), "error: --fraction must be between 0 and 1, got 1"),
+        (("--write", "table.txt"), "--write table.txt must end in .npz, .csv, .parquet"),
+    ],
+)
+def test_flags_that_do_not_go_together(capsys, files, flags, message):
+    result = invoke(capsys, "calibrate", files[0], *(files[1] if flag == "v" else flag for flag in flags))
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_run_has_its_own_validation(capsys, tmp_path):
+    result = invoke(capsys, "calibrate", write_run(tmp_path / "run"), "--folds", 3)
+    assert result.code == 2
+    assert "a run folder has something to fit on already" in result.err
+
+
+def test_a_rare_class_is_mentioned_once(capsys, tmp_path):
+    found = predictions(n=300, sharpness=2.0)
+    labels = found.labels.clone()
+    labels[labels == 9] = 8
+    labels[0] = 9
+    path = write_npz(tmp_path / "rare.npz", found.replace(labels=labels))
+    result = invoke(capsys, "calibrate", path, "--method", "all", "--bootstrap", 0)
+    assert result.code == 0
+    assert result.err.count("1 of the classes (9) have one sample") == 1
+
+
+def test_warnings_of_several_fits_are_one_line(capsys, tmp_path):
+    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
+    result = invoke(
+        capsys, "calibrate", write_npz(tmp_path / "sure.npz", sure), "--method", "temperature_nll", "--json"
+    )
+    assert result.err.count("minimises this NLL") == 1
+    (warning,) = result.json["methods"][0]["warnings"]
+    assert warning.endswith("(6 fits)")
 
 
 def test_leaderboard_has_every_method_or_the_reason(capsys, files, tmp_path):
@@ -84,10 +179,121 @@ def test_leaderboard_has_every_method_or_the_reason(capsys, files, tmp_path):
     assert "features" in skipped["frozen_calattn"]
     nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
     assert nll == sorted(nll)
-    assert sorted(place.name for place in out.iterdir()) == sorted([*done, "calibration.json"])
+    assert sorted(place.name for place in out.iterdir()) == sorted([*done, "report.json"])
+    assert result.json["leader"] == done[0]
+    best = load_calibrator(out / result.json["leader"] / "calibrator.safetensors")
+    assert best.num_classes_ == 10
     shown = invoke(capsys, "calibrate", test, "--validation", validation, "--method", "all", "--bootstrap", 0).out
     assert "(as it is)" in shown
     assert "skipped frozen_calattn" in shown
+
+
+def test_differences_are_those_of_compare(capsys, files):
+    test, validation = files
+    found = invoke(
+        capsys, "calibrate", test, "--validation", validation, "--method", "all", "--json", "--bootstrap", 50
+    )
+    before, fit_on = predictions(sharpness=2.0), predictions(7, sharpness=2.0)
+    methods = {each["method"]: each for each in found.json["methods"]}
+    calibrated = {name: CALIBRATORS[name]().fit(fit_on)(before) for name in ("temperature_nll", "vector", "histogram")}
+    leader = CALIBRATORS[found.json["leader"]]().fit(fit_on)(before)
+    for name, after in calibrated.items():
+        for key, other in (("from_before", before), ("from_leader", leader)):
+            if name == found.json["leader"] and key == "from_leader":
+                assert methods[name][key] is None
+                continue
+            generator = torch.Generator().manual_seed(0)
+            want = calattn.compare(other, after, metrics=["nll", "ece"], num_bootstrap=50, generator=generator)
+            for metric, difference in want.items():
+                got = methods[name][key][metric]
+                assert float(got["difference"]) == pytest.approx(difference.difference)
+                assert float(got["low"]) == pytest.approx(difference.low)
+                assert got["significant"] == difference.significant
+                assert got["sentence"] == sentence(difference)
+    others = [each for each in found.json["methods"] if each["from_leader"]]
+    finite = [each for each in others if each["from_leader"]["nll"]["difference"] != "Infinity"]
+    tied = [each["method"] for each in finite if not each["from_leader"]["nll"]["significant"]]
+    assert found.json["tied_with_leader"] == tied
+    assert f"best by NLL: {found.json['leader']}" in found.json["verdict"][0]
+
+
+def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):
+    arguments = ("calibrate", files[0], "--method", "all", "--metrics", "accuracy", "--json", "--bootstrap", 0)
+    result = invoke(capsys, *arguments)
+    assert list(result.json["before"]) == ["accuracy", "nll"]
+    assert result.json["tied_with_leader"] is None
+    assert result.json["verdict"] == []
+    nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
+    assert nll == sorted(nll)
+
+
+def test_a_forest_that_states_zeros(capsys, tmp_path):
+    """Skipped methods are told the flag that helps, once for all of them; with it nothing is skipped or infinite."""
+    inputs, labels = load_digits(return_X_y=True)
+    forest = RandomForestClassifier(10, random_state=0).fit(inputs[:900], labels[:900])
+    np.savez(tmp_path / "forest.npz", probs=forest.predict_proba(inputs[900:]), labels=labels[900:])
+    arguments = ("calibrate", tmp_path / "forest.npz", "--method", "all", "--bootstrap", 50, "--folds", 2)
+    plain = invoke(capsys, *arguments)
+    assert "skipped vector, matrix, dirichlet, sats: logits[0] has a −inf entry" in plain.out.replace("\n", " ")
+    assert "pass --floor 1e-6" in plain.out
+    assert "from_probs" not in plain.out
+    floored = invoke(capsys, *arguments, "--floor", "1e-6", "--json").json
+    assert [each["method"] for each in floored["skipped"]] == ["frozen_calattn"]
+    assert all(each["after"]["nll"]["value"] != "Infinity" for each in floored["methods"])
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_probabilities_for_other_tools(capsys, files, tmp_path, suffix):
+    path = tmp_path / f"calibrated{suffix}"
+    result = invoke(capsys, "calibrate", files[0], "--method", "vector", "--bootstrap", 0, "--write", path)
+    assert result.code == 0
+    want = cross_fit(VectorScaling, predictions(sharpness=2.0)).probs.numpy()
+    if suffix == ".npz":
+        probs, labels = (np.load(path)[name] for name in ("probs", "labels"))
+    else:
+        table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+        probs = np.stack([table[f"p_{k}"].to_numpy() for k in range(10)], axis=1)
+        labels = table["label"].to_numpy()
+    np.testing.assert_array_equal(probs.astype(np.float32), want)
+    np.testing.assert_array_equal(labels, predictions().labels.numpy())
+    again = calattn.read_predictions(path)
+    assert torch.equal(again.labels, predictions().labels)
+    assert torch.allclose(again.probs.float(), torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_class_names_go_with_them(capsys, tmp_path, suffix):
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "9 [nine], or so")
+    calattn.save_predictions(predictions(class_names=names), tmp_path / "named")
+    path = tmp_path / f"calibrated{suffix}"
+    assert invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path).code == 0
+    again = calattn.read_predictions(path)
+    assert again.class_names == names
+    assert torch.equal(again.labels, predictions().labels)
+
+
+def test_slow_fits_are_announced(capsys, files, monkeypatch):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
+    assert "more follow" not in invoke(capsys, *arguments).err
+    monkeypatch.setattr("calattn.cli.contest._SLOW", 0.0)
+    assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
+
+
+def test_of_all_methods_the_leaders_probabilities_are_written(capsys, files, tmp_path):
+    path = tmp_path / "calibrated.npz"
+    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 0, "--write", path, "--json")
+    nll = calattn.evaluate(calattn.read_predictions(path), metrics="nll", num_bootstrap=0)["nll"].value
+    assert nll == pytest.approx(result.json["methods"][0]["after"]["nll"]["value"], abs=1e-5)
+    assert f"probabilities by {result.json['leader']}" in result.err
+
+
+def test_narrow_terminals_get_several_tables_and_whole_names(capsys, files, monkeypatch):
+    monkeypatch.setattr("calattn.cli.console._PIPED_WIDTH", 80)
+    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 20)
+    for name in CALIBRATORS:
+        assert name in result.out
+    assert "…" not in result.out
+    assert result.out.count("(as it is)") == 3
 
 
 def test_with_features_nothing_is_skipped(capsys, tmp_path):
@@ -119,13 +325,13 @@ def test_fits_repeat(capsys, files):
 def test_overwriting_has_to_be_said_and_spares_strangers(capsys, files, tmp_path):
     arguments = ("calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
     assert invoke(capsys, *arguments).code == 0
-    before = (tmp_path / "out" / "calibration.json").read_text()
+    before = (tmp_path / "out" / "report.json").read_text()
     refused = invoke(capsys, *arguments, "--seed", 5)
     assert refused.code == 2
     assert "pass --overwrite" in refused.err
-    assert (tmp_path / "out" / "calibration.json").read_text() == before
+    assert (tmp_path / "out" / "report.json").read_text() == before
     assert invoke(capsys, *arguments, "--seed", 5, "--overwrite").code == 0
-    assert json.loads((tmp_path / "out" / "calibration.json").read_text())["seed"] == 5
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["seed"] == 5
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     result = invoke(capsys, *arguments[:-1], tmp_path / "mine", "--overwrite")
@@ -133,6 +339,17 @@ def test_overwriting_has_to_be_said_and_spares_strangers(capsys, files, tmp_path
     assert "holds other things" in result.err
     assert (tmp_path / "mine" / "thesis.tex").exists()
     assert [place.name for place in tmp_path.iterdir() if place.name.startswith(".part")] == []
+
+
+def test_a_report_of_another_program_is_not_ours(capsys, files, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for content in ('{"command": "pytest"}', "[1]", "not JSON"):
+        (mine / "report.json").write_text(content)
+        result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
+        assert result.code == 2
+        assert "holds other things" in result.err
+        assert (mine / "report.json").read_text() == content
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

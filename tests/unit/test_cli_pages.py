@@ -147,13 +147,15 @@ def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
     broken = run.parent / "broken"
     broken.mkdir(exist_ok=True)
     (broken / "spec.yaml").write_text("data: {name: digits}\n", encoding="utf-8")
+    assert invoke(capsys, "calibrate", run, "--out", run.parent / "better", "--bootstrap", 0).code == 0
     out = tmp_path / "report"
     found = invoke(capsys, "report", run.parent, npz, "--out", out, "--bootstrap", 20, "--json", "--title", "Mine")
     assert found.code == 0, found.err
     document = document_in(out / "index.html")
     assert document["title"] == "Mine"
     rows = {row["title"].rpartition("/")[2]: row for row in document["rows"]}
-    assert rows.keys() == {"a", "broken", "test.npz"}
+    assert rows.keys() == {"a", "better", "broken", "test.npz"}
+    assert rows["better"]["values"]["ece"]["value"] is not None
     assert (out / rows["a"]["href"]).is_file()
     assert rows["a"]["facts"]["head"] == "calattn"
     assert rows["a"]["facts"]["data"] == "digits"

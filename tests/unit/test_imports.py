@@ -28,7 +28,7 @@ ALLOWED = {
     "seeds": set(),
     "data": {"types", "registry", "checks", "atomic", "seeds"},
     "engine": {"types", "checks", "atomic", "seeds", "data", "attachment", "losses", "metrics"},
-    "report": {"types", "checks", "atomic", "registry", "metrics"},
+    "report": {"types", "checks", "atomic", "registry", "metrics", "posthoc"},
     "metrics": {"types", "checks", "registry"},
     "posthoc": {"types", "checks", "registry", "atomic", "metrics", "heads"},
 }

@@ -19,7 +19,7 @@ from calattn.metrics import METRICS
 from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.state import Options
 from calattn.report.definitions import definitions
-from calattn.report.page import Exhibit, build_document, page_html, panels, write_page
+from calattn.report.page import Exhibit, build_document, page_html, panels, write_html, write_page
 from calattn.report.page.document import thinned
 from calattn.report.page.html import json_for_script
 from calattn.report.page.temperatures import FINE, slider_grid
@@ -412,3 +412,30 @@ def test_stated_probabilities_keep_their_bins():
     counts = unpacked(slider["fine"]["count"], "u4", len(slider["grid"]), FINE)[slider["start"]]
     assert counts[59] == 30
     assert math.isclose(slider["nll"][slider["start"]], math.log(5), rel_tol=1e-6)
+
+
+def read_back(path) -> dict:
+    parser = Parser()
+    parser.feed(path.read_text(encoding="utf-8"))
+    return json.loads(parser.text["document"])
+
+
+def test_one_call_writes_a_page(tmp_path):
+    a, b = made(), made(boost=1.0)
+    other = made(n=100, seed=9)
+    path = write_html({"A": a, "B": b, "C": other}, tmp_path / "p.html", validation={"A": other}, num_bootstrap=20)
+    found = read_back(path)
+    assert [each["title"] for each in found["subjects"]] == ["A", "B", "C"]
+    assert [each["b"] for each in found["comparisons"]] == ["s1"], "C has other samples"
+    assert found["subjects"][0]["temperature"]["best"][0]["fitted_on"] == "validation"
+    assert found["subjects"][1]["temperature"]["best"][0]["fitted_on"] == "these predictions"
+    single = read_back(write_html(a, tmp_path / "q.html", title="mine", num_bootstrap=0))
+    assert single["title"] == single["subjects"][0]["title"] == "mine"
+
+
+def test_one_call_with_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="predictions is empty"):
+        write_html({}, tmp_path / "p.html")
+    with pytest.raises(ValueError, match="validation has 'B', which predictions has not"):
+        write_html({"A": made(n=50)}, tmp_path / "p.html", validation={"B": made(n=50)})
+    assert list(tmp_path.iterdir()) == []

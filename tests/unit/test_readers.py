@@ -711,3 +711,19 @@ def test_streaming_memory_does_not_grow_with_the_file(tmp_path, name):
 @pytest.mark.parametrize("name", STREAMED)
 def test_streaming_memory_of_a_larger_file(tmp_path, name):
     assert streamed_growth(tmp_path, name, 4_000_000, 20) < 110  # the values alone are 305 MiB
+
+
+def test_columns_named_after_their_classes(tmp_path):
+    """The table that pandas writes of a scikit-learn model: the labels and one column a class."""
+    path = tmp_path / "t.csv"
+    path.write_text("id,label,cat,dog,bird\n7,dog,0.1,0.8,0.1\n8,cat,0.6,0.1,0.3\n", encoding="utf-8")
+    with pytest.raises(PredictionFileError, match=r'columns=\["cat", "dog", "bird"\]'):
+        read_predictions(path)
+    found = read_predictions(path, columns="*", kind="probs")
+    assert found.class_names == ("cat", "dog", "bird")
+    assert found.labels.tolist() == [1, 0]
+    assert found.stated_probs[1].tolist() == pytest.approx([0.6, 0.1, 0.3])
+    wide = tmp_path / "w.csv"
+    wide.write_text("label," + ",".join(f"class{chr(97 + k)}" for k in range(20)) + "\n", encoding="utf-8")
+    with pytest.raises(PredictionFileError, match=r'columns="\*"'):
+        read_predictions(wide)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import binomtest
+from sklearn.calibration import calibration_curve
 
 import calattn
 from calattn.report.reliability import bin_sums, consistency, reliability_diagram, reliability_diagrams, save_figure
@@ -54,6 +55,73 @@ def test_histogram_and_text():
     text = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert f"ECE {100 * ece:.2f}" in text
     assert f"accuracy {100 * calattn.metrics.accuracy(found.probs, found.labels):.1f}" in text
+
+
+@pytest.mark.parametrize(("binning", "strategy"), [("equal_width", "uniform"), ("equal_count", "quantile")])
+def test_bins_are_those_of_scikit_learn(binning, strategy):
+    found = predictions()
+    confidence, top = found.probs.max(dim=1)
+    accuracy, mean = calibration_curve(top == found.labels, confidence.double(), n_bins=12, strategy=strategy)
+    sums = bin_sums(found, num_bins=12, binning=binning)
+    filled = sums.count > 0
+    assert np.allclose(sums.accuracy[filled], accuracy)
+    assert np.allclose((sums.confidence / sums.count)[filled], mean, atol=1e-6)
+
+
+def test_equal_counts_are_dots_at_their_mean_confidence():
+    found = predictions()
+    figure = reliability_diagram(found, num_bins=12, binning="equal_count")
+    confidence, top = found.probs.max(dim=1)
+    accuracy, mean = calibration_curve(top == found.labels, confidence.double(), n_bins=12, strategy="quantile")
+    (dots,) = (line for line in figure.axes[0].lines if line.get_label() == "accuracy")
+    assert np.allclose(dots.get_xdata(), mean, atol=1e-6)
+    assert np.allclose(dots.get_ydata(), accuracy)
+    gaps = np.array(figure.axes[0].collections[0].get_segments())
+    assert np.allclose(gaps[:, :, 0], mean[:, None], atol=1e-6)
+    assert np.allclose(gaps[:, 0, 1], accuracy)
+    assert np.allclose(gaps[:, 1, 1], mean, atol=1e-6)
+    text = " ".join(text.get_text() for text in figure.axes[0].texts)
+    assert f"AdaECE {100 * calattn.metrics.adaptive_ece(found.probs, found.labels, num_bins=12):.2f}" in text
+
+
+def test_smooth_curve_is_drawn_where_samples_are_and_wider_where_more_are():
+    found = predictions(n=150)
+    confidence, top = (values.numpy() for values in found.probs.double().max(dim=1))
+    right = top == found.labels.numpy()
+    (*_, line) = reliability_diagram(found, bandwidth=0.06).axes[0].collections
+    segments = np.array(line.get_segments())
+    for said, hit in segments[:, 0]:
+        # The place t whose kernel average of confidence is `said`, by bisection, and that of correctness there.
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            images = np.concatenate([confidence, -confidence, 2 - confidence])
+            weight = np.exp(-0.5 * ((middle - images) / 0.06) ** 2).reshape(3, -1).sum(axis=0)
+            low, high = (middle, high) if np.average(confidence, weights=weight) < said else (low, middle)
+        assert hit == pytest.approx(np.average(right, weights=weight), abs=1e-3)
+        assert weight.sum() ** 2 / (weight**2).sum() >= 19.9
+    widths = np.asarray(line.get_linewidths())
+    density = np.histogram(confidence, bins=np.linspace(0, 1, 6))[0]
+    crowded = np.clip((segments[:, 0, 0] * 5).astype(int), 0, 4) == density.argmax()
+    assert widths[crowded].mean() > widths[~crowded].mean()
+
+
+def test_without_the_smooth_curve():
+    with_curve, without = (reliability_diagram(predictions(), smooth=smooth).axes[0] for smooth in (True, False))
+    assert len(with_curve.collections) == len(without.collections) + 2
+    assert "smooth" not in [text.get_text() for text in without.get_legend().get_texts()]
+
+
+def test_a_curve_of_few_samples_is_not_drawn():
+    for n in (1, 5):
+        drawn = reliability_diagram(predictions(n=n)).axes[0]
+        assert len(drawn.collections) == len(reliability_diagram(predictions(n=n), smooth=False).axes[0].collections)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_unknown_binning_is_refused():
+    with pytest.raises(ValueError, match='binning must be "equal_width" or "equal_count", got \'width\''):
+        reliability_diagram(predictions(), binning="width")
 
 
 def test_a_stream_gives_the_sums_of_the_whole():

@@ -119,7 +119,7 @@ _NAME = {
     "num_bootstrap": "--bootstrap",
     **{name: f"--{name.replace('_', '-')}" for name in ("kind", "columns", "labels", "label_offset", "class_names")},
     **{name: f"--{name.replace('_', '-')}" for name in ("ignore", "sum_tolerance", "floor", "delimiter", "header")},
-    **{name: f"--{name.replace('_', '-')}" for name in ("level", "threshold", "bandwidth", "fraction", "overwrite")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("level", "threshold", "bandwidth", "fraction", "folds", "overwrite")},
 }
 _PLACEHOLDER = {"columns": "NAME", "ignore": "NAME", "class_names": "A,B,…", "header": "A,B,…"}
 _ARGUMENT = re.compile(
@@ -138,13 +138,16 @@ def as_flags(message: str) -> str:
     'a.npz: pass --kind logits or --kind probs'
     >>> as_flags("num_bins must be a positive integer, got 0")
     '--bins must be a positive integer, got 0'
+    >>> as_flags("--level must be between 0 and 1")
+    '--level must be between 0 and 1'
     """
     message = _ARGUMENT.sub(_flag, message)
     message = re.sub(r"(--kind \w+) or \"(\w+)\"", r"\1 or --kind \2", message)
     message = re.sub(
-        rf"\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
+        rf"(?<!-)\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
     )
     message = message.replace(_FEATURES, "as an array named features (calattn predict --features)")
+    message = message.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
     # The grid of temperatures has no flag; the method that needs none has a name.
     return message.replace(
         'Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"', "Try temperature_nll"

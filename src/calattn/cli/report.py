@@ -105,7 +105,6 @@ report.epilog = examples(  # type: ignore[attr-defined]
 
 def _places(paths: Sequence[Path]) -> Iterator[Path]:
     """Run folders and files that the paths name or hold, each once, in the order of their names."""
-    from calattn.cli import subjects
     from calattn.readers import PredictionFileMissing
     from calattn.store import MANIFEST
 
@@ -113,10 +112,10 @@ def _places(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
             raise PredictionFileMissing(f"{path} does not exist")
-        if path.is_file() or subjects.is_run(path) or (path / MANIFEST).is_file():
+        if path.is_file() or _judged(path) or (path / MANIFEST).is_file():
             found = [path]
         else:
-            found = sorted(Path(folder) for folder, _, _ in os.walk(path) if subjects.is_run(Path(folder)))
+            found = sorted(Path(folder) for folder, _, _ in os.walk(path) if _judged(Path(folder)))
             if not found:
                 raise ValueError(
                     f"{path} holds no run folder (one with spec.yaml or predictions/); name one, or a file"
@@ -125,6 +124,12 @@ def _places(paths: Sequence[Path]) -> Iterator[Path]:
             if each.resolve() not in seen:
                 seen.add(each.resolve())
                 yield each
+
+
+def _judged(folder: Path) -> bool:
+    from calattn.cli import subjects
+
+    return subjects.is_run(folder) or subjects.is_calibrated(folder)
 
 
 def _row(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from rich.markup import escape
+
 from calattn.cli import options
 from calattn.cli.console import progress
 from calattn.posthoc import Calibrator, TemperatureScaling
@@ -18,20 +20,37 @@ from calattn.types import Predictions
 STREAM_BYTES = 512 << 20
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Blocks:
-    """Predictions of a large file, block by block and as often as one likes, with a progress bar each time."""
+    """Predictions of a large file, block by block and as often as one likes, with a progress bar each time.
+
+    Whoever iterates works between two blocks, so that the bar shows the work and not the reading alone; a second pass is
+    where intervals come from. Of a file that does not say how long it is (CSV), the first pass finds out.
+    """
 
     stream: PredictionStream
     title: str
     change: Callable[[Predictions], Predictions] | None = None
+    passes: int = dataclasses.field(default=0, init=False)
+    rows: int | None = dataclasses.field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = self.stream.num_rows
 
     def __iter__(self) -> Iterator[Predictions]:
+        self.passes += 1
+        title = self.title.replace("\n", " ")
+        seen = 0
         with progress() as bar:
-            task = bar.add_task(f"reading {self.title}", total=self.stream.num_rows)
+            # The name is the user's: square brackets in it are not markup.
+            task = bar.add_task(
+                escape(f"reading {title}" + f", pass {self.passes}" * (self.passes > 1)), total=self.rows
+            )
             for block in self.stream:
-                bar.advance(task, len(block))
                 yield block if self.change is None else self.change(block)
+                seen += len(block)
+                bar.update(task, completed=seen)
+        self.rows = seen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,18 +116,24 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
     found = []
     for path in paths:
         if not is_run(path):
-            found.append(Subject(path=path, reader=reader))
+            found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
         for split in choice.splits():
             place = _in_run(path, split, choice.checkpoint)
             found.append(Subject(path=place, reader=reader, run=path, split=split, checkpoint=choice.checkpoint))
-    names = titles([each.run or each.path for each in found], [each.split for each in found])
+    named = [each.run or (each.path.parent if is_calibrated(each.path.parent) else each.path) for each in found]
+    names = titles(named, [each.split for each in found])
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run's: it has a spec, or a folder of predictions by split."""
-    return path.is_dir() and ((path / "spec.yaml").is_file() or (path / "predictions").is_dir())
+    return (path / "spec.yaml").is_file() or ((path / "predictions").is_dir() and not is_calibrated(path))
+
+
+def is_calibrated(path: Path) -> bool:
+    """Whether a folder is what `calattn calibrate --out` wrote: predictions beside their calibrator."""
+    return (path / "predictions" / MANIFEST).is_file() and not (path / "spec.yaml").is_file()
 
 
 def _in_run(run: Path, split: str, rule: str) -> Path:

@@ -2,6 +2,7 @@
 
 from calattn.posthoc.base import Calibrator, FitWarning, NotFittedError, SameDataWarning
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load
 from calattn.posthoc.frozen_calattn import FrozenCalAttn
 from calattn.posthoc.histogram import HistogramBinning
@@ -25,5 +26,7 @@ __all__ = [
     "SameDataWarning",
     "TemperatureScaling",
     "VectorScaling",
+    "cross_fit",
     "load",
+    "stratified_folds",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -89,6 +90,8 @@ class Chooser:
             raise self.fail(
                 _lone_column(lone[0], kind)
                 if len(lone) == 1
+                else f"there is nothing named like {kind}; pass {self._suggested()} (one column a class)"
+                if self._leftover()
                 else f'there is nothing named like {kind}; pass columns="…" with its name'
             )
         if len(groups) > 1:
@@ -128,7 +131,9 @@ class Chooser:
 
     def _given(self, kind: Kind | None, columns: str | Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
         if isinstance(columns, str) and columns not in self.source.fields and "*" in columns:
-            chosen = tuple(name for name in self.names if fnmatch.fnmatchcase(name, columns))
+            # "*" alone is every column that is not something else: a table with one column a class, named after it.
+            among = self._leftover() if columns == "*" else self.names
+            chosen = tuple(name for name in among if fnmatch.fnmatchcase(name, columns))
             if not chosen:
                 raise self.fail(f"no column matches columns={columns!r}")
             chosen = numbered(chosen, columns.partition("*")[0]) or chosen
@@ -201,7 +206,19 @@ class Chooser:
         for kind in NAMES:
             if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
                 return _lone_column(lone[0], kind)
-        return 'nothing is named like logits or probabilities; pass columns="…" and kind="logits" or "probs"'
+        return f'nothing is named like logits or probabilities; pass {self._suggested()} and kind="logits" or "probs"'
+
+    def _leftover(self) -> list[str]:
+        """Columns of a table that nothing else explains: one a class, perhaps. To be suggested, never to be taken."""
+        known = LABELS | SCALE | FEATURES | INDICES | CLASS_NAMES
+        found = [name for name in self.names if name != self._labels and name.lower() not in known]
+        return found if self.source.is_table and len(found) > 1 else []
+
+    def _suggested(self) -> str:
+        names = self._leftover()
+        if not names:
+            return 'columns="…"'
+        return 'columns="*"' if len(names) > 8 else f"columns={json.dumps(names, ensure_ascii=False)}"
 
 
 def kind_of(name: str) -> Kind | None:

@@ -1,41 +1,48 @@
-"""Reliability diagrams: accuracy against confidence, bin by bin, with what chance would do."""
+"""Reliability diagrams: accuracy against confidence, bin by bin and smoothly, with what chance would do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from calattn import checks
 from calattn.atomic import PathArg, atomic_write
 from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
-from calattn.metrics.columns import columns_of
-from calattn.report.style import BLUE, GREY, INK, ORANGE, figure_style
-from calattn.types import Predictions
+from calattn.metrics.ranks import RankSums, equal_count_bins
+from calattn.metrics.smooth import SmoothGrid
+from calattn.report.canvas import COLUMN, canvas, figure_of, headline
+from calattn.report.smoothing import BANDWIDTH, SmoothCurve, smooth_curve_of
+from calattn.report.source import Source, gather, named
+from calattn.report.style import BLUE, GREY, INK, ORANGE, PURPLE, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Source = Predictions | Iterable[Predictions]
+Binning = Literal["equal_width", "equal_count"]
 
-_SIDE = 3.4  # inches of one diagram
+ENOUGH = 20.0  # samples that a point of the smooth curve must rest on: one standard error is then 11 points at most
 _FORMATS = (".png", ".pdf", ".svg")
 
 
-def bin_sums(predictions: Source, *, num_bins: int = 15) -> BinSums:
-    """Count, confidence and accuracy of every bin: the sums that ECE is made of."""
-    sums = BinSums.empty(num_bins)
-    for part in [predictions] if isinstance(predictions, Predictions) else predictions:
-        stated = part.stated_probs
-        if stated is not None:
-            sums.add(columns_of(stated, part.labels, "probs"))
-        else:
-            sums.add(columns_of(part.logits, part.labels, "logits", scale=part.scale))
-    return sums
+class Shown(NamedTuple):
+    """What one diagram shows: the bins, the equal-width bins of the histogram below, and the curve where one is asked for."""
+
+    binning: Binning
+    bins: BinSums
+    histogram: BinSums
+    curve: SmoothCurve | None
+
+
+def bin_sums(predictions: Source, *, num_bins: int = 15, binning: Binning = "equal_width") -> BinSums:
+    """Count, confidence and accuracy of every bin: the sums that ECE is made of (AdaECE with equal counts)."""
+    return _shown(predictions, num_bins, binning, smooth=False, bandwidth=None).bins
 
 
 def consistency(sums: BinSums, *, level: float = 0.95) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
@@ -44,7 +51,6 @@ def consistency(sums: BinSums, *, level: float = 0.95) -> tuple[Float[Tensor, " 
     Quantiles of Binomial(|B|, mean confidence) / |B| (the consistency bars of Bröcker and Smith 2007, without resampling).
     The bin's confidences differ a little, which makes the true range a little narrower. Empty bins have none (NaN).
     """
-    import torch
     from scipy.stats import binom
 
     count = sums.count.cpu().numpy()
@@ -57,38 +63,49 @@ def consistency(sums: BinSums, *, level: float = 0.95) -> tuple[Float[Tensor, " 
 
 
 def reliability_diagram(
-    predictions: Source, *, num_bins: int = 15, title: str | None = None, ax: Axes | None = None
+    predictions: Source,
+    *,
+    num_bins: int = 15,
+    binning: Binning = "equal_width",
+    smooth: bool = True,
+    bandwidth: float | None = BANDWIDTH,
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
-    """One diagram: accuracy bars, the gap to the confidence, what chance allows, and how the confidences lie.
+    """One diagram: accuracy by bin, the gap to the confidence, what chance allows, and how the confidences lie.
 
+    `smooth` adds the curve that smooth ECE integrates (`bandwidth` as there), thicker where there are more samples and only
+    where there are enough. Bins of equal count are drawn as dots at their mean confidence: as bars most would be hairlines.
     With `ax`, the diagram is drawn there, and the histogram below it within the same space.
     """
     with figure_style():
-        if ax is None:
-            from matplotlib.figure import Figure
-
-            figure = Figure(figsize=(_SIDE, _SIDE * 1.3), layout="constrained")
-            ax = figure.add_subplot()
-        _draw(ax, bin_sums(predictions, num_bins=num_bins), title)
-        found = ax.get_figure(root=True)
-    assert found is not None
-    return found
+        ax = canvas(ax, height=COLUMN * 1.3)
+        _draw(ax, _shown(predictions, num_bins, binning, smooth=smooth, bandwidth=bandwidth), title)
+    return figure_of(ax)
 
 
-def reliability_diagrams(predictions: Mapping[str, Source], *, num_bins: int = 15, columns: int = 4) -> Figure:
+def reliability_diagrams(
+    predictions: Mapping[str, Source],
+    *,
+    num_bins: int = 15,
+    binning: Binning = "equal_width",
+    smooth: bool = True,
+    bandwidth: float | None = BANDWIDTH,
+    columns: int = 4,
+) -> Figure:
     """Several diagrams beside each other, on the same axes so that they can be compared by eye."""
     from matplotlib.figure import Figure
 
-    if not predictions:
-        raise ValueError("predictions is empty: there is nothing to draw")
-    wide = min(columns, len(predictions))
-    high = -(-len(predictions) // wide)
+    sources = named(predictions)
+    wide = min(columns, len(sources))
+    high = -(-len(sources) // wide)
     with figure_style():
-        figure = Figure(figsize=(_SIDE * wide, _SIDE * 1.3 * high), layout="constrained")
+        figure = Figure(figsize=(COLUMN * wide, COLUMN * 1.3 * high), layout="constrained")
         axes = figure.subplots(high, wide, squeeze=False).flatten()
-        for place, (title, source) in enumerate(predictions.items()):
-            _draw(axes[place], bin_sums(source, num_bins=num_bins), title, legend=place == 0)
-        for ax in axes[len(predictions) :]:
+        for place, (title, source) in enumerate(sources.items()):
+            shown = _shown(source, num_bins, binning, smooth=smooth, bandwidth=bandwidth)
+            _draw(axes[place], shown, title, legend=place == 0)
+        for ax in axes[len(sources) :]:
             ax.remove()
     return figure
 
@@ -104,19 +121,74 @@ def save_figure(figure: Figure, path: PathArg) -> None:
             figure.savefig(partial, dpi=200, metadata=dates, facecolor="white")
 
 
-def _draw(ax: Axes, sums: BinSums, title: str | None, *, legend: bool = True) -> None:
+def _shown(source: Source, num_bins: int, binning: Binning, *, smooth: bool, bandwidth: float | None) -> Shown:
+    if binning not in ("equal_width", "equal_count"):
+        raise ValueError(f'binning must be "equal_width" or "equal_count", got {binning!r}')
+    histogram, ranks, grid = BinSums.empty(checks.positive_int(num_bins, "num_bins")), RankSums(), SmoothGrid.empty()
+    by_count = binning == "equal_count"
+    gather(source, histogram, *([ranks] if by_count else []), *([grid] if smooth else []))
+    bins = equal_count_bins(ranks.groups(), num_bins) if by_count else histogram
+    return Shown(binning, bins, histogram, smooth_curve_of(grid, bandwidth=bandwidth) if smooth else None)
+
+
+def _draw(ax: Axes, shown: Shown, title: str | None, *, legend: bool = True) -> None:
+    sums = shown.bins
+    filled = sums.count.numpy() > 0
+    accuracy, confidence = (values.numpy()[filled] for values in (sums.accuracy, sums.gap + sums.accuracy))
+    low, high = (ends.numpy()[filled] for ends in consistency(sums))
+    if shown.binning == "equal_width":
+        edges = bin_edges(len(filled)).numpy()
+        place = (edges[:-1] + edges[1:])[filled] / 2
+        _bars(ax, place, accuracy, confidence, 0.94 / len(filled))
+    else:
+        place = confidence
+        _dots(ax, accuracy, confidence)
+    ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", zorder=4)
+    middle = (low + high) / 2
+    chance: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2, "zorder": 5, "clip_on": False}
+    ax.errorbar(
+        place,
+        middle,
+        yerr=np.stack([middle - low, high - middle]),
+        fmt="none",
+        label="if calibrated (95 %)",
+        **chance,
+    )
+    if shown.curve is not None:
+        _curve(ax, shown.curve)
+    if legend:
+        _legend(ax)
+    _decorate(ax, shown, title)
+    _histogram(ax, shown.histogram)
+
+
+def _legend(ax: Axes) -> None:
+    """On paper of its own: a bin with one sample may reach up there."""
+    handles, labels = ax.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda i: labels[i] == "smooth")
+    legend = ax.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="upper left",
+        fontsize=7.5,
+        handlelength=1.4,
+        borderaxespad=0.2,
+        borderpad=0.2,
+        frameon=True,
+        edgecolor="none",
+        framealpha=0.85,
+    )
+    legend.set_zorder(10)
+
+
+def _bars(ax: Axes, centre: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray, width: float) -> None:
     from matplotlib.colors import to_rgba
 
-    filled = sums.count.numpy() > 0
-    edges = bin_edges(len(filled)).numpy()
-    centre, width = (edges[:-1] + edges[1:])[filled] / 2, 1 / len(filled)
-    accuracy, confidence = sums.accuracy.numpy()[filled], (sums.confidence / sums.count.clamp_min(1)).numpy()[filled]
-    low, high = (ends.numpy()[filled] for ends in consistency(sums))
-    ax.bar(centre, accuracy, width * 0.94, color=BLUE, alpha=0.85, label="accuracy", zorder=2)
+    ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, label="accuracy", zorder=2)
     ax.bar(
         centre,
         confidence - accuracy,
-        width * 0.94,
+        width,
         bottom=accuracy,
         facecolor=to_rgba("white", 0.55),
         edgecolor=ORANGE,
@@ -125,30 +197,47 @@ def _draw(ax: Axes, sums: BinSums, title: str | None, *, legend: bool = True) ->
         label="gap to confidence",
         zorder=3,
     )
-    ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", zorder=4)
-    middle = (low + high) / 2
-    bars = np.stack([middle - low, high - middle])
-    style: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2, "zorder": 5, "clip_on": False}
-    ax.errorbar(centre, middle, yerr=bars, fmt="none", label="if calibrated (95 %)", **style)
-    if legend:
-        ax.legend(loc="upper left", fontsize=7.5, frameon=False, handlelength=1.4, borderaxespad=0.2)
-    _decorate(ax, sums, title)
-    _histogram(ax, sums, edges)
 
 
-def _decorate(ax: Axes, sums: BinSums, title: str | None) -> None:
+def _dots(ax: Axes, accuracy: np.ndarray, confidence: np.ndarray) -> None:
+    ax.plot(confidence, accuracy, "o", color=BLUE, markersize=4.5, label="accuracy", zorder=8, clip_on=False)
+    ax.vlines(confidence, accuracy, confidence, color=ORANGE, linewidth=2, label="gap to confidence", zorder=3)
+
+
+def _curve(ax: Axes, curve: SmoothCurve) -> None:
+    """The smooth curve, as wide as its samples are dense, on a white rim that lifts it off the bars."""
+    from matplotlib.collections import LineCollection
+
+    enough = (curve.samples >= ENOUGH).numpy()  # NaN is not
+    if not enough.any():
+        return
+    points = np.stack([curve.confidence.numpy(), curve.accuracy.numpy()], axis=1)
+    both = enough[:-1] & enough[1:]
+    segments = np.stack([points[:-1], points[1:]], axis=1)[both]
+    share = (curve.density / curve.density[torch.from_numpy(enough)].max()).sqrt().numpy()
+    width = 1.0 + 1.6 * (share[:-1] + share[1:])[both] / 2
+    rim = LineCollection(segments, linewidths=width + 1.6, colors="white", capstyle="round", zorder=6.9)
+    line = LineCollection(segments, linewidths=width, colors=PURPLE, capstyle="round", zorder=7)
+    for each in (rim, line):
+        each.set_clip_on(False)
+        ax.add_collection(each, autolim=False)
+    ax.plot([], [], color=PURPLE, linewidth=2, label="smooth")
+
+
+def _decorate(ax: Axes, shown: Shown, title: str | None) -> None:
+    sums = shown.bins
     total = float(sums.count.sum())
     accuracy, confidence = float(sums.correct.sum()) / total, float(sums.confidence.sum()) / total
-    numbers = f"ECE {100 * sums.error():.2f} · accuracy {100 * accuracy:.1f} · confidence {100 * confidence:.1f} %"
-    ax.text(0.5, 1.03, numbers, transform=ax.transAxes, ha="center", fontsize=8, color=INK)
+    name = "ECE" if shown.binning == "equal_width" else "AdaECE"
+    numbers = f"{name} {100 * sums.error():.2f} · accuracy {100 * accuracy:.1f} · confidence {100 * confidence:.1f} %"
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
     ax.tick_params(labelbottom=False)
-    if title:
-        ax.set_title(title, fontsize=10, fontweight="bold", pad=17)
+    headline(ax, title, numbers)
 
 
-def _histogram(ax: Axes, sums: BinSums, edges: np.ndarray) -> None:
+def _histogram(ax: Axes, sums: BinSums) -> None:
     """Where the confidences lie, underneath on the same horizontal axis."""
+    edges = bin_edges(len(sums.count)).numpy()
     below = ax.inset_axes((0, -0.28, 1, 0.2), sharex=ax)
     share = 100 * (sums.count / sums.count.sum()).numpy()
     below.bar((edges[:-1] + edges[1:]) / 2, share, 0.94 / len(share), color=GREY)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 from calattn.metrics import METRICS
 from calattn.metrics.state import Options
 
 # Okabe and Ito's palette: told apart by colour-blind readers, and in grey.
-BLUE, ORANGE, GREEN, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#222222", "#8A8A8A"
+BLUE, ORANGE, GREEN, PURPLE, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222", "#8A8A8A"
+
+STYLE = Path(__file__).with_name("calattn.mplstyle")
+"""The style sheet of the figures, for `matplotlib.style.use`."""
 
 
 def title_of(metric: str, options: Options | None = None) -> str:
@@ -61,21 +64,9 @@ def percent(level: float) -> str:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Matplotlib settings for the figures made inside the block; the caller's own settings come back after it."""
+    """The style sheet's settings for the figures made inside the block; the caller's own settings come back after it."""
     import matplotlib
 
-    settings: Any = {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "svg.fonttype": "none",
-        "pdf.fonttype": 42,
-        "svg.hashsalt": "calattn",  # equal figures give equal bytes
-    }
-    with matplotlib.rc_context(settings):
+    # Only what the sheet names: the caller's fonts, say, stay. (`rc_context(fname=…)` would reset all the rest.)
+    with matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False)):
         yield

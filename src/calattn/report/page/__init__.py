@@ -2,5 +2,6 @@
 
 from calattn.report.page.document import Exhibit, build_document
 from calattn.report.page.html import page_html, write_page
+from calattn.report.page.writing import write_html
 
-__all__ = ["Exhibit", "build_document", "page_html", "write_page"]
+__all__ = ["Exhibit", "build_document", "page_html", "write_html", "write_page"]

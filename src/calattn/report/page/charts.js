@@ -61,7 +61,14 @@
   function dateText(made) {
     const date = new Date(made);
     if (Number.isNaN(date.getTime())) return String(made);
-    const options = { day: "numeric", month: "long", year: "numeric", hour: "2-digit", minute: "2-digit", timeZone: "UTC" };
+    const options = {
+      day: "numeric",
+      month: "long",
+      year: "numeric",
+      hour: "2-digit",
+      minute: "2-digit",
+      timeZone: "UTC",
+    };
     return `${new Intl.DateTimeFormat("en-GB", options).format(date)} UTC`;
   }
 
@@ -72,7 +79,8 @@
     if (q < 0.5) return -normalQuantile(1 - q);
     let z = 0;
     for (let step = 0; step < 60; step++) {
-      let term = z, sum = z;
+      let term = z,
+        sum = z;
       for (let k = 1; Math.abs(term) > 1e-17 && k < 200; k++) sum += term *= (z * z) / (2 * k + 1);
       const density = Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI);
       const change = (q - 0.5 - density * sum) / density;
@@ -84,9 +92,13 @@
 
   /** The smallest k with P(X ≤ k) ≥ q for X ~ Binomial(n, p), by adding up the probabilities of the rarer outcome. */
   function exactQuantile(q, n, p) {
-    const rare = Math.min(p, 1 - p), odds = rare / (1 - rare);
-    const limit = p <= 0.5 ? q : 1 - q, slack = 1e-12;
-    let mass = Math.pow(1 - rare, n), total = mass, k = 0;
+    const rare = Math.min(p, 1 - p),
+      odds = rare / (1 - rare);
+    const limit = p <= 0.5 ? q : 1 - q,
+      slack = 1e-12;
+    let mass = Math.pow(1 - rare, n),
+      total = mass,
+      k = 0;
     if (p <= 0.5) {
       while (total < limit - slack && k < n) total += mass *= (odds * (n - k)) / ++k;
       return k;
@@ -105,7 +117,9 @@
     if (p >= 1) return n;
     const variance = n * p * (1 - p);
     if (variance <= 25) return exactQuantile(q, n, p);
-    const z = normalQuantile(q), deviation = Math.sqrt(variance), skew = (1 - 2 * p) / deviation;
+    const z = normalQuantile(q),
+      deviation = Math.sqrt(variance),
+      skew = (1 - 2 * p) / deviation;
     const place = n * p + deviation * (z + (skew * (z * z - 1)) / 6);
     return Math.min(n, Math.max(0, Math.ceil(place - 0.5)));
   }
@@ -119,13 +133,14 @@
   /* ---- bins ---- */
 
   function decode(text, Kind) {
-    const raw = atob(text), bytes = new Uint8Array(raw.length);
+    const raw = atob(text),
+      bytes = new Uint8Array(raw.length);
     for (let place = 0; place < raw.length; place++) bytes[place] = raw.charCodeAt(place);
     return new Kind(bytes.buffer);
   }
 
-  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1. Drawn as accuracy over confidence, both averages of
-      the same samples: over `at`, a calibrated model would leave the diagonal wherever its confidences crowd.
+  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1. Drawn as accuracy over confidence, both averages
+      of the same samples: over `at`, a calibrated model would leave the diagonal wherever its confidences crowd.
       `samples`, (Σ K)² / Σ K², is how many equally weighted ones would be as certain. */
   function smoothCurve({ count, confidence, correct }, { bandwidth = 0.05, points = 201 } = {}) {
     const curve = { at: [], confidence: [], accuracy: [], samples: [] };
@@ -133,10 +148,14 @@
     for (let bin = 0; bin < count.length; bin++) {
       if (count[bin] > 0) filled.push([confidence[bin] / count[bin], count[bin], correct[bin]]);
     }
-    const kernel = (distance) => (Math.abs(distance) > 9 * bandwidth ? 0 : Math.exp(-0.5 * (distance / bandwidth) ** 2));
+    const kernel = (distance) =>
+      Math.abs(distance) > 7 * bandwidth ? 0 : Math.exp(-0.5 * (distance / bandwidth) ** 2);
     for (let place = 0; place < points; place++) {
       const at = place / (points - 1);
-      let mass = 0, square = 0, said = 0, right = 0;
+      let mass = 0,
+        square = 0,
+        said = 0,
+        right = 0;
       for (const [mean, samples, hits] of filled) {
         const weight = kernel(at - mean) + kernel(at + mean) + kernel(2 - at - mean);
         mass += weight * samples;
@@ -178,20 +197,30 @@
 
     /** Bins of equal width, made of fine ones: [{low, high, count, said, right}]. */
     widthBins(index, num) {
-      const { count, confidence, correct } = this.fine(index), each = this.size / num;
+      const { count, confidence, correct } = this.fine(index),
+        each = this.size / num;
       return Array.from({ length: num }, (_, bin) => {
-        let n = 0, said = 0, right = 0;
+        let n = 0,
+          said = 0,
+          right = 0;
         for (let place = bin * each; place < (bin + 1) * each; place++) {
           n += count[place];
           said += confidence[place];
           right += correct[place];
         }
-        return { low: bin / num, high: (bin + 1) / num, count: n, said: n ? said / n : null, right: n ? right / n : null };
+        return {
+          low: bin / num,
+          high: (bin + 1) / num,
+          count: n,
+          said: n ? said / n : null,
+          right: n ? right / n : null,
+        };
       });
     }
 
     countBins(index, num) {
-      const values = this.equal.get(num), from = index * num * 3;
+      const values = this.equal.get(num),
+        from = index * num * 3;
       return Array.from({ length: num }, (_, bin) => {
         const [count, said, right] = values.subarray(from + 3 * bin, from + 3 * bin + 3);
         return { low: null, high: null, count, said: count ? said : null, right: count ? right : null };
@@ -203,7 +232,8 @@
     }
 
     ece(index, num, binning) {
-      let gap = 0, n = 0;
+      let gap = 0,
+        n = 0;
       for (const bin of this.bins(index, num, binning)) {
         if (bin.count > 0) gap += bin.count * Math.abs(bin.right - bin.said);
         n += bin.count;
@@ -214,7 +244,10 @@
     /** Samples, mean confidence and accuracy of those above a confidence that is a multiple of 1/300. */
     above(index, threshold = 0) {
       const { count, confidence, correct } = this.fine(index);
-      let n = 0, said = 0, right = 0, all = 0;
+      let n = 0,
+        said = 0,
+        right = 0,
+        all = 0;
       const first = Math.round(threshold * this.size);
       for (let place = 0; place < this.size; place++) {
         all += count[place];
@@ -230,20 +263,31 @@
   /* ---- plots ---- */
 
   function niceTicks(low, high, about = 5) {
-    const rough = (high - low) / about, power = 10 ** Math.floor(Math.log10(rough));
+    const rough = (high - low) / about,
+      power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((size) => size >= rough * 0.999);
     const ticks = [];
-    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) ticks.push(Number((k * step).toPrecision(12)));
+    for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++)
+      ticks.push(Number((k * step).toPrecision(12)));
     return ticks;
   }
 
   /** Axes on an SVG element, and shapes placed by their values. */
   class Plot {
-    constructor(svg, { width, height, top = 0, left = 44, right = 10, above = 10, below = 36, x = [0, 1], y = [0, 1], log = false }) {
+    constructor(
+      svg,
+      { width, height, top = 0, left = 44, right = 10, above = 10, below = 36, x = [0, 1], y = [0, 1], log = false },
+    ) {
       Object.assign(this, { svg, x, y, log });
       this.box = { left, right: width - right, top: top + above, bottom: top + height - below };
-      const clip = freshId("clip"), { box } = this;
-      const size = { x: box.left, y: box.top - 1, width: Math.max(0, box.right - box.left), height: box.bottom - box.top + 2 };
+      const clip = freshId("clip"),
+        { box } = this;
+      const size = {
+        x: box.left,
+        y: box.top - 1,
+        width: Math.max(0, box.right - box.left),
+        height: box.bottom - box.top + 2,
+      };
       svg.append(s("clipPath", { id: clip }, s("rect", size)));
       this.back = svg.appendChild(s("g", { class: "axes" }));
       this.inside = svg.appendChild(s("g", { "clip-path": `url(#${clip})` }));
@@ -270,20 +314,24 @@
         back.append(s("text", { class: "tick", x: box.left - 6, y: at + 4, "text-anchor": "end" }, yText(tick)));
       }
       for (const tick of xTicks || []) {
-        const at = this.px(tick), text = xText(tick);
+        const at = this.px(tick),
+          text = xText(tick);
         back.append(s("line", { class: "stub", x1: at, x2: at, y1: box.bottom, y2: box.bottom + 4 }));
         if (text) back.append(s("text", { class: "tick", x: at, y: box.bottom + 16, "text-anchor": "middle" }, text));
       }
       back.append(s("line", { class: "base", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
-      const middle = (box.left + box.right) / 2, half = (box.top + box.bottom) / 2;
-      if (xLabel) back.append(s("text", { class: "axis", x: middle, y: box.bottom + 32, "text-anchor": "middle" }, xLabel));
+      const middle = (box.left + box.right) / 2,
+        half = (box.top + box.bottom) / 2;
+      if (xLabel)
+        back.append(s("text", { class: "axis", x: middle, y: box.bottom + 32, "text-anchor": "middle" }, xLabel));
       const turned = { class: "axis", "text-anchor": "middle", transform: `translate(11 ${half}) rotate(-90)` };
       if (yLabel) back.append(s("text", turned, yLabel));
       return this;
     }
 
     line(xs, ys, kind) {
-      let path = "", pen = "M";
+      let path = "",
+        pen = "M";
       xs.forEach((x, place) => {
         if (missing(ys[place])) {
           pen = "M";
@@ -298,15 +346,26 @@
 
     /** A rectangle between two values of each axis, `gap` pixels narrower than its bin. */
     bar([x0, x1], [y0, y1], kind, { gap = 1, paint = null } = {}) {
-      const left = this.px(x0) + gap / 2, wide = Math.max(0.5, this.px(x1) - this.px(x0) - gap);
-      const high = this.py(Math.max(y0, y1)), low = this.py(Math.min(y0, y1));
-      const shape = { class: kind, x: left, y: high, width: wide, height: Math.max(0, low - high), style: paint && `fill:${paint}` };
+      const left = this.px(x0) + gap / 2,
+        wide = Math.max(0.5, this.px(x1) - this.px(x0) - gap);
+      const high = this.py(Math.max(y0, y1)),
+        low = this.py(Math.min(y0, y1));
+      const shape = {
+        class: kind,
+        x: left,
+        y: high,
+        width: wide,
+        height: Math.max(0, low - high),
+        style: paint && `fill:${paint}`,
+      };
       this.inside.append(s("rect", shape));
       return this;
     }
 
     segment([x0, y0], [x1, y1], kind) {
-      this.inside.append(s("line", { class: `line ${kind}`, x1: this.px(x0), y1: this.py(y0), x2: this.px(x1), y2: this.py(y1) }));
+      this.inside.append(
+        s("line", { class: `line ${kind}`, x1: this.px(x0), y1: this.py(y0), x2: this.px(x1), y2: this.py(y1) }),
+      );
       return this;
     }
 
@@ -315,12 +374,19 @@
       return this;
     }
 
-    /** A vertical line across the plot; its label stays inside the box. */
+    /** A vertical line across the plot, if it lies there; its label stays inside the box. */
     rule(x, kind, label, { row = 0, left = this.px(x) > (this.box.left + this.box.right) / 2 } = {}) {
-      const at = this.px(x), { box } = this;
+      const at = this.px(x),
+        { box } = this;
+      if (!(at >= box.left - 1 && at <= box.right + 1)) return this;
       this.front.append(s("line", { class: `line ${kind}`, x1: at, x2: at, y1: box.top, y2: box.bottom }));
       if (label) {
-        const place = { class: `note ${kind}`, x: at + (left ? -5 : 5), y: box.top + 11 + 14 * row, "text-anchor": left ? "end" : "start" };
+        const place = {
+          class: `note ${kind}`,
+          x: at + (left ? -5 : 5),
+          y: box.top + 11 + 14 * row,
+          "text-anchor": left ? "end" : "start",
+        };
         this.labels.append(s("text", place, label));
       }
       return this;
@@ -337,13 +403,13 @@
 
   /* ---- charts ---- */
 
-  /** A figure that redraws itself to its width. `draw(svg, width)` returns {height, label, items}: what the chart says in
-      words, and items [{x, text}] that a pointer or the arrow keys can ask about. */
+  /** A figure that redraws itself to its width. `draw(svg, width)` returns {height, label, items}: what the chart says
+      in words, and items [{x, text}] that a pointer or the arrow keys can ask about. */
   function chart({ name, draw, hint = null, most = 640 }) {
     const svg = s("svg", { role: "img", class: "plot", "data-chart": name });
     const readout = h("p", { class: `readout no-print${hint ? " hinted" : ""}`, "aria-live": "polite" });
     const element = h("figure", { class: "chart" }, svg, hint === null ? null : readout);
-    const held = { items: [], at: null, height: 0, width: 0 };
+    const held = { items: [], at: null, width: 0 };
 
     function show(place) {
       svg.querySelectorAll(".cursor").forEach((old) => old.remove());
@@ -358,11 +424,13 @@
       readout.textContent = item.text;
     }
 
+    // The width comes from the observer: to ask the element would lay out the page anew for every chart.
+    const seen = (wide) => Math.min(most, Math.floor(wide));
     function redraw() {
-      const width = Math.min(most, Math.floor(element.clientWidth) || 480);
+      const width = held.width || seen(element.clientWidth) || 480;
       svg.replaceChildren();
       const drawn = draw(svg, width);
-      Object.assign(held, { width, items: drawn.items || [], top: drawn.top || 0, bottom: drawn.bottom || drawn.height });
+      Object.assign(held, { items: drawn.items || [], top: drawn.top || 0, bottom: drawn.bottom || drawn.height });
       svg.setAttribute("viewBox", `0 0 ${width} ${drawn.height}`);
       svg.setAttribute("aria-label", drawn.label);
       svg.style.maxWidth = `${width}px`;
@@ -370,8 +438,11 @@
     }
 
     if (hint !== null) inspectable(svg, held, show);
-    new ResizeObserver(() => {
-      if (Math.min(most, Math.floor(element.clientWidth)) !== held.width && element.clientWidth > 0) redraw();
+    new ResizeObserver(([entry]) => {
+      const width = seen(entry.contentRect.width);
+      if (width === held.width || width <= 0) return;
+      held.width = width;
+      redraw();
     }).observe(element);
     return { element, redraw };
   }
@@ -380,7 +451,7 @@
     svg.setAttribute("tabindex", "0");
     const nearest = (event) => {
       const frame = svg.getBoundingClientRect();
-      const at = ((event.clientX - frame.left) / frame.width) * held.width;
+      const at = ((event.clientX - frame.left) / frame.width) * svg.viewBox.baseVal.width;
       let best = 0;
       held.items.forEach((item, place) => {
         if (Math.abs(item.x - at) < Math.abs(held.items[best].x - at)) best = place;
@@ -392,8 +463,15 @@
     svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && show(null));
     svg.addEventListener("blur", () => show(null));
     svg.addEventListener("keydown", (event) => {
-      const last = held.items.length - 1, at = held.at;
-      const moves = { ArrowLeft: at === null ? last : at - 1, ArrowRight: at === null ? 0 : at + 1, Home: 0, End: last, Escape: null };
+      const last = held.items.length - 1,
+        at = held.at;
+      const moves = {
+        ArrowLeft: at === null ? last : at - 1,
+        ArrowRight: at === null ? 0 : at + 1,
+        Home: 0,
+        End: last,
+        Escape: null,
+      };
       if (!(event.key in moves)) return;
       event.preventDefault();
       show(moves[event.key]);
@@ -402,7 +480,11 @@
 
   /** What the marks of a chart mean; entries are [class of the swatch, text]. */
   function legend(entries) {
-    return h("ul", { class: "legend" }, entries.map(([kind, text]) => h("li", {}, h("span", { class: `swatch ${kind}` }), text)));
+    return h(
+      "ul",
+      { class: "legend" },
+      entries.map(([kind, text]) => h("li", {}, h("span", { class: `swatch ${kind}` }), text)),
+    );
   }
 
   /* ---- tables ---- */
@@ -410,9 +492,23 @@
   /** A table that sorts by any column. Columns: {key, title, text(row) | cell(row), value(row), numeric, help}.
       Rows without a value come last whichever way it is sorted. */
   function dataTable({ columns, rows, label, sort = null, name = null }) {
-    const body = h("tbody"), head = h("tr");
-    const table = h("table", { class: "data", "data-table": name }, h("caption", { class: "visually-hidden" }, label), h("thead", {}, head), body);
-    const entries = rows.map((row) => ({ row, line: h("tr", {}, columns.map((column) => cellOf(column, row))) }));
+    const body = h("tbody"),
+      head = h("tr");
+    const table = h(
+      "table",
+      { class: "data", "data-table": name },
+      h("caption", { class: "visually-hidden" }, label),
+      h("thead", {}, head),
+      body,
+    );
+    const entries = rows.map((row) => ({
+      row,
+      line: h(
+        "tr",
+        {},
+        columns.map((column) => cellOf(column, row)),
+      ),
+    }));
     const shown = { order: entries, sort };
 
     function order(key, descending) {
@@ -432,8 +528,15 @@
         const again = shown.sort && shown.sort.key === column.key;
         order(column.key, again ? !shown.sort.descending : Boolean(column.numeric));
       };
-      const button = h("button", { type: "button", class: "sorter", title: column.help, click }, column.title, h("span", { class: "arrow", "aria-hidden": "true" }));
-      head.append(h("th", { scope: "col", "data-column": column.key, class: column.numeric ? "numeric" : null }, button));
+      const button = h(
+        "button",
+        { type: "button", class: "sorter", title: column.help, click },
+        column.title,
+        h("span", { class: "arrow", "aria-hidden": "true" }),
+      );
+      head.append(
+        h("th", { scope: "col", "data-column": column.key, class: column.numeric ? "numeric" : null }, button),
+      );
     }
     body.append(...entries.map((entry) => entry.line));
     if (sort) order(sort.key, sort.descending);
@@ -447,7 +550,13 @@
       }
       return found;
     }
-    return { element: h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table), table, filter, order, entries };
+    return {
+      element: h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table),
+      table,
+      filter,
+      order,
+      entries,
+    };
   }
 
   function cellOf(column, row) {
@@ -458,16 +567,36 @@
 
   function compare(a, b, descending) {
     if (missing(a) || missing(b)) return missing(a) - missing(b);
-    const sign = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+    const sign =
+      typeof a === "number" && typeof b === "number"
+        ? a - b
+        : String(a).localeCompare(String(b), "en", { numeric: true });
     return descending ? -sign : sign;
   }
 
   /** A plain table of texts under a summary that opens it. */
   function numbersTable(summary, heads) {
     const body = h("tbody");
-    const head = h("tr", {}, heads.map((text) => h("th", { scope: "col", class: "numeric" }, text)));
-    const table = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": summary }, h("table", { class: "data" }, h("thead", {}, head), body));
-    const write = (rows) => body.replaceChildren(...rows.map((row) => h("tr", {}, row.map((text) => h("td", { class: "numeric" }, text)))));
+    const head = h(
+      "tr",
+      {},
+      heads.map((text) => h("th", { scope: "col", class: "numeric" }, text)),
+    );
+    const table = h(
+      "div",
+      { class: "scroller", tabindex: "0", role: "region", "aria-label": summary },
+      h("table", { class: "data" }, h("thead", {}, head), body),
+    );
+    const write = (rows) =>
+      body.replaceChildren(
+        ...rows.map((row) =>
+          h(
+            "tr",
+            {},
+            row.map((text) => h("td", { class: "numeric" }, text)),
+          ),
+        ),
+      );
     return { element: h("details", { class: "numbers" }, h("summary", {}, summary), table), write };
   }
 
@@ -475,11 +604,12 @@
 
   /** Light, dark, or what the system says; remembered where the browser lets us. */
   function themeSwitch(select) {
-    const dark = window.matchMedia("(prefers-color-scheme: dark)"), KEY = "calattn-theme";
+    const dark = window.matchMedia("(prefers-color-scheme: dark)"),
+      KEY = "calattn-theme";
     const remembered = (action) => {
       try {
         return action(window.localStorage);
-      } catch (refused) {
+      } catch {
         return null; // storage may be forbidden to files opened from disk
       }
     };
@@ -512,7 +642,9 @@
     const found = JSON.parse(document.getElementById("document").textContent);
     document.getElementById("title").textContent = found.title;
     if (found.schema === 1) return found;
-    const text = `This page reads documents of schema 1, but got schema ${found.schema}. Write it again with the calattn that made the data.`;
+    const text =
+      `This page reads documents of schema 1, but got schema ${found.schema}. ` +
+      "Write it again with the calattn that made the data.";
     document.getElementById("content").append(h("p", { class: "notice" }, text));
     return null;
   }
@@ -527,8 +659,36 @@
   }
 
   window.calattn = {
-    h, s, freshId, DASH, missing, fixed, whole, percent, probability, temperatureText, short, metricText, metricNumber, intervalText, dateText,
-    normalQuantile, binomialQuantile, consistency, smoothCurve, Profile, niceTicks, Plot, hatch, chart, legend,
-    dataTable, numbersTable, themeSwitch, printing, readDocument, announce,
+    h,
+    s,
+    freshId,
+    DASH,
+    missing,
+    fixed,
+    whole,
+    percent,
+    probability,
+    temperatureText,
+    short,
+    metricText,
+    metricNumber,
+    intervalText,
+    dateText,
+    normalQuantile,
+    binomialQuantile,
+    consistency,
+    smoothCurve,
+    Profile,
+    niceTicks,
+    Plot,
+    hatch,
+    chart,
+    legend,
+    dataTable,
+    numbersTable,
+    themeSwitch,
+    printing,
+    readDocument,
+    announce,
   };
 })();

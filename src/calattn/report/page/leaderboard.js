@@ -13,7 +13,14 @@
   const facts = [...new Set(page.rows.flatMap((row) => Object.keys(row.facts || {})))];
   const factOf = (row, name) => (row.facts && !missing(row.facts[name]) ? row.facts[name] : null);
   const valueOf = (row, metric) => (row.values && row.values[metric.name] ? row.values[metric.name].value : null);
-  const distinct = (name) => [...new Set(page.rows.map((row) => factOf(row, name)).filter((value) => value !== null).map(String))];
+  const distinct = (name) => [
+    ...new Set(
+      page.rows
+        .map((row) => factOf(row, name))
+        .filter((value) => value !== null)
+        .map(String),
+    ),
+  ];
   const chosen = new Map(); // fact → the text it must have
 
   // Only what lies beside this file: a link from data must not run anything.
@@ -42,17 +49,24 @@
       key: `metric-${metric.name}`,
       title: metric.unit ? `${metric.title}, ${metric.unit}` : metric.title,
       help: metric.better === "high" ? "higher is better" : "lower is better",
-      numeric: true, metric,
+      numeric: true,
+      metric,
       value: (row) => valueOf(row, metric),
       cell: (row) => metricCell(row, metric),
     }));
     const known = facts.map((name) => ({
-      key: `fact-${name}`, title: name, fact: name,
+      key: `fact-${name}`,
+      title: name,
+      fact: name,
       numeric: page.rows.every((row) => typeof (factOf(row, name) ?? 0) === "number"),
       value: (row) => factOf(row, name),
       text: (row) => factText(row, name),
     }));
-    return [{ key: "title", title: "Run", header: true, value: (row) => row.title, cell: titleCell }, ...metrics, ...known];
+    return [
+      { key: "title", title: "Run", header: true, value: (row) => row.title, cell: titleCell },
+      ...metrics,
+      ...known,
+    ];
   }
 
   const columns = columnsOf();
@@ -76,30 +90,46 @@
     }
   }
 
-  const search = h("input", { type: "search", placeholder: "Filter the runs", "aria-label": "Filter the runs", "data-control": "filter", input: () => narrow() });
+  const search = h("input", {
+    type: "search",
+    placeholder: "Filter the runs",
+    "aria-label": "Filter the runs",
+    "data-control": "filter",
+    input: () => narrow(),
+  });
   const found = h("span", { class: "dim", role: "status", "data-live": "found" });
 
   function narrow() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const count = board.filter((row) => {
       const text = [row.title, row.note || "", ...facts.map((name) => factText(row, name))].join(" ").toLowerCase();
-      return words.every((word) => text.includes(word)) && [...chosen].every(([name, value]) => String(factOf(row, name)) === value);
+      return (
+        words.every((word) => text.includes(word)) &&
+        [...chosen].every(([name, value]) => String(factOf(row, name)) === value)
+      );
     });
-    found.textContent = count === page.rows.length ? `${whole(count)} runs` : `${whole(count)} of ${whole(page.rows.length)} runs`;
+    found.textContent =
+      count === page.rows.length ? `${whole(count)} runs` : `${whole(count)} of ${whole(page.rows.length)} runs`;
     markBest();
   }
 
   function factSelect(name) {
     const values = distinct(name);
-    const measured = page.rows.some((row) => typeof factOf(row, name) === "number" && !Number.isInteger(factOf(row, name)));
-    if (measured || values.length < 2 || values.length > 40) return null; // nobody looks for a fitted temperature of 1.5327
+    const measured = page.rows.some(
+      (row) => typeof factOf(row, name) === "number" && !Number.isInteger(factOf(row, name)),
+    );
+    // Nobody looks for a fitted temperature of 1.5327.
+    if (measured || values.length < 2 || values.length > 40) return null;
     const ordered = [...values].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const change = () => {
       if (select.value === "any") chosen.delete(name);
       else chosen.set(name, ordered[Number(select.value)]);
       narrow();
     };
-    const options = [h("option", { value: "any" }, "any"), ordered.map((value, place) => h("option", { value: place }, value))];
+    const options = [
+      h("option", { value: "any" }, "any"),
+      ordered.map((value, place) => h("option", { value: place }, value)),
+    ];
     const select = h("select", { "data-fact": name, change }, options);
     return h("label", { class: "field" }, h("span", {}, name), select);
   }
@@ -114,7 +144,11 @@
     const optional = columns.filter((column) => column.key !== "title");
     const boxes = optional.map((column) => {
       const dull = column.fact ? distinct(column.fact).length < 2 : page.metrics.indexOf(column.metric) >= 6;
-      const box = h("input", { type: "checkbox", "data-column-choice": column.key, change: () => showColumn(column.key, box.checked) });
+      const box = h("input", {
+        type: "checkbox",
+        "data-column-choice": column.key,
+        change: () => showColumn(column.key, box.checked),
+      });
       box.checked = !(many && dull);
       showColumn(column.key, box.checked);
       return h("li", {}, h("label", {}, box, column.title));
@@ -122,9 +156,23 @@
     return h("details", { class: "columns no-print" }, h("summary", {}, "Columns"), h("ul", {}, boxes));
   }
 
-  const tools = h("div", { class: "board-tools no-print", role: "group", "aria-label": "Filters" }, search, facts.map(factSelect), found);
+  const tools = h(
+    "div",
+    { class: "board-tools no-print", role: "group", "aria-label": "Filters" },
+    search,
+    facts.map(factSelect),
+    found,
+  );
   document.getElementById("content").append(tools, columnChooser(), h("div", { class: "board" }, board.element));
-  document.getElementById("meta").textContent = [`${whole(page.rows.length)} runs`, page.note, `made ${C.dateText(page.made)}`].filter(Boolean).join(" · ");
-  document.getElementById("colophon").textContent = `Made by calattn ${page.version}. ★ marks the best of the runs shown; intervals are in brackets. This file works without a network.`;
+  document.getElementById("meta").textContent = [
+    `${whole(page.rows.length)} runs`,
+    page.note,
+    `made ${C.dateText(page.made)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  document.getElementById("colophon").textContent =
+    `Made by calattn ${page.version}. ★ marks the best of the runs shown; intervals are in brackets. ` +
+    "This file works without a network.";
   narrow();
 })();

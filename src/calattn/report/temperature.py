@@ -1,0 +1,169 @@
+"""Temperature curves: ECE and NLL as one temperature divides all logits, and where each is lowest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from calattn import checks
+from calattn.posthoc.grid import ece_curve, temperature_blocks
+from calattn.posthoc.newton import check_labels_possible
+from calattn.posthoc.temperature import TemperatureScaling
+from calattn.report.canvas import DASHES, figure_of, headline, headroom, stacked, upright
+from calattn.report.style import GREY, INK, figure_style
+from calattn.types import Predictions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+_POINTS = 65
+_CHOSEN = "\nT* chosen on the samples shown"
+_NAMES: tuple[Literal["ece", "nll"], ...] = ("ece", "nll")
+
+
+class TemperatureCurve(NamedTuple):
+    """ECE and NLL at ascending temperatures, 1 among them, and the best T for each (None where a fit found no optimum)."""
+
+    temperature: Float[Tensor, " t"]
+    ece: Float[Tensor, " t"]
+    nll: Float[Tensor, " t"]
+    best: dict[str, float | None]
+
+
+def errors_at(
+    predictions: Predictions, temperatures: Sequence[float], *, num_bins: int = 15
+) -> tuple[Float[Tensor, " t"], Float[Tensor, " t"]]:
+    """ECE and NLL of softmax(ℓ/T) at each temperature.
+
+    >>> p = Predictions(logits=torch.tensor([[1.0, 0.0], [1.0, 0.0]]), labels=torch.tensor([0, 1]))
+    >>> ece, nll = errors_at(p, [1.0, 1e6])
+    >>> ece.numpy().round(4).tolist(), nll.numpy().round(4).tolist()
+    ([0.2311, 0.0], [0.8133, 0.6931])
+    """
+    check_labels_possible(predictions)
+    temperatures = [checks.positive(value, "temperatures") for value in temperatures]
+    inverse = 1 / torch.tensor(temperatures, dtype=torch.float64).unsqueeze(1)
+    nll = torch.zeros(len(temperatures), dtype=torch.float64)
+    for block in temperature_blocks(predictions, temperatures):
+        # −log softmax of the label: log Σ exp(d/T) − d_y/T, with d the logits less the largest
+        nll += (block.sums.double().log() - block.label.double() * inverse.to(block.label.device)).sum(dim=1).cpu()
+    return ece_curve(predictions, temperatures, num_bins=num_bins), nll / len(predictions)
+
+
+def best_temperatures(predictions: Predictions, *, num_bins: int = 15) -> dict[str, float | None]:
+    """The T* of lowest ECE and of lowest NLL that `TemperatureScaling` finds; None where it found no optimum."""
+    best: dict[str, float | None] = {}
+    for objective in _NAMES:
+        fit = TemperatureScaling(objective=objective, num_bins=num_bins).fit(predictions)
+        best[objective] = fit.temperature_ if fit.converged_ else None
+    return best
+
+
+def temperature_numbers(
+    predictions: Predictions,
+    temperatures: Sequence[float],
+    *,
+    best: Mapping[str, float | None],
+    num_bins: int = 15,
+) -> TemperatureCurve:
+    """The curve at these temperatures, at 1 and at the best ones as far as they lie between."""
+    marks = [1.0, *(value for value in best.values() if value is not None)]
+    inside = [mark for mark in marks if min(temperatures) <= mark <= max(temperatures)]
+    ascending = sorted({*temperatures, *inside})
+    ece, nll = errors_at(predictions, ascending, num_bins=num_bins)
+    return TemperatureCurve(torch.tensor(ascending, dtype=torch.float64), ece, nll, dict(best))
+
+
+def temperature_curve(
+    predictions: Predictions | Mapping[str, Predictions],
+    *,
+    validation: Predictions | Mapping[str, Predictions] | None = None,
+    temperatures: Sequence[float] | None = None,
+    num_bins: int = 15,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """ECE above and NLL below against the temperature T that divides the logits, with T* marked; a mapping is overlaid.
+
+    T* is fitted on `validation` (for a mapping, one of the same titles). Without it T* is chosen on the very predictions that
+    are shown, which flatters it, and the figure says so.
+    """
+    pairs = _pairs(predictions, validation)
+    best = {
+        name: best_temperatures(found if held_out is None else held_out, num_bins=num_bins)
+        for name, (found, held_out) in pairs.items()
+    }
+    if temperatures is None:
+        marks = [1.0, *(value for each in best.values() for value in each.values() if value is not None)]
+        temperatures = np.geomspace(0.5 * min(marks), 2 * max(marks), _POINTS).tolist()
+    curves = {
+        name: temperature_numbers(found, temperatures, best=best[name], num_bins=num_bins)
+        for name, (found, _) in pairs.items()
+    }
+    with figure_style():
+        panels = stacked(ax, 2, height=3.5 + 0.3 * len(curves))
+        for panel, name, label in zip(panels, _NAMES, ("ECE (%)", "NLL (nats)"), strict=True):
+            _draw(panel, curves, name)
+            panel.set_ylabel(label)
+            upright(panel, 1.0, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
+            headroom(panel, len(curves))
+            panel.legend(loc="upper center")
+        _temperature_axis(panels[-1], temperatures, "" if validation is not None else _CHOSEN)
+        headline(panels[0], title)
+    return figure_of(panels[0])
+
+
+def _pairs(
+    predictions: Predictions | Mapping[str, Predictions], validation: Predictions | Mapping[str, Predictions] | None
+) -> dict[str, tuple[Predictions, Predictions | None]]:
+    shown = predictions if isinstance(predictions, Mapping) else {"": predictions}
+    held_out = validation if isinstance(validation, Mapping) else dict.fromkeys(shown, validation)
+    if not shown:
+        raise ValueError("predictions is empty: there is nothing to draw")
+    if isinstance(validation, Predictions) and isinstance(predictions, Mapping):
+        raise ValueError(
+            "predictions is a mapping, so validation must be one of the same titles: each model has its own T*"
+        )
+    if set(held_out) != set(shown):
+        raise ValueError(
+            f"validation has the titles {sorted(held_out)}, predictions has {sorted(shown)}; they must be equal"
+        )
+    for found in shown.values():
+        if not isinstance(found, Predictions):
+            raise ValueError(
+                "a temperature curve passes over the logits many times and needs them whole: predictions must be "
+                f"calattn.Predictions, got {type(found).__name__}"
+            )
+    return {name: (found, held_out[name]) for name, found in shown.items()}
+
+
+def _draw(panel: Axes, curves: Mapping[str, TemperatureCurve], name: str) -> None:
+    factor = 100 if name == "ece" else 1
+    for place, (title, curve) in enumerate(curves.items()):
+        values, best = factor * getattr(curve, name).numpy(), curve.best[name]
+        found = "no T*" if best is None else f"T* = {best:.3g}"
+        label = f"{title}: {found}" if title else found
+        (line,) = panel.plot(curve.temperature, values, linestyle=DASHES[place % len(DASHES)], label=label)
+        if best is None or best not in curve.temperature.tolist():
+            continue
+        mark: Any = {"color": line.get_color(), "markeredgecolor": INK, "markersize": 5.5, "zorder": 5}
+        panel.plot([best], [values[curve.temperature.tolist().index(best)]], "o", **mark)
+
+
+def _temperature_axis(panel: Axes, temperatures: Sequence[float], note: str) -> None:
+    from matplotlib.ticker import NullLocator
+
+    low, high = min(temperatures), max(temperatures)
+    ticks = [tick for tick in _TICKS if low <= tick <= high] or [low, high]
+    panel.set_xscale("log")
+    panel.set_xlim(low, high)
+    panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_xlabel(f"temperature T (1: as given){note}")

@@ -1,0 +1,82 @@
+"""The ranking says in words what the paired differences say in numbers."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+
+from calattn.metrics.evaluation import Difference
+from calattn.report.ranking import ranking_table, told_apart, verdict
+
+
+def nll(a: float, b: float, half: float) -> Difference:
+    d = b - a
+    return Difference(name="nll", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.5)
+
+
+def ece(a: float, b: float, half: float) -> Difference:
+    d = b - a
+    return Difference(name="ece", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.5)
+
+
+def ranked(before: float, values: dict[str, float], half: float = 0.1):
+    """Differences of made-up NLLs, best first, all with the same half-width."""
+    first = next(iter(values.values()))
+    own = {name: {"nll": nll(before, value, half), "ece": ece(0.1, 0.1, half)} for name, value in values.items()}
+    rest = {name: {"nll": nll(first, value, half)} for name, value in list(values.items())[1:]}
+    for differences in rest.values():
+        differences["ece"] = ece(0.02, 0.02, 0.01)
+    return own, rest
+
+
+def test_the_winner_and_those_that_cannot_be_told_from_it():
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.05, "c": 1.5})
+    lines = verdict("a", own, rest, level=0.95)
+    assert lines[0] == "best by NLL: a, 1.000 nats; cannot be told from it by NLL (paired 95 % interval): b"
+    assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: better, more than chance" in lines
+    assert not any("may stay" in line for line in lines)
+
+
+def test_a_clear_winner():
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.2})
+    assert verdict("a", own, rest, level=0.95)[0].endswith(
+        "every other method is worse by more than chance (paired 95 % interval)"
+    )
+
+
+@pytest.mark.parametrize("before", [1.05, 0.5])
+def test_doing_nothing_may_be_as_good(before):
+    own, rest = ranked(before, {"a": 1.0, "b": 1.2})
+    assert "a does not improve NLL by more than chance: the predictions may stay as they are" in verdict(
+        "a", own, rest, level=0.95
+    )
+
+
+def test_infinite_nll_is_no_matter_of_chance():
+    """A single label of probability zero is missing from a third of the resamples: the interval may hold zero."""
+    infinite = Difference(name="nll", a=1.0, b=math.inf, difference=math.inf, low=-0.1, high=math.inf, p_value=0.4)
+    assert told_apart(infinite)
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.05})
+    rest["b"]["nll"] = infinite
+    assert "every other method is worse" in verdict("a", own, rest, level=0.95)[0]
+    own, rest = ranked(math.inf, {"a": 1.0, "b": 1.2})
+    lines = verdict("a", own, rest, level=0.95)
+    assert "as it is, some label has the probability 0" in lines[1]
+    own, rest = ranked(2.0, {"a": math.inf})
+    assert verdict("a", own, rest, level=0.95)[0].startswith("no method has a finite NLL")
+
+
+def test_table_has_a_verdict_in_every_cell():
+    own, rest = ranked(2.0, {"a": 1.0, "b [2]": 1.05, "c": 2.5})
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(ranking_table(own, rest, seconds={"a": 0.25, "b [2]": 1.0, "c": 2.0}, level=0.9))
+    rows = {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if line.count("│") > 5}
+    assert "−1.000 better" in rows["a"]
+    assert rows["a"].count("leads") == 2
+    assert "0.25" in rows["a"]
+    assert "+0.050 chance" in rows["b [2]"]
+    assert "+0.500 worse" in rows["c"]
+    assert "+1.500 worse" in rows["c"]
