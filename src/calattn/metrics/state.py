@@ -182,7 +182,7 @@ for _name, _title, _parts, _read, _better in (
     ("nll", "NLL", ("scores",), _score("nll"), "lower"),
     ("brier", "Brier score", ("scores",), _score("brier"), "lower"),
     ("ece", "ECE", ("bins",), lambda state: state.bins.error(), "lower"),
-    ("debiased_ece", "ECE, debiased", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower"),
+    ("debiased_ece", "debiased ECE", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower"),
     ("mce", "MCE", ("bins",), lambda state: state.bins.error("max"), "lower"),
     (
         "adaptive_ece",

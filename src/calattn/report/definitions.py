@@ -47,8 +47,8 @@ _MORE = (
     ),
     (
         "smooth curve",
-        "Accuracy as a function of the confidence without bins: kernel regression with a reflected Gaussian of bandwidth "
-        "0.05.",
+        "Accuracy against confidence without bins: both averaged with a reflected Gaussian kernel of bandwidth 0.05, and "
+        "drawn where enough samples lie.",
     ),
     ("coverage", "Share of the samples that are acted on when only those above a confidence are."),
     ("s", "CalAttn's temperature of a single sample: its logits are divided by s before the softmax."),

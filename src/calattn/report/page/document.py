@@ -103,6 +103,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "classes": shown.num_classes,
         "class_names": None if shown.class_names is None else list(shown.class_names),
         "shown": part,
+        "bins": evaluation.options.num_bins,
         "verdict": verdict(columns),
         "metrics": _metrics(evaluation),
         "cards": [name for name in CARDS if name in evaluation.rows],

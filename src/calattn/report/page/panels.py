@@ -26,6 +26,10 @@ _PANELS = {
     ("validation", "accuracy"): ("validation accuracy", "accuracy"),
     ("validation", "ece"): ("validation ECE", "calibration"),
 }
+_SCALE_PANELS = {
+    ("inverse_scale", "mean"): ("mean of 1/s", "scale"),
+    ("scale", "cv"): ("coefficient of variation of s", "scale_cv"),
+}
 
 
 def risk_coverage(columns: Columns) -> dict[str, Any]:
@@ -163,9 +167,9 @@ def dynamics(log: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> dict
     series = []
     for (part, key), (name, panel) in _PANELS.items():
         series.append({"name": name, "panel": panel, "values": [_value(row, part, key) for row in log]})
-    for key, of, name in (("inverse_scale", "mean", "mean of 1/s"), ("scale", "cv", "coefficient of variation of s")):
+    for (key, of), (name, panel) in _SCALE_PANELS.items():
         values = [_value(row.get("validation", {}), key, of) for row in log]
-        series.append({"name": name, "panel": "scale", "values": values})
+        series.append({"name": name, "panel": panel, "values": values})
     kept = [each for each in series if any(value is not None for value in each["values"])]
     shown = [{"label": name, "epoch": int(epoch)} for name, epoch in marks.items()]
     return {"epoch": [int(row["epoch"]) for row in log], "series": kept, "marks": shown}

@@ -19,6 +19,12 @@ def verdict(columns: Columns, *, num_bins: int = 15) -> dict[str, str]:
     Over- and under-confident: the mean of confidence − correct is further from zero than 1.96 standard errors and than half
     a point. Mixed: the mean is not, but the bins are (χ² of their gaps at 1 %), and the ECE exceeds a point.
     """
+    if len(columns) < 2:
+        return {
+            "kind": "calibrated",
+            "headline": "one sample tells nothing",
+            "detail": "Calibration is about how often predictions of the same confidence are right. Bring more samples.",
+        }
     gap, error = mean_gap(columns)
     said, right = float(columns.confidence.double().mean()), float(columns.correct.double().mean())
     numbers = f"says {100 * said:.1f} %, right {100 * right:.1f} %"
