@@ -10,7 +10,8 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
-from calattn import Predictions, evaluate
+from calattn import Predictions, evaluate, stream_predictions
+from calattn.cli import subjects
 from calattn.metrics import METRICS, MetricState
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from tests.samples import logits_and_labels
@@ -44,6 +45,50 @@ def test_one_pass_takes_little_memory():
     logits = torch.randn(20_000, 500, generator=torch.Generator().manual_seed(0))
     p = Predictions(logits=logits, labels=torch.arange(20_000) % 500)
     assert peak_extra(lambda: evaluate(p, num_bootstrap=0)) < 40
+
+
+class Bar:
+    """Stands in for the progress bar and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[str, int | None]] = []
+        self.completed: list[int] = []
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def add_task(self, description: str, total: int | None) -> int:
+        self.tasks.append((description, total))
+        return 0
+
+    def update(self, _: int, completed: int) -> None:
+        self.completed.append(completed)
+
+
+def test_the_bar_follows_every_pass_and_learns_the_length_of_a_csv(tmp_path, monkeypatch):
+    path, bar = tmp_path / "a[b].csv", Bar()
+    path.write_text("prob_0,prob_1,label\n" + "0.75,0.25,0\n" * 25)
+    monkeypatch.setattr(subjects, "progress", lambda: bar)
+    halved = lambda block: block.replace(scale=torch.full((len(block),), 2.0))  # noqa: E731
+    blocks = subjects.Blocks(stream_predictions(path, rows_per_block=10), "a[b].csv\n+ T = 2", halved)
+    for _ in range(2):
+        passed = list(blocks)
+        assert [len(block) for block in passed] == [10, 10, 5]
+        assert all(float(block.scale[0]) == 2.0 for block in passed)
+    assert bar.tasks == [(r"reading a\[b].csv + T = 2", None), (r"reading a\[b].csv + T = 2, pass 2", 25)]
+    assert bar.completed == [10, 20, 25] * 2
+
+
+def test_a_pass_given_up_half_way_does_not_tell_the_length(tmp_path, monkeypatch):
+    path = tmp_path / "a.csv"
+    path.write_text("prob_0,prob_1,label\n" + "0.75,0.25,0\n" * 25)
+    monkeypatch.setattr(subjects, "progress", Bar)
+    blocks = subjects.Blocks(stream_predictions(path, rows_per_block=10), "a.csv")
+    next(iter(blocks))
+    assert blocks.rows is None
 
 
 @pytest.mark.parametrize(

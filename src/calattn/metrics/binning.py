@@ -42,4 +42,9 @@ def equal_count_bounds(n: int, num_bins: int) -> Int[Tensor, " edges"]:
     >>> equal_count_bounds(7, 3).tolist()
     [0, 2, 4, 7]
     """
-    return torch.arange(num_bins + 1, dtype=torch.int64) * n // num_bins
+    return equal_count_bounds_of(torch.tensor([n]), num_bins).squeeze(0)
+
+
+def equal_count_bounds_of(n: Int[Tensor, " b"], num_bins: int) -> Int[Tensor, "b edges"]:
+    """The boundaries of several sets at once, one row a set."""
+    return torch.arange(num_bins + 1, dtype=torch.int64) * n.unsqueeze(1) // num_bins

@@ -2,7 +2,8 @@
 
 A resample is a vector of integer weights w that sum to N. Every metric is a function of weighted sums, so a block of resamples
 is one matrix product; the rank metrics are cumulative sums along samples sorted once. Nothing is re-sorted and no softmax is
-taken again, except for classwise ECE, which needs the probabilities themselves (`class_replicates`).
+taken again, except for classwise ECE, which needs the probabilities themselves (`class_replicates`). All of this holds up to
+`IN_MEMORY` samples at once; `streamed` takes more of them, block by block.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import bin_index, equal_count_bounds
-from calattn.metrics.bins import folded_normal_mean
+from calattn.metrics.binning import bin_index
 from calattn.metrics.classbins import class_parts
 from calattn.metrics.columns import Block, Columns
-from calattn.metrics.scoresums import read_scores, score_features
+from calattn.metrics.replicates import (
+    KERNEL_CELLS,
+    RANKED,
+    bin_values,
+    fill_features,
+    kernel_values,
+    rank_values,
+)
+from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute, wave_numbers
 from calattn.metrics.state import METRICS, Options
 from calattn.types import row_blocks
 
 _BLOCK = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
-_KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: below 1e-3 absolute, far less than the interval
-
-_RANKED = {"adaptive_ece", "misclassification_auroc", "aurc"}
+IN_MEMORY = 200_000  # samples: beyond, weights and features of all of them are too much to hold (see `streamed`)
 
 Blocks = Callable[[], Iterable[tuple[int, Block]]]
 
@@ -57,13 +63,8 @@ class ColumnResampler:
         waves = wave_numbers(bandwidth) if "smooth_ece" in metrics else 0
         self.sizes = [7, options.num_bins, options.num_bins, options.num_bins, waves]
         self.features = torch.zeros(self.n, sum(self.sizes))  # half a kilobyte a sample, so float32 and filled in place
-        scores, count, gap, hits, cosines = self.features.split(self.sizes, dim=1)
-        scores.copy_(score_features(columns, options.threshold))
-        scores[:, 2].nan_to_num_(posinf=0.0)
-        index = bin_index(columns.confidence, options.num_bins).unsqueeze(1)
-        count.scatter_(1, index, 1.0)
-        gap.scatter_(1, index, residual.float().unsqueeze(1))
-        hits.scatter_(1, index, correct.float().unsqueeze(1))
+        cosines = self.features[:, sum(self.sizes[:4]) :]
+        fill_features(self.features[:, : sum(self.sizes[:4])], columns, options)
         for rows in row_blocks(self.n, waves) if waves else ():
             cosines[rows] = (cosine_features(confidence[rows], bandwidth) * residual[rows].unsqueeze(1)).float()
         self._prepare_ranks(columns.odds, residual, correct)
@@ -78,80 +79,41 @@ class ColumnResampler:
         self.sorted_correct = correct[self.order].float()
 
     def _prepare_kernel(self, confidence: Tensor, correct: Tensor) -> None:
-        self.cell = (confidence * _KERNEL_CELLS).long().clamp_(0, _KERNEL_CELLS - 1)
+        self.cell = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
         self.correct = correct.float()
-        centre = (torch.arange(_KERNEL_CELLS, dtype=torch.float64) + 0.5) / _KERNEL_CELLS
-        bandwidth = self.options.bandwidth or 0.05
-        kernel = torch.exp(-(centre.unsqueeze(1) - centre).square() / (2 * bandwidth**2))
-        self.kernel, self.centre = kernel.float(), centre.float()
 
     def __call__(self, weights: Float[Tensor, "b n"]) -> dict[str, Float[Tensor, " b"]]:
         scores, count, gap, correct, waves = (weights @ self.features).double().split(self.sizes, dim=1)
         values = read_scores(scores)
         if bool(self.infinite_nll.any()):
             values["nll"] = torch.where(weights @ self.infinite_nll > 0, torch.inf, values["nll"])
-        values["ece"] = gap.abs().sum(dim=1) / self.n
-        values["mce"] = (gap / count.clamp_min(1)).abs().amax(dim=1)
-        mean_gap, accuracy = gap / count.clamp_min(1), correct / count.clamp_min(1)
-        deviation = (accuracy * (1 - accuracy)).clamp_min(0).div(count.clamp_min(1)).sqrt()
-        debiased = 2 * mean_gap.abs() - folded_normal_mean(mean_gap, deviation)
-        values["debiased_ece"] = (count / self.n * debiased).sum(dim=1)
+        n = torch.full((len(weights),), self.n)
+        values |= bin_values(count, gap, correct, n)
         if "smooth_ece" in self.metrics:
             values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth, fineness=64)
         if "kernel_ece" in self.metrics:
             values["kernel_ece"] = self._kernel_error(weights)
-        return values | self._rank_values(weights) if self.metrics & _RANKED else values
+        return values | self._rank_values(weights) if self.metrics & RANKED else values
 
     def _kernel_error(self, weights: Tensor) -> Tensor:
         def grid(values: Tensor) -> Tensor:
-            return values.new_zeros(_KERNEL_CELLS, len(weights)).index_add_(0, self.cell, values.t().contiguous())
+            return values.new_zeros(KERNEL_CELLS, len(weights)).index_add_(0, self.cell, values.t().contiguous())
 
         mass, hits = grid(weights), grid(weights * self.correct)
-        accuracy = (self.kernel @ hits) / (self.kernel @ mass).clamp_min(1e-30)
-        return ((accuracy - self.centre.unsqueeze(1)).abs() * mass).sum(dim=0).double() / self.n
+        return kernel_values(mass, hits, torch.full((len(weights),), self.n), self.options.bandwidth or 0.05)
 
     def _rank_values(self, weights: Tensor) -> dict[str, Tensor]:
         ordered = weights[:, self.order]
         right, residual = ordered * self.sorted_correct, ordered * self.sorted_residual
         if self.group_of is not None:
             ordered, right, residual = (self._grouped(part) for part in (ordered, right, residual))
-        exact = torch.float32 if self.n < 1 << 24 else torch.float64  # counts are integers: exact in float32 up to 2²⁴
-        end = ordered.cumsum(dim=1, dtype=exact)
-        wrong = ordered - right
-        wrong_end = wrong.cumsum(dim=1, dtype=exact)
-        right_before = end - wrong_end - right
-        total_wrong = wrong_end[:, -1].double()
-        pairs = (wrong * (right_before + right / 2)).sum(dim=1, dtype=torch.float64)
-        auroc = pairs / (total_wrong * (self.n - total_wrong))
-        return {
-            "misclassification_auroc": auroc,
-            "aurc": _aurc(ordered, end, wrong, wrong_end) / self.n,
-            "adaptive_ece": self._adaptive(ordered, end, residual),
-        }
+        n = torch.full((len(weights),), self.n)
+        return rank_values(ordered, right, residual, n, self.options.num_bins)
 
     def _grouped(self, values: Tensor) -> Tensor:
         assert self.group_of is not None
         table = values.new_zeros(self.groups, len(values))
         return table.index_add_(0, self.group_of, values.t().contiguous()).t().contiguous()
-
-    def _adaptive(self, count: Tensor, end: Tensor, residual: Tensor) -> Tensor:
-        """AdaECE with boundaries at ⌊kN/m⌋ counted from the least confident, a group on a boundary shared."""
-        sums = residual.cumsum(dim=1, dtype=torch.float64)
-        bounds = (self.n - equal_count_bounds(self.n, self.options.num_bins).flip(0)).to(end.dtype)
-        place = torch.searchsorted(end, bounds.expand(len(end), -1).contiguous()).clamp_(max=end.shape[1] - 1)
-        own = count.gather(1, place).double()
-        missing = (end.gather(1, place) - bounds).double() / own.clamp_min(1)  # share of the group beyond the boundary
-        at = sums.gather(1, place) - missing.clamp(0, 1) * residual.gather(1, place).double()
-        at[:, 0] = 0.0
-        return at.diff(dim=1).abs().sum(dim=1) / self.n
-
-
-def _aurc(count: Tensor, end: Tensor, wrong: Tensor, wrong_end: Tensor) -> Tensor:
-    """Σ over samples of the risk at their coverage; the harmonic sums by their logarithms, good to 1/24n²."""
-    start, before = end - count, wrong_end - wrong
-    rate = wrong / count.clamp_min(1)
-    harmonic = torch.log((end + 0.5) / (start + 0.5))
-    return (wrong + (before - rate * start) * harmonic).sum(dim=1, dtype=torch.float64)
 
 
 def class_replicates(
@@ -170,7 +132,7 @@ def class_replicates(
             device = block.rest.device
             low, high = low.to(device), high.to(device)
             here = weights[:, offset : offset + len(block.labels)].to(device)
-            cells, rows, signed = _signed_entries(block, num_bins)
+            cells, rows, signed = signed_entries(block, num_bins)
             high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
             block.rest.div_(block.total.unsqueeze(1))
             low.addmm_(here, block.rest.float())
@@ -180,7 +142,7 @@ def class_replicates(
     return torch.cat(values)
 
 
-def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
+def signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
     """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
     parts = class_parts(block, num_bins)
     labels = torch.arange(len(block.labels), device=block.labels.device)

@@ -41,6 +41,14 @@ class Columns:
         names = [field.name for field in dataclasses.fields(self)]
         return Columns(**{name: getattr(self, name).cpu() for name in names})
 
+    def rows(self, start: int, stop: int) -> Columns:
+        names = [field.name for field in dataclasses.fields(self)]
+        return Columns(**{name: getattr(self, name)[start:stop] for name in names})
+
+    def compact(self) -> Columns:
+        """17 bytes a sample instead of 29: sums of float32 are good enough for resampling, and odds are float32 anyway."""
+        return dataclasses.replace(self, odds=self.odds.float(), nll=self.nll.float(), brier=self.brier.float())
+
     @classmethod
     def cat(cls, parts: list[Columns]) -> Columns:
         names = [field.name for field in dataclasses.fields(cls)]
@@ -65,6 +73,10 @@ class Block:
     def without_rest(self) -> Block:
         """The small parts alone: `rest` is a buffer that the next block overwrites."""
         return dataclasses.replace(self, rest=self.rest[:0])
+
+    def columns(self) -> Columns:
+        """What these rows come down to."""
+        return _columns([self], "probs" if self.shift is None else "logits")
 
 
 def columns_of(

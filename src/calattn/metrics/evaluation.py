@@ -5,24 +5,28 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, weight_blocks
+from calattn.metrics.bootstrap import IN_MEMORY, ColumnResampler, class_replicates, interval, weight_blocks
+from calattn.metrics.cells import RankCells
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Block, Columns, Kind, blocks_of
+from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.replicates import RANKED
+from calattn.metrics.sources import Source, pieces, repeatable
 from calattn.metrics.state import METRICS, MetricState, Options, reduce_for
+from calattn.metrics.streamed import samples_kept, samples_of, stream_replicates
 from calattn.types import MetricRow, Predictions
 
 # What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
 _RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
 
-_REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or stream_predictions(path)"
-
-Source = Predictions | Iterable[Predictions]
+# Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
+_PIECE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,11 +102,11 @@ def evaluate(
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
 
-    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`): memory then holds a few numbers a sample,
-    and half a kilobyte a sample while resampling.
+    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`). Up to 200,000 samples, resampling takes
+    half a kilobyte a sample; beyond, it is a second pass over the blocks, with Poisson weights, in memory that does not
+    grow. A one-shot iterator cannot be passed over again: it gets no classwise interval, and 17 bytes a sample are kept.
     `num_bootstrap` defaults to 1,000 resamples, 200 beyond 200,000 samples; 0 leaves the intervals out. Without a
-    `generator`, resampling starts from seed 0. Classwise intervals need a second pass over the predictions: a one-shot
-    iterator gets none.
+    `generator`, resampling starts from seed 0.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
@@ -112,10 +116,10 @@ def evaluate(
     if generator is not None:
         checks.generator(generator)
     state = MetricState(_names(metrics), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
-    columns, classes = _one_pass(state, predictions)
+    seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
     values = state.compute()
-    count = _resamples(num_bootstrap, len(columns))
-    replicates = _replicates(state, columns, classes, predictions, count, generator) if count else {}
+    count = _resamples(num_bootstrap, seen.n)
+    replicates = _replicates(state, seen, predictions, count, _seed(generator)) if count else {}
     rows = {}
     for name, value in values.items():
         low, high = (None, None)
@@ -124,8 +128,8 @@ def evaluate(
         rows[name] = MetricRow(name=name, value=value, low=low, high=high)
     return Evaluation(
         rows=rows,
-        num_samples=len(columns),
-        num_classes=0 if classes is None else classes.count.shape[0],
+        num_samples=seen.n,
+        num_classes=seen.classes.count.shape[0],
         options=state.options,
         level=level,
         num_bootstrap=count,
@@ -155,18 +159,16 @@ def compare(
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    seed = _seed(generator)
+    seed = _seed(_seeded(_seed(generator)))  # of its own: `evaluate` with the same generator draws other resamples
     sides = []
     for source in (a, b):
         state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
-        columns, classes = _one_pass(state, source)
-        count = _resamples(num_bootstrap, len(columns))
+        seen = _one_pass(state, source, keep=True)
+        count = _resamples(num_bootstrap, seen.n)
         if not count:
             raise ValueError("num_bootstrap is 0: a comparison needs resamples")
-        same = _seeded(seed)
-        seen = classes.correct.sum(dim=1)
-        replicates = _replicates(state, columns, classes, source, count, same)
-        sides.append((len(columns), seen, state.compute(), replicates))
+        replicates = _replicates(state, seen, source, count, seed)
+        sides.append((seen.n, seen.classes.correct.sum(dim=1), state.compute(), replicates))
     (n_a, seen_a, values_a, draws_a), (n_b, seen_b, values_b, draws_b) = sides
     if n_a != n_b:
         raise ValueError(f"a has {n_a} samples and b has {n_b}: a paired comparison needs the same samples")
@@ -202,7 +204,7 @@ def _names(metrics: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def default_resamples(n: int) -> int:
     """How often n samples are resampled where nobody says."""
-    return 1000 if n <= 200_000 else 200
+    return 1000 if n <= IN_MEMORY else 200
 
 
 def _resamples(requested: int | None, n: int) -> int:
@@ -211,18 +213,6 @@ def _resamples(requested: int | None, n: int) -> int:
     if requested < 0:
         raise ValueError(f"num_bootstrap must be 0 or more, got {requested}")
     return requested
-
-
-def _parts(source: Source) -> Iterator[Predictions]:
-    if isinstance(source, Predictions):
-        yield source
-        return
-    if isinstance(source, str | bytes | Tensor | dict) or not isinstance(source, Iterable):
-        raise ValueError(f"predictions is {type(source).__name__}; {_REMEDY}")
-    for part in source:
-        if not isinstance(part, Predictions):
-            raise ValueError(f"predictions holds {type(part).__name__}; {_REMEDY}")
-        yield part
 
 
 def _seed(generator: torch.Generator | None) -> int:
@@ -234,53 +224,75 @@ def _seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | None]:
-    """What to reduce: probabilities that were stated as such, else logits and scale."""
-    if predictions.stated_probs is not None:
-        return predictions.stated_probs, predictions.labels, "probs", None
-    return predictions.logits, predictions.labels, "logits", predictions.scale
+class _Seen(NamedTuple):
+    """What the first pass leaves beside the state: the columns of all samples, unless they can be made again."""
+
+    n: int
+    columns: list[Columns]
+    classes: ClassBins
 
 
-def _one_pass(state: MetricState, source: Source) -> tuple[Columns, ClassBins]:
-    parts = []
+def _one_pass(state: MetricState, source: Source, *, keep: bool) -> _Seen:
     state.needs.add("classes")
-    for predictions in _parts(source):
-        columns, classes = reduce_for(state, *_values(predictions))
+    if keep and "grid" in state.needs:
+        state.needs.add("ranks")  # smoothed errors of large inputs are resampled by rank cells
+    parts: list[Columns] = []
+    n, again = 0, False
+    for piece in pieces(source, _PIECE):
+        columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
         state.add(columns, classes)
-        parts.append(columns)
-    if not parts:
+        n += len(columns)
+        if n > IN_MEMORY:
+            again = again or repeatable(source)
+            parts = [] if again else [part.compact() for part in parts]
+        if keep and not again:
+            parts.append(columns if n <= IN_MEMORY else columns.compact())
+    if not n:
         raise ValueError("predictions is empty: there is nothing to evaluate")
-    return Columns.cat(parts), state.class_bins()
+    return _Seen(n, parts, state.class_bins())
 
 
 def _replicates(
-    state: MetricState,
-    columns: Columns,
-    classes: ClassBins,
-    source: Source,
-    count: int,
-    generator: torch.Generator | None,
+    state: MetricState, seen: _Seen, source: Source, count: int, seed: int
 ) -> dict[str, Float[Tensor, " r"]]:
-    seed = _seed(generator)
     bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
-    resample = ColumnResampler(columns.cpu(), state.options, bandwidth, frozenset(state.metrics))
-    parts = [resample(weights) for weights in weight_blocks(len(columns), count, _seeded(seed))]
+    if seen.n > IN_MEMORY:
+        return _of_many(state, seen, source, count, seed, bandwidth)
+    columns = Columns.cat(seen.columns).cpu()
+    resample = ColumnResampler(columns, state.options, bandwidth, frozenset(state.metrics))
+    parts = [resample(weights) for weights in weight_blocks(seen.n, count, _seeded(seed))]
     draws = {name: torch.cat([part[name] for part in parts]) for name in state.metrics if name in parts[0]}
-    again = isinstance(source, Predictions) or iter(source) is not source
-    if "classwise_ece" in state.metrics and again:
-        num_classes, num_bins = classes.count.shape
+    if "classwise_ece" in state.metrics and repeatable(source):
+        num_classes, num_bins = seen.classes.count.shape
         draws["classwise_ece"] = class_replicates(
-            lambda: _blocks(source), len(columns), num_classes, num_bins, count, _seeded(seed)
+            lambda: _blocks(source), seen.n, num_classes, num_bins, count, _seeded(seed)
         )
     return draws
 
 
+def _of_many(
+    state: MetricState, seen: _Seen, source: Source, count: int, seed: int, bandwidth: float
+) -> dict[str, Float[Tensor, " r"]]:
+    """Replicates of more samples than are held: from the source itself, or from the columns of what cannot be read again."""
+    again = repeatable(source)
+    by_cell = RANKED | {"smooth_ece", "kernel_ece"}
+    return stream_replicates(
+        (lambda: samples_of(source)) if again else (lambda: samples_kept(seen.columns)),
+        n=seen.n,
+        count=count,
+        seed=seed,
+        options=state.options,
+        metrics=frozenset(state.metrics),
+        bandwidth=bandwidth,
+        cells=RankCells.of(state.ranks) if by_cell & set(state.metrics) else None,
+        num_classes=seen.classes.count.shape[0] if again and "classwise_ece" in state.metrics else None,
+    )
+
+
 def _blocks(source: Source) -> Iterator[tuple[int, Block]]:
-    offset = 0
-    for predictions in _parts(source):
-        for block in blocks_of(*_values(predictions)):
-            yield offset + block.rows.start, block
-        offset += len(predictions)
+    for piece in pieces(source, _PIECE):
+        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
+            yield piece.start + block.rows.start, block
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float]:

@@ -68,6 +68,10 @@ class RankSums:
         self.histogram = collapsed if self.histogram is None else self.histogram + collapsed
         self.samples = self.samples[:, :0]
 
+    def by_key(self) -> Float[Tensor, "3 k"]:
+        """Count, Σ confidence and Σ correct of every odds key, whether the state has collapsed or not."""
+        return odds_histogram(self.samples) if self.histogram is None else self.histogram
+
     def groups(self) -> Groups:
         if self.histogram is not None:
             return Groups(*self.histogram[:, self.histogram[0] > 0])
@@ -85,9 +89,14 @@ def empty_histogram() -> Float[Tensor, "3 k"]:
     return torch.zeros(3, 1 << _KEY_BITS, dtype=torch.float64)
 
 
+def odds_key(odds: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """The 8 exponent bits and the first 10 fraction bits of the float32 odds, which order as odds do."""
+    return odds.float().view(torch.int32).long() >> (31 - _KEY_BITS)
+
+
 def odds_histogram(samples: Float[Tensor, "3 n"]) -> Float[Tensor, "3 k"]:
-    """Sums over odds cells: the 8 exponent bits and the first 10 fraction bits of the float32 odds, which order as odds do."""
-    key = samples[0].float().view(torch.int32).long() >> (31 - _KEY_BITS)
+    """Sums over the samples of each odds key."""
+    key = odds_key(samples[0])
     size = 1 << _KEY_BITS
     return torch.stack(
         [torch.bincount(key, weights=w, minlength=size) for w in (torch.ones_like(samples[0]), samples[1], samples[2])]

@@ -1,0 +1,329 @@
+"""Evaluation of more samples than memory holds: Poisson weights, rank cells, intervals that agree, memory that does not grow."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from calattn import Predictions, compare, evaluate
+from calattn.metrics import METRICS, evaluation, streamed
+from calattn.metrics.cells import CELLS, RankCells
+from calattn.metrics.columns import columns_of
+from calattn.metrics.poisson import _COUNTS, GROUP, ROWS, PoissonWeights
+from calattn.metrics.ranks import RankSums
+from calattn.metrics.state import Options
+from calattn.metrics.streamed import StreamResampler, WideSum, samples_of, stream_replicates
+
+CLASSES = 6
+
+
+def predictions(n: int, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    logits, labels = torch.randn(n, CLASSES, generator=g) * 2, torch.randint(CLASSES, (n,), generator=g)
+    logits[torch.arange(n), labels] += 3 * torch.rand(n, generator=g)
+    return Predictions(logits=logits, labels=labels)
+
+
+def cut(p: Predictions, rows: int) -> list[Predictions]:
+    return [p.select(part) for part in torch.arange(len(p)).split(rows)]
+
+
+@pytest.fixture
+def small_memory(monkeypatch) -> None:
+    """As if 1,000 samples were all that memory holds."""
+    monkeypatch.setattr(evaluation, "IN_MEMORY", 1000)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_poisson_with_exact_mean_and_variance():
+    counts, weight = np.array(_COUNTS), np.arange(len(_COUNTS))
+    assert counts.sum() == (counts * weight).sum() == 2**16
+    assert (counts * weight**2).sum() == 2 * 2**16
+    assert np.abs(counts / 2**16 - scipy.stats.poisson.pmf(weight, 1)).max() < 1e-4
+
+
+def test_weights_follow_the_table_and_are_uncorrelated():
+    weights = torch.cat([PoissonWeights(3, 0, 40).rows(block * ROWS, ROWS) for block in range(5)]).numpy()
+    seen = np.bincount(weights.astype(int).ravel(), minlength=9)[:6]
+    expected = scipy.stats.poisson.pmf(np.arange(6), 1) * weights.size
+    assert scipy.stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
+    between = np.corrcoef(weights.T) - np.eye(40)
+    assert np.abs(between).max() < 5 / math.sqrt(len(weights))
+    blocks = np.corrcoef(weights.reshape(5, -1)) - np.eye(5)  # every block has a stream of its own
+    assert np.abs(blocks).max() < 5 / math.sqrt(ROWS * 40)
+
+
+def test_a_weight_depends_on_seed_sample_and_resample_alone():
+    whole = PoissonWeights(7, 0, 21)
+    far = whole.rows(3 * ROWS + 10, 50).clone()
+    whole.rows(0, ROWS)
+    assert torch.equal(whole.rows(3 * ROWS, 100)[10:60], far)
+    assert torch.equal(PoissonWeights(7, GROUP, 21).rows(3 * ROWS + 10, 50), far[:, GROUP:])
+    assert not torch.equal(PoissonWeights(8, 0, 21).rows(3 * ROWS + 10, 50), far)
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacity", [0, 1 << 20])
+def test_cells_hold_equally_many_in_order_of_rank(capacity):
+    p = predictions(30_000)
+    columns = columns_of(p.logits, p.labels, "logits")
+    cells = RankCells.of(RankSums(capacity).add(columns), most=64)
+    place, confidence = cells.index(columns.odds).numpy(), columns.confidence.numpy()
+    assert len(cells) == 64
+    counts = np.bincount(place)
+    assert counts.min() > 0.8 * 30_000 / 64
+    assert counts.max() < 1.2 * 30_000 / 64
+    order = np.argsort(-confidence, kind="stable")
+    assert (np.diff(place[order]) >= 0).mean() > 0.999  # but for confidences that are one float32 apart
+    means = [confidence[place == cell].mean() for cell in range(64)]
+    assert cells.confidence.numpy() == pytest.approx(means, abs=1e-6)
+
+
+def test_tied_samples_are_one_cell():
+    p = Predictions(logits=torch.tensor([[3.0, 0.0]]).repeat(5000, 1), labels=torch.zeros(5000, dtype=torch.int64))
+    cells = RankCells.of(RankSums().add(columns_of(p.logits, p.labels, "logits")))
+    assert len(cells) == 1 < CELLS
+    assert float(cells.confidence[0]) == pytest.approx(1 / (1 + math.exp(-3)))
+
+
+# --- replicates -------------------------------------------------------------------------------------------------------------
+
+
+def test_replicates_are_the_metric_of_the_repeated_rows():
+    """The weights w must give what repeating row i w_i times gives; only rank cells may be a little off."""
+    p = predictions(ROWS + 300)
+    state = evaluation.MetricState(tuple(METRICS))
+    state.update_logits(p.logits, p.labels)
+    weights = PoissonWeights(1, 0, 3)
+    resampler = StreamResampler(
+        weights,
+        Options(),
+        frozenset(METRICS),
+        bandwidth=0.05,
+        cells=RankCells.of(state.ranks),
+        num_classes=CLASSES,
+    )
+    for start, columns, block in samples_of(cut(p, 1234)):
+        resampler.add(start, columns, block)
+    fast = resampler.values()
+    assert set(fast) == set(METRICS)
+    drawn = torch.cat([PoissonWeights(1, 0, 3).rows(0, ROWS), PoissonWeights(1, 0, 3).rows(ROWS, 300)])
+    for k in range(3):
+        rows = torch.arange(len(p)).repeat_interleave(drawn[:, k].long())
+        slow = evaluate(p.select(rows), num_bootstrap=0)
+        for name, draws in fast.items():
+            tolerance = 3e-4 if set(METRICS[name].parts) & {"ranks", "grid"} else 2e-6
+            assert float(draws[k]) == pytest.approx(slow[name].value, abs=tolerance), name
+
+
+def test_intervals_agree_with_those_of_the_bootstrap_in_memory(monkeypatch):
+    """Widths of 1,500 resamples are good to 3 % each; a wrong variance of the weights shows as √2."""
+    p = predictions(2500)
+    held = evaluate(p, num_bootstrap=1500)
+    monkeypatch.setattr(evaluation, "IN_MEMORY", 1000)
+    large = evaluate(cut(p, 600), num_bootstrap=1500)
+    for name, row in held.rows.items():
+        assert large[name].value == pytest.approx(row.value, rel=1e-9), name
+        assert large[name].low <= large[name].value <= large[name].high, name
+        assert large[name].high - large[name].low == pytest.approx(row.high - row.low, rel=0.12), name
+        assert large[name].low == pytest.approx(row.low, abs=0.12 * (row.high - row.low)), name
+    accuracy = large["accuracy"].value
+    normal = 2 * scipy.stats.norm.ppf(0.975) * math.sqrt(accuracy * (1 - accuracy) / 2500)
+    assert large["accuracy"].high - large["accuracy"].low == pytest.approx(normal, rel=0.08)
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_one_set_and_its_blocks_have_the_same_intervals():
+    p = predictions(9000)
+    whole, blocks = evaluate(p, num_bootstrap=30), evaluate(cut(p, 777), num_bootstrap=30)
+    for name, row in whole.as_dict().items():
+        assert blocks.as_dict()[name] == pytest.approx(row, abs=1e-6), name
+    other = evaluate(p, num_bootstrap=30, generator=torch.Generator().manual_seed(5))
+    assert other["ece"].low != whole["ece"].low
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_what_can_be_read_once_has_all_intervals_but_one():
+    p = predictions(9000)
+    again, once = evaluate(cut(p, 777), num_bootstrap=30), evaluate(iter(cut(p, 777)), num_bootstrap=30)
+    assert once["classwise_ece"].low is None
+    for name in set(METRICS) - {"classwise_ece"}:
+        assert once.as_dict()[name] == pytest.approx(again.as_dict()[name], abs=1e-6), name
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_columns_are_kept_only_where_they_must_be():
+    p = cut(predictions(3000), 500)
+
+    def kept(source) -> int:
+        seen = evaluation._one_pass(evaluation.MetricState("ece"), source, keep=True)
+        return sum(len(part) for part in seen.columns)
+
+    assert kept(p) == 0
+    assert kept(iter(p)) == 3000
+    assert kept(p[:2]) == 1000
+
+
+def test_float32_sums_are_carried_over_before_they_round():
+    sums, exact = WideSum(1, 2, every=4), np.zeros(2)
+    for step in (2.0**24, 1.0, 1.0, 1.0, 0.5):
+        sums.table += step
+        sums.seen(4 if step > 1 else 1)
+        exact += step
+    assert sums.total()[0].tolist() == exact.tolist()
+    assert sums.total()[0].tolist() == exact.tolist()  # and reading them changes nothing
+
+
+def test_many_resamples_take_several_passes_to_the_same_values(monkeypatch):
+    p, passes = predictions(5000), []
+
+    def samples():
+        passes.append(1)
+        return samples_of(p)
+
+    def drawn():
+        cells = RankCells.of(RankSums().add(columns_of(p.logits, p.labels, "logits")))
+        return stream_replicates(
+            samples,
+            n=5000,
+            count=20,
+            seed=0,
+            options=Options(),
+            metrics=frozenset(METRICS),
+            bandwidth=0.05,
+            cells=cells,
+            num_classes=CLASSES,
+        )
+
+    one = drawn()
+    monkeypatch.setattr(streamed, "_CLASS_SUMS", 1)
+    several = drawn()
+    assert len(passes) == 1 + 3
+    for name, draws in one.items():
+        torch.testing.assert_close(several[name], draws, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_infinite_nll_stays_infinite():
+    logits = torch.tensor([[0.0, -math.inf]]).repeat(2000, 1)
+    p = Predictions(logits=logits, labels=(torch.arange(2000) < 1000).long())
+    row = evaluate(p, num_bootstrap=10)["nll"]
+    assert row.value == row.low == row.high == math.inf
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_a_source_that_changes_between_passes_is_refused():
+    class Shrinking:
+        def __init__(self) -> None:
+            self.rows = 3000
+
+        def __iter__(self):
+            self.rows -= 500
+            return iter(cut(predictions(self.rows), 500))
+
+    with pytest.raises(ValueError, match="gave 2500 samples on the first pass and 2000 on a later one"):
+        evaluate(Shrinking(), num_bootstrap=10)
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_memory")
+def test_streams_stay_paired_however_they_are_cut():
+    p = predictions(6000)
+    for name, difference in compare(cut(p, 700), cut(p, 1111), num_bootstrap=20).items():
+        assert difference.difference == pytest.approx(0, abs=1e-9), name
+        assert (difference.low, difference.high) == pytest.approx((0, 0), abs=1e-6), name
+
+
+def test_paired_intervals_agree_with_those_in_memory(monkeypatch):
+    p = predictions(2500)
+    sharper = p.replace(scale=torch.full((len(p),), 0.9))
+    # not AUROC and AURC, which hardly differ between the two, and by what is within the cells
+    names = ("accuracy", "nll", "brier", "ece", "classwise_ece", "smooth_ece", "adaptive_ece")
+    held = compare(p, sharper, metrics=names, num_bootstrap=1000)
+    monkeypatch.setattr(evaluation, "IN_MEMORY", 1000)
+    large = compare(cut(p, 600), cut(sharper, 999), metrics=names, num_bootstrap=1000)
+    alone = evaluate(p, metrics=names, num_bootstrap=300)
+    for name, a in held.items():
+        b = large[name]
+        assert b.difference == pytest.approx(a.difference, abs=1e-9), name
+        assert b.high - b.low == pytest.approx(a.high - a.low, rel=0.15), name
+        assert b.high - b.low <= 0.6 * (alone[name].high - alone[name].low), name
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------------
+
+_PROGRAM = """
+import json, resource, sys
+from calattn.cli import subjects
+from calattn.cli.app import run
+
+subjects.STREAM_BYTES = 0
+peaks = []
+for path in sys.argv[1:]:
+    assert run(["evaluate", path, "--out", path + ".json"]) == 0
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(json.dumps(peaks))
+"""
+
+
+def write_npz(path: Path, rows: int, classes: int) -> Path:
+    """Logits and labels, a block at a time."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(classes, size=rows)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        with archive.open("logits.npy", "w", force_zip64=True) as file:
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, classes)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, rows, 50_000):
+                here = labels[start : start + 50_000]
+                logits = rng.standard_normal((len(here), classes), dtype=np.float32)
+                logits[np.arange(len(here)), here] += 2
+                file.write(logits.tobytes())
+        with archive.open("labels.npy", "w") as file:
+            np.lib.format.write_array(file, labels)
+    return path
+
+
+def peaks(*paths: Path, limit: float) -> list[float]:
+    """MiB resident at most, after each of the files, of a fresh process that runs the command line."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *map(str, paths)], capture_output=True, text=True, timeout=limit
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux alone")
+def test_memory_of_the_command_does_not_grow_with_the_file(tmp_path):
+    """32 MB of logits, 200 resamples: held at once, features and weights alone would be 200 MB and more."""
+    small, large = write_npz(tmp_path / "small.npz", 200, 20), write_npz(tmp_path / "large.npz", 400_000, 20)
+    before, after = peaks(small, large, limit=200)
+    assert after - before < 100
+    found = json.loads((tmp_path / "large.npz.json").read_text())
+    assert found["resamples"] == 200
+    row = found["results"][0]["metrics"]["classwise_ece"]
+    assert row["low"] < row["value"] < row["high"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux alone")
+def test_ten_million_rows_in_a_gibibyte(tmp_path):
+    """4 GB on disk; everything that is resident counts, torch and its libraries included."""
+    large = write_npz(tmp_path / "large.npz", 10_000_000, 100)
+    assert peaks(large, limit=1700)[0] < 1024
