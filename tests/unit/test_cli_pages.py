@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -199,3 +200,40 @@ def test_a_page_that_cannot_be_written_is_an_error_in_a_line(capsys, npz):
     assert found.code != 0
     assert "p.html" in found.err or str(npz) in found.err
     assert "Traceback" not in found.err
+
+
+def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_path, npz):
+    p = predictions(sharpness=0.3)
+    other, wrong = tmp_path / "other.npz", tmp_path / "wrong.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    np.savez(wrong, logits=p.logits.numpy(), labels=p.labels.flip(0).numpy())
+    whole = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json").json
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(subjects, "read_predictions", None)
+    streamed = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json", "--html", tmp_path / "p.html")
+    assert streamed.code == 0, streamed.err
+    assert streamed.json["samples"] == 600
+    assert streamed.json["comparisons"][0]["differences"] == whole["comparisons"][0]["differences"]
+    assert len(document_in(tmp_path / "p.html")["comparisons"]) == 1
+    refused = invoke(capsys, "compare", npz, wrong, "--bootstrap", 50)
+    assert refused.code == 2
+    assert "the labels of test.npz and wrong.npz differ" in refused.err
+
+
+@pytest.mark.slow
+def test_a_page_of_fifty_thousand_by_a_thousand_takes_seconds(tmp_path):
+    """Fifteen seconds on two cores, from the command to the file."""
+    import subprocess
+    import sys
+    import time
+
+    generator = np.random.default_rng(0)
+    labels = generator.integers(1000, size=50_000)
+    logits = 2 * generator.standard_normal((50_000, 1000), dtype=np.float32)
+    logits[np.arange(50_000), labels] += 7
+    np.savez(tmp_path / "big.npz", logits=logits, labels=labels)
+    command = [sys.executable, "-m", "calattn", "evaluate", tmp_path / "big.npz", "--html", tmp_path / "big.html"]
+    started = time.monotonic()
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.DEVNULL)
+    assert time.monotonic() - started < 15
+    assert (tmp_path / "big.html").stat().st_size < 6e6

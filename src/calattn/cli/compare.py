@@ -15,7 +15,7 @@ from calattn.cli.evaluate import OUTPUTS, check_output, working, write_text
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
-    from calattn.cli.subjects import Subject
+    from calattn.cli.subjects import Blocks, Subject
 
 
 @options.flat
@@ -58,13 +58,12 @@ def compare(
         raise ValueError("compare needs two or more paths: calattn compare A B")
     if ts:
         found = [each.scaled(each.validation(), objective.value) for each in found]
-    baseline, *others = found
-    a = baseline.predictions()
-    comparisons = {each.title: _against(a, baseline, each, measure) for each in others}
-    _show(comparisons, found, measure=measure, samples=len(a), as_json=json)
-    _write(out, comparisons, found, measure=measure, samples=len(a))
+    sources = [each.source() for each in found]
+    samples, comparisons = _compared(found, sources, measure)
+    _show(comparisons, found, measure=measure, samples=samples, as_json=json)
+    _write(out, comparisons, found, measure=measure, samples=samples)
     if html is not None:
-        _page(html, found, comparisons, measure=measure, data_root=data_root)
+        _page(html, found, sources, comparisons, measure=measure, data_root=data_root)
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
@@ -77,6 +76,7 @@ compare.epilog = examples(  # type: ignore[attr-defined]
 def _page(
     html: Path,
     found: list[Subject],
+    sources: list[Predictions | Blocks],
     comparisons: dict[str, dict[str, Difference]],
     *,
     measure: options.Measure,
@@ -85,7 +85,6 @@ def _page(
     import calattn
     from calattn.cli import pages
 
-    sources = [each.predictions() for each in found]
     evaluations = []
     for each, source in zip(found, sources, strict=True):
         with working(f"evaluating {_plain(each)}", source):
@@ -94,11 +93,50 @@ def _page(
     pages.write(html, found, sources, evaluations, comparisons=numbered, data_root=data_root)
 
 
-def _against(a: Predictions, baseline: Subject, other: Subject, measure: options.Measure) -> dict[str, Difference]:
+def _compared(
+    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure
+) -> tuple[int, dict[str, dict[str, Difference]]]:
+    """How many samples there are, and each subject's differences from the first. `sources` are put in the same order."""
     import calattn
 
-    b = same_samples(a, other.predictions(), name_a=_plain(baseline), name_b=_plain(other))
-    return calattn.compare(a, b, **measure.arguments())
+    names = [_plain(each) for each in found]
+    large = not all(isinstance(source, calattn.Predictions) for source in sources)
+    # Of files that do not fit into memory the labels are compared, and nothing is put in another order.
+    labels = [_labels(source) for source in sources] if large else []
+    comparisons = {}
+    for place in range(1, len(found)):
+        a, b = sources[0], sources[place]
+        if large:
+            _same_labels(labels[0], labels[place], names[0], names[place])
+        else:
+            b = sources[place] = same_samples(a, b, name_a=names[0], name_b=names[place])  # type: ignore[arg-type]
+        with working(f"comparing {names[place]} with {names[0]}", b):
+            comparisons[found[place].title] = calattn.compare(a, b, **measure.arguments())
+    return (labels[0][0] if large else len(sources[0])), comparisons  # type: ignore[arg-type]
+
+
+def _labels(source: Predictions | Blocks) -> tuple[int, str]:
+    """How many there are, and a hash of all in their order."""
+    import hashlib
+
+    import calattn
+
+    count, digest = 0, hashlib.sha256()
+    for part in [source] if isinstance(source, calattn.Predictions) else source:
+        count += len(part)
+        digest.update(part.labels.cpu().contiguous().numpy().tobytes())
+    return count, digest.hexdigest()
+
+
+def _same_labels(a: tuple[int, str], b: tuple[int, str], name_a: str, name_b: str) -> None:
+    if a[0] != b[0]:
+        raise ValueError(
+            f"{name_a} has {a[0]} samples and {name_b} has {b[0]}; compare predictions of the same samples"
+        )
+    if a[1] != b[1]:
+        raise ValueError(
+            f"the labels of {name_a} and {name_b} differ; compare predictions of the same samples in the same order"
+        )
 
 
 def same_samples(a: Predictions, b: Predictions, *, name_a: str, name_b: str) -> Predictions:

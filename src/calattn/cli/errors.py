@@ -119,7 +119,10 @@ _NAME = {
     "num_bootstrap": "--bootstrap",
     **{name: f"--{name.replace('_', '-')}" for name in ("kind", "columns", "labels", "label_offset", "class_names")},
     **{name: f"--{name.replace('_', '-')}" for name in ("ignore", "sum_tolerance", "floor", "delimiter", "header")},
-    **{name: f"--{name.replace('_', '-')}" for name in ("level", "threshold", "bandwidth", "fraction", "folds", "overwrite")},
+    **{
+        name: f"--{name.replace('_', '-')}"
+        for name in ("level", "threshold", "bandwidth", "fraction", "folds", "overwrite")
+    },
 }
 _PLACEHOLDER = {"columns": "NAME", "ignore": "NAME", "class_names": "A,B,…", "header": "A,B,…"}
 _ARGUMENT = re.compile(
