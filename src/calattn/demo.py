@@ -35,6 +35,10 @@ STORY = (
         "compare {out}/baseline {out}/calattn --ts --metrics accuracy,nll,brier,ece",
     ),
     (
+        "The same to look at, before temperature scaling: a page with a slider for the temperature.",
+        "compare {out}/baseline {out}/calattn --metrics accuracy,nll,ece --html {out}/page.html",
+    ),
+    (
         "Calibrated predictions and the calibrator itself, for use elsewhere.",
         "calibrate {out}/calattn --method temperature_nll --out {out}/calibrated --overwrite",
     ),
@@ -61,6 +65,7 @@ def _ending(out: Path, seconds: float) -> str:
     return f"""
 Done in {seconds:.0f} s. Where everything lies:
   {out}/baseline, {out}/calattn     runs: spec.yaml, log.jsonl, checkpoints/, predictions/, summary.json
+  {out}/page.html                        both side by side; open it in a browser
   {out}/reliability.png                  reliability diagrams of both, before and after temperature scaling
   {out}/calibrated                       calibrated predictions and the calibrator
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, row_argmax
-from calattn.metrics.ranks import Groups, aurc_of, risk_coverage_of
+from calattn.metrics.ranks import RankSums, aurc_of, risk_coverage_of
 from calattn.types import Predictions, row_blocks
 
 Images = Callable[[Sequence[int]], Mapping[int, bytes]]
@@ -34,7 +34,7 @@ _SCALE_PANELS = {
 
 def risk_coverage(columns: Columns) -> dict[str, Any]:
     """Error rate among the most confident share, at some two hundred shares; `optimal` ranks all errors last."""
-    groups = _groups(columns)
+    groups = RankSums().add(columns).groups()
     coverage, risk = risk_coverage_of(groups)
     wanted = torch.linspace(1 / (_POINTS - 1), 1, _POINTS - 1, dtype=torch.float64)
     place = torch.searchsorted(coverage.contiguous(), wanted - 1e-12).clamp_(max=len(coverage) - 1).unique()
@@ -47,17 +47,6 @@ def risk_coverage(columns: Columns) -> dict[str, Any]:
         "optimal": optimal.tolist(),
         "aurc": float(aurc_of(groups)),
     }
-
-
-def _groups(columns: Columns) -> Groups:
-    """Samples that tie in confidence, most confident first."""
-    values, order = columns.odds.double().sort()
-    _, inverse, count = values.unique_consecutive(return_inverse=True, return_counts=True)
-
-    def total(of: Tensor) -> Tensor:
-        return torch.bincount(inverse, of[order].double(), minlength=len(count))
-
-    return Groups(count.double(), total(columns.confidence), total(columns.correct))
 
 
 def per_class(predictions: Predictions, columns: Columns, classes: ClassBins) -> list[dict[str, Any]]:
