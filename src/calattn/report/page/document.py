@@ -144,7 +144,7 @@ def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> list[dict[str, A
     for objective in ("nll", "ece") if possible else ("ece",):
         with warnings.catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
             warnings.simplefilter("ignore", FitWarning)
-            fitted = TemperatureScaling(objective=objective).fit(on)
+            fitted = TemperatureScaling(objective=objective, num_bins=exhibit.evaluation.options.num_bins).fit(on)
         if fitted.converged_ and LOWEST <= fitted.temperature_ <= HIGHEST:
             found.append({"by": objective.upper(), "value": float(fitted.temperature_), "fitted_on": where})
     return found

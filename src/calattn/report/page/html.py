@@ -11,18 +11,32 @@ from typing import Any
 
 from calattn.atomic import PathArg, atomic_write
 
+# In order: each script adds to `window.calattn` what those after it read, and later styles overrule earlier ones.
+_STYLES = (
+    *("base", "frame", "controls", "panels", "charts", "tables", "errors", "provenance", "leaderboard"),
+    *("small", "print"),
+)
+_SHARED = ("elements", "numbers", "tables", "frame")
+_PAGE = (
+    *_SHARED,
+    *("chance", "profile", "plot", "chart", "state", "panel"),
+    *("summary", "reliability", "temperature", "acting", "risk", "metrics", "scale", "dynamics", "errors", "classes"),
+    *("provenance", "comparison", "controls", "page"),
+)
+_LEADERBOARD = (*_SHARED, "leaderboard")
+
 # Inside a script element HTML looks for `</script` and `<!--`; two line separators end a line in old JavaScript.
 _UNSAFE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def page_html(document: Mapping[str, Any]) -> str:
     """The page of a document from `build_document`."""
-    return _filled("page.html", ("charts.js", "page.js"), document)
+    return _filled("page.html", _PAGE, document)
 
 
 def leaderboard_html(document: Mapping[str, Any]) -> str:
     """The page of a leaderboard document."""
-    return _filled("leaderboard.html", ("charts.js", "leaderboard.js"), document)
+    return _filled("leaderboard.html", _LEADERBOARD, document)
 
 
 def write_page(text: str, path: PathArg) -> Path:
@@ -36,9 +50,9 @@ def _filled(template: str, scripts: tuple[str, ...], document: Mapping[str, Any]
     """Each marker once, in one pass: what a value contains is never taken for a marker."""
     parts = {
         "{{TITLE}}": html.escape(str(document["title"])),
-        "/*CSS*/": _read("page.css"),
+        "/*CSS*/": "\n".join(_read(f"styles/{name}.css") for name in _STYLES),
         "/*DOCUMENT*/": json_for_script(document),
-        "/*JS*/": "\n".join(_read(name) for name in scripts),
+        "/*JS*/": "\n".join(_read(f"scripts/{name}.js") for name in scripts),
     }
     text = _read(template)
     places = sorted((text.index(marker), marker) for marker in parts)

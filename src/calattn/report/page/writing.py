@@ -34,7 +34,9 @@ def write_html(
     held_out = dict.fromkeys(given, validation) if isinstance(validation, Predictions) else dict(validation or {})
     strangers = held_out.keys() - given.keys()
     if strangers:
-        raise ValueError(f"validation has {sorted(strangers)[0]!r}, which predictions has not; titles: {', '.join(given)}")
+        raise ValueError(
+            f"validation has {sorted(strangers)[0]!r}, which predictions has not; titles: {', '.join(given)}"
+        )
     exhibits = [
         Exhibit(title=name, predictions=p, evaluation=evaluate(p, **options), validation=held_out.get(name))
         for name, p in given.items()

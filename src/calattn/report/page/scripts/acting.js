@@ -1,0 +1,92 @@
+/* Acting only above a confidence: how many samples that leaves, and how many of those are right. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, percent, fixed, missing, view, panel, note } = C;
+
+  function drawActing(subject, svg, width) {
+    const { profile, index } = view.live(subject);
+    const height = 230,
+      thresholds = Array.from({ length: 100 }, (_, k) => k / 100);
+    const found = thresholds.map((threshold) => profile.above(index, threshold));
+    const plot = new C.Plot(svg, { width, height, left: 46 });
+    const quarters = [0, 0.25, 0.5, 0.75, 1];
+    plot.axes({
+      xTicks: quarters,
+      yTicks: quarters,
+      yText: (t) => `${100 * t}`,
+      xLabel: "act only above this confidence",
+      yLabel: "%",
+    });
+    plot.line(
+      thresholds,
+      found.map((one) => one.share),
+      "green",
+    );
+    plot.line(
+      thresholds,
+      found.map((one) => one.right),
+      "blue",
+    );
+    plot.rule(view.threshold, "current", null);
+    const now = profile.above(index, view.threshold);
+    plot.dot(view.threshold, now.share, "dot-green", 4.5);
+    if (now.count) plot.dot(view.threshold, now.right, "dot-blue", 4.5);
+    const items = thresholds.map((threshold, k) => ({
+      x: plot.px(threshold),
+      text: actingSentence(threshold, found[k]),
+    }));
+    return {
+      height,
+      label: `Coverage and accuracy over thresholds. ${actingSentence(view.threshold, now)}`,
+      items,
+      top: plot.box.top,
+      bottom: plot.box.bottom,
+    };
+  }
+
+  function actingSentence(threshold, { count, share, right }) {
+    const start = `If you act only above ${fixed(threshold, 2)}, you act on`;
+    return count
+      ? `${start} ${percent(share, 1)} of the samples and ${percent(right, 1)} of those are right.`
+      : `${start} none of the samples.`;
+  }
+
+  function actingPanel(subject) {
+    const sentence = h("p", { class: "sentence", "data-live": "acting", "aria-live": "polite" });
+    const input = h("input", {
+      type: "range",
+      min: 0,
+      max: 0.99,
+      step: 0.01,
+      "data-control": "threshold",
+      input: () => view.setThreshold(Number(input.value)),
+    });
+    const shown = h("output", {}, "");
+    const diagram = C.chart({ name: "acting", hint: "", draw: (svg, width) => drawActing(subject, svg, width) });
+    function update() {
+      const { profile, index } = view.live(subject),
+        found = profile.above(index, view.threshold);
+      input.value = String(view.threshold);
+      input.setAttribute("aria-valuetext", `confidence ${fixed(view.threshold, 2)}`);
+      shown.textContent = fixed(view.threshold, 2);
+      const text = actingSentence(view.threshold, found);
+      if (sentence.textContent !== text) sentence.textContent = text;
+      sentence.setAttribute("data-coverage", String(found.share));
+      sentence.setAttribute("data-accuracy", missing(found.right) ? "" : String(found.right));
+      diagram.redraw();
+    }
+    const key = C.legend([
+      ["key-green", "samples acted on"],
+      ["key-blue", "of those, right"],
+    ]);
+    const slider = h("label", { class: "slider no-print" }, h("span", {}, "Threshold"), input, shown);
+    const extra = view.page.thresholds_note ? note(view.page.thresholds_note) : null;
+    return {
+      element: panel("acting", "If you act only when it is sure", sentence, slider, diagram.element, key, extra),
+      update,
+    };
+  }
+
+  Object.assign(C, { actingPanel });
+})();

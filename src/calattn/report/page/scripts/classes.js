@@ -1,0 +1,94 @@
+/* The table of classes. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, whole, fixed, missing, panel, absent, note } = C;
+
+  function gapCell(row) {
+    if (missing(row.gap)) return C.DASH;
+    const bar = h("span", { class: `gap-bar ${row.gap > 0 ? "over" : "under"}`, "aria-hidden": "true" });
+    bar.style.width = `${Math.min(100, 200 * Math.abs(row.gap)).toFixed(1)}%`;
+    return h("span", { class: "gap-cell" }, h("span", { class: "gap-track" }, bar), fixed(100 * row.gap, 1));
+  }
+
+  function classColumns() {
+    const share = (key, title, help) => ({
+      key,
+      title,
+      help,
+      numeric: true,
+      value: (row) => row[key],
+      text: (row) => (missing(row[key]) ? C.DASH : fixed(100 * row[key], 1)),
+    });
+    return [
+      { key: "name", title: "Class", header: true, value: (row) => row.name, text: (row) => row.name },
+      {
+        key: "count",
+        title: "Samples",
+        numeric: true,
+        help: "samples of this class",
+        value: (row) => row.count,
+        text: (row) => whole(row.count),
+      },
+      {
+        key: "predicted",
+        title: "Predicted",
+        numeric: true,
+        help: "samples predicted to be this class",
+        value: (row) => row.predicted,
+        text: (row) => whole(row.predicted),
+      },
+      share("recall", "Recall, %", "of this class's samples, those found"),
+      share("precision", "Right, %", "of those predicted to be this class, those right (precision)"),
+      share("said", "Says, %", "mean confidence where this class is predicted"),
+      {
+        key: "gap",
+        title: "Gap",
+        numeric: true,
+        help: "says minus right, in points: positive is over-confident",
+        value: (row) => row.gap,
+        cell: gapCell,
+      },
+      {
+        key: "ece",
+        title: "ECE, %",
+        numeric: true,
+        help: "calibration error of this class's probability",
+        value: (row) => row.ece,
+        text: (row) => (missing(row.ece) ? C.DASH : fixed(100 * row.ece, 2)),
+      },
+    ];
+  }
+
+  function classesPanel(subject) {
+    const rows = subject.per_class;
+    if (!rows || !rows.length) return absent("classes", "Class by class");
+    const table = C.dataTable({ columns: classColumns(), rows, label: "Class by class", name: "classes" });
+    const found = h("span", { class: "dim", role: "status" });
+    const input = h("input", {
+      type: "search",
+      placeholder: "Filter the classes",
+      "aria-label": "Filter the classes",
+      "data-control": "class-filter",
+      input: () => narrow(),
+    });
+    function narrow() {
+      const wanted = input.value.trim().toLowerCase();
+      const count = table.filter((row) => String(row.name).toLowerCase().includes(wanted));
+      found.textContent = wanted ? `${whole(count)} of ${whole(rows.length)} classes` : `${whole(rows.length)} classes`;
+    }
+    narrow();
+    const more = rows.length > 60 ? note("On paper, the first 60 in the order chosen on the screen.") : null;
+    if (more) more.classList.add("print-only");
+    const element = panel(
+      "classes",
+      "Class by class",
+      h("div", { class: "toolbar no-print" }, input, found),
+      table.element,
+      more,
+    );
+    return { element };
+  }
+
+  Object.assign(C, { classesPanel });
+})();

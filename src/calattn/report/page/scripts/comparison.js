@@ -1,0 +1,78 @@
+/* The comparison of each subject with the first. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, fixed, missing, view, titleLink } = C;
+
+  function comparisonRow(row) {
+    const effect = !row.significant
+      ? "noise"
+      : row.improved === true
+        ? "better"
+        : row.improved === false
+          ? "worse"
+          : "differs";
+    const words = { noise: "within noise", better: "better", worse: "worse", differs: "differs" }[effect];
+    return h(
+      "tr",
+      { "data-metric": row.name },
+      h("th", { scope: "row" }, titleLink(row)),
+      h("td", {}, h("span", { class: `effect effect-${effect}` }, words)),
+      h("td", { class: "numeric" }, C.metricText(row, row.a)),
+      h("td", { class: "numeric" }, C.metricText(row, row.b)),
+      h(
+        "td",
+        { class: "numeric" },
+        C.metricNumber(row, row.difference, { signed: true }),
+        " ",
+        h("span", { class: "dim" }, C.intervalText(row, row.low, row.high, { signed: true })),
+      ),
+      h("td", { class: "numeric" }, missing(row.p) ? C.DASH : row.p < 0.001 ? "< 0.001" : fixed(row.p, 3)),
+      h("td", { class: "words" }, row.sentence || ""),
+    );
+  }
+
+  function comparisonBlock(comparison) {
+    const [a, b] = [comparison.a, comparison.b].map(
+      (id) => (view.subjects.find((subject) => subject.id === id) || { title: id }).title,
+    );
+    const title = `${b}, against ${a}`;
+    const heads = [
+      ["Metric"],
+      ["Effect"],
+      [a, "numeric"],
+      [b, "numeric"],
+      [`Difference, ${view.levelText} interval`, "numeric"],
+      ["p", "numeric"],
+      ["In words", "words"],
+    ];
+    const head = h(
+      "tr",
+      {},
+      heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)),
+    );
+    const table = h(
+      "table",
+      { class: "data", "data-table": "comparison" },
+      h("thead", {}, head),
+      h("tbody", {}, comparison.rows.map(comparisonRow)),
+    );
+    return h(
+      "div",
+      { class: "comparison", "data-comparison": comparison.b },
+      h("h3", {}, title),
+      h("p", { class: "sentence" }, comparison.summary),
+      h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": title }, table),
+    );
+  }
+
+  const comparisonSection = () =>
+    h(
+      "section",
+      { class: "comparisons", "aria-label": "Comparison" },
+      h("h2", {}, "What differs, and what is noise"),
+      view.page.comparisons.map(comparisonBlock),
+    );
+
+  Object.assign(C, { comparisonSection });
+})();

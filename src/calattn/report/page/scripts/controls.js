@@ -1,0 +1,103 @@
+/* The controls that drive every panel: temperature, bins and binning. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, temperatureText, view } = C;
+
+  function choice(label, name, options, value, change) {
+    const select = h(
+      "select",
+      { "data-control": name, change: () => change(select.value) },
+      options.map(([key, text]) => h("option", { value: key }, text)),
+    );
+    select.value = String(value);
+    return h("label", { class: "field" }, h("span", {}, label), select);
+  }
+
+  function starButtons() {
+    const stars = [...view.profiles.values()].flatMap((profile) => profile.best);
+    const own = (by) =>
+      h("button", { type: "button", "data-own": by, click: () => view.setOwn(by) }, `each at its own T* (${by})`);
+    if (view.several) return [...new Set(stars.map((best) => best.by))].map(own);
+    return stars.map((best) => {
+      const click = () => view.setTemperature(best.value);
+      return h("button", { type: "button", "data-star": best.by, click }, `T* (${best.by}, ${best.fitted_on})`);
+    });
+  }
+
+  function sliderMarks(grid) {
+    const end = grid.length - 1;
+    const at = (value) =>
+      grid.reduce(
+        (best, one, k) => (Math.abs(Math.log(one / value)) < Math.abs(Math.log(grid[best] / value)) ? k : best),
+        0,
+      );
+    const mark = (value, kind) => {
+      const one = h("span", { class: `slider-mark ${kind}` });
+      one.style.left = `calc(8px + (100% - 16px) * ${(at(value) / end).toFixed(4)})`; // 16px: the thumb's width
+      return one;
+    };
+    const stars = [...view.profiles.values()].flatMap((profile) =>
+      profile.best.map((best) => mark(best.value, "star-mark")),
+    );
+    return h("span", { class: "slider-marks", "aria-hidden": "true" }, mark(1, "one-mark"), stars);
+  }
+
+  /** One slider for all: the temperatures of every subject's grid. */
+  function temperatureSlider() {
+    const grid = [...new Set([...view.profiles.values()].flatMap((profile) => profile.grid))].sort((a, b) => a - b);
+    const input = h("input", {
+      type: "range",
+      id: "temperature",
+      min: 0,
+      max: grid.length - 1,
+      step: 1,
+      "data-control": "temperature",
+      input: () => view.setTemperature(grid[Number(input.value)]),
+    });
+    const readout = h("output", { for: "temperature", class: "readout-temperature", id: "temperature-readout" });
+    const label = h("label", { for: "temperature" }, "Temperature");
+    const frame = h("span", { class: "slider-frame" }, input, sliderMarks(grid));
+    function update() {
+      const { temperature } = view.live(view.subjects[0]),
+        text = temperatureText(temperature);
+      input.value = String(grid.indexOf(temperature));
+      readout.textContent = view.own ? "own T*" : text;
+      input.setAttribute("aria-valuetext", view.own ? "each at its own T star" : `temperature ${text}`);
+    }
+    return { element: h("div", { class: "temperature-field" }, label, frame, readout), update };
+  }
+
+  function isOn({ star, own, reset }) {
+    const { profile, index, moved } = view.live(view.subjects[0]);
+    if (own) return view.own === own;
+    const best = star && profile.best.find((one) => one.by === star);
+    return best ? index === best.index : Boolean(reset) && !view.own && !moved;
+  }
+
+  function controlBar() {
+    const slider = temperatureSlider();
+    const one = h("button", { type: "button", "data-reset": "1", click: () => view.setTemperature(1) }, "T = 1");
+    const buttons = [one, ...starButtons()];
+    const bins = C.BINS.map((count) => [count, String(count)]);
+    const binnings = [
+      ["width", "equal width"],
+      ["count", "equal count"],
+    ];
+    const element = h(
+      "div",
+      { class: "controls no-print", role: "group", "aria-label": "Temperature and bins" },
+      slider.element,
+      h("div", { class: "buttons" }, buttons),
+      choice("Bins", "bins", bins, view.bins, (value) => view.setBins(Number(value))),
+      choice("Binning", "binning", binnings, view.binning, (value) => view.setBinning(value)),
+    );
+    function update() {
+      slider.update();
+      for (const button of buttons) button.setAttribute("aria-pressed", String(isOn(button.dataset)));
+    }
+    return { element, update };
+  }
+
+  Object.assign(C, { controlBar });
+})();

@@ -1,0 +1,64 @@
+/* The frame of a page: its theme, its printing, its document, and what screen readers are told. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h } = C;
+
+  /** Light, dark, or what the system says; remembered where the browser lets us. */
+  function themeSwitch(select) {
+    const dark = window.matchMedia("(prefers-color-scheme: dark)"),
+      KEY = "calattn-theme";
+    const remembered = (action) => {
+      try {
+        return action(window.localStorage);
+      } catch {
+        return null; // storage may be forbidden to files opened from disk
+      }
+    };
+    const apply = () => {
+      const choice = select.value;
+      document.documentElement.dataset.theme = choice === "system" ? (dark.matches ? "dark" : "light") : choice;
+    };
+    const before = remembered((storage) => storage.getItem(KEY));
+    select.value = before === "light" || before === "dark" ? before : "system";
+    select.addEventListener("change", () => {
+      remembered((storage) => storage.setItem(KEY, select.value));
+      apply();
+    });
+    dark.addEventListener("change", apply);
+    apply();
+  }
+
+  /** Everything folded is open on paper, and folded again afterwards. */
+  function printing(button) {
+    let opened = [];
+    window.addEventListener("beforeprint", () => {
+      opened = [...document.querySelectorAll("details:not([open]):not(.no-print)")];
+      opened.forEach((one) => one.setAttribute("open", ""));
+    });
+    window.addEventListener("afterprint", () => opened.forEach((one) => one.removeAttribute("open")));
+    button.addEventListener("click", () => window.print());
+  }
+
+  function readDocument() {
+    const found = JSON.parse(document.getElementById("document").textContent);
+    document.getElementById("title").textContent = found.title;
+    if (found.schema === 1) return found;
+    const text =
+      `This page reads documents of schema 1, but got schema ${found.schema}. ` +
+      "Write it again with the calattn that made the data.";
+    document.getElementById("content").append(h("p", { class: "notice" }, text));
+    return null;
+  }
+
+  let pending = null;
+  /** Tell screen readers, once the reader has stopped moving things. */
+  function announce(text) {
+    window.clearTimeout(pending);
+    pending = window.setTimeout(() => {
+      document.getElementById("announcer").textContent = text;
+    }, 500);
+  }
+
+  Object.assign(C, { themeSwitch, printing, readDocument, announce });
+})();

@@ -1,0 +1,64 @@
+/* Numbers in words. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+
+  const DASH = "–";
+  const missing = (value) => value === null || value === undefined || Number.isNaN(value);
+  const minus = (text) => text.replace("-", "−");
+  const fixed = (value, places) => (missing(value) ? DASH : minus(value.toFixed(places)));
+  const whole = (value) => (missing(value) ? DASH : minus(Math.round(value).toLocaleString("en-US")));
+  const percent = (fraction, places = 2) => (missing(fraction) ? DASH : `${fixed(100 * fraction, places)} %`);
+  /** A probability that is neither 0 nor 1 never looks like it. */
+  function probability(value) {
+    if (value > 0 && value < 0.00005) return "< 0.01 %";
+    return value < 1 && value >= 0.99995 ? "> 99.99 %" : percent(value);
+  }
+  const temperatureText = (value) => (missing(value) ? DASH : value.toPrecision(3));
+  const short = (value) => (missing(value) ? DASH : minus(String(Number(value.toPrecision(4)))));
+
+  /** A metric's value as the tables print it: `value * factor` with `places` decimals. */
+  function metricNumber(metric, value, { signed = false } = {}) {
+    if (metric.infinite === true && value === metric.value) return "∞";
+    if (missing(value)) return DASH;
+    const text = fixed(value * metric.factor, metric.places);
+    return signed && value > 0 ? `+${text}` : text;
+  }
+
+  const withUnit = (metric, text) => (metric.unit && text !== DASH && text !== "∞" ? `${text} ${metric.unit}` : text);
+  const metricText = (metric, value, options) => withUnit(metric, metricNumber(metric, value, options));
+
+  function intervalText(metric, low, high, options) {
+    if (missing(low) || missing(high)) return "";
+    return `[${metricNumber(metric, low, options)}, ${metricNumber(metric, high, options)}]`;
+  }
+
+  function dateText(made) {
+    const date = new Date(made);
+    if (Number.isNaN(date.getTime())) return String(made);
+    const options = {
+      day: "numeric",
+      month: "long",
+      year: "numeric",
+      hour: "2-digit",
+      minute: "2-digit",
+      timeZone: "UTC",
+    };
+    return `${new Intl.DateTimeFormat("en-GB", options).format(date)} UTC`;
+  }
+
+  Object.assign(C, {
+    DASH,
+    missing,
+    fixed,
+    whole,
+    percent,
+    probability,
+    temperatureText,
+    short,
+    metricNumber,
+    metricText,
+    intervalText,
+    dateText,
+  });
+})();

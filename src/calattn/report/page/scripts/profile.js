@@ -1,0 +1,135 @@
+/* The profile of a subject: its bins at each temperature of its grid, and the smooth curve over them. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+
+  function decode(text, Kind) {
+    const raw = atob(text),
+      bytes = new Uint8Array(raw.length);
+    for (let place = 0; place < raw.length; place++) bytes[place] = raw.charCodeAt(place);
+    return new Kind(bytes.buffer);
+  }
+
+  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1. Drawn as accuracy over confidence, both averages
+      of the same samples: over `at`, a calibrated model would leave the diagonal wherever its confidences crowd.
+      `samples`, (Σ K)² / Σ K², is how many equally weighted ones would be as certain. */
+  function smoothCurve({ count, confidence, correct }, { bandwidth = 0.05, points = 201 } = {}) {
+    const curve = { at: [], confidence: [], accuracy: [], samples: [] };
+    const filled = [];
+    for (let bin = 0; bin < count.length; bin++) {
+      if (count[bin] > 0) filled.push([confidence[bin] / count[bin], count[bin], correct[bin]]);
+    }
+    const kernel = (distance) =>
+      Math.abs(distance) > 7 * bandwidth ? 0 : Math.exp(-0.5 * (distance / bandwidth) ** 2);
+    for (let place = 0; place < points; place++) {
+      const at = place / (points - 1);
+      let mass = 0,
+        square = 0,
+        said = 0,
+        right = 0;
+      for (const [mean, samples, hits] of filled) {
+        const weight = kernel(at - mean) + kernel(at + mean) + kernel(2 - at - mean);
+        mass += weight * samples;
+        square += weight * weight * samples;
+        said += weight * samples * mean;
+        right += weight * hits;
+      }
+      curve.at.push(at);
+      curve.confidence.push(mass > 0 ? said / mass : null);
+      curve.accuracy.push(mass > 0 ? right / mass : null);
+      curve.samples.push(square > 0 ? (mass * mass) / square : 0);
+    }
+    return curve;
+  }
+
+  /** What the document says about one subject at each temperature of its grid. */
+  class Profile {
+    constructor({ grid, start, nll, best, fine, equal_count: equal }) {
+      Object.assign(this, { grid, start, nll, best: best || [], size: fine.bins });
+      this.count = decode(fine.count, Uint32Array);
+      this.confidence = decode(fine.confidence, Float32Array);
+      this.correct = decode(fine.correct, Uint32Array);
+      this.equal = new Map(Object.entries(equal.values).map(([m, text]) => [Number(m), decode(text, Float32Array)]));
+    }
+
+    /** Index of the grid's temperature nearest to `value` on the logarithmic scale. */
+    nearest(value) {
+      let best = 0;
+      this.grid.forEach((one, index) => {
+        if (Math.abs(Math.log(one / value)) < Math.abs(Math.log(this.grid[best] / value))) best = index;
+      });
+      return best;
+    }
+
+    fine(index) {
+      const cut = (values) => values.subarray(index * this.size, (index + 1) * this.size);
+      return { count: cut(this.count), confidence: cut(this.confidence), correct: cut(this.correct) };
+    }
+
+    /** Bins of equal width, made of fine ones: [{low, high, count, said, right}]. */
+    widthBins(index, num) {
+      const { count, confidence, correct } = this.fine(index),
+        each = this.size / num;
+      return Array.from({ length: num }, (_, bin) => {
+        let n = 0,
+          said = 0,
+          right = 0;
+        for (let place = bin * each; place < (bin + 1) * each; place++) {
+          n += count[place];
+          said += confidence[place];
+          right += correct[place];
+        }
+        return {
+          low: bin / num,
+          high: (bin + 1) / num,
+          count: n,
+          said: n ? said / n : null,
+          right: n ? right / n : null,
+        };
+      });
+    }
+
+    countBins(index, num) {
+      const values = this.equal.get(num),
+        from = index * num * 3;
+      return Array.from({ length: num }, (_, bin) => {
+        const [count, said, right] = values.subarray(from + 3 * bin, from + 3 * bin + 3);
+        return { low: null, high: null, count, said: count ? said : null, right: count ? right : null };
+      });
+    }
+
+    bins(index, num, binning) {
+      return binning === "count" ? this.countBins(index, num) : this.widthBins(index, num);
+    }
+
+    ece(index, num, binning) {
+      let gap = 0,
+        n = 0;
+      for (const bin of this.bins(index, num, binning)) {
+        if (bin.count > 0) gap += bin.count * Math.abs(bin.right - bin.said);
+        n += bin.count;
+      }
+      return n ? gap / n : null;
+    }
+
+    /** Samples, mean confidence and accuracy of those above a confidence that is a multiple of 1/300. */
+    above(index, threshold = 0) {
+      const { count, confidence, correct } = this.fine(index);
+      let n = 0,
+        said = 0,
+        right = 0,
+        all = 0;
+      const first = Math.round(threshold * this.size);
+      for (let place = 0; place < this.size; place++) {
+        all += count[place];
+        if (place < first) continue;
+        n += count[place];
+        said += confidence[place];
+        right += correct[place];
+      }
+      return { count: n, share: all ? n / all : null, said: n ? said / n : null, right: n ? right / n : null };
+    }
+  }
+
+  Object.assign(C, { smoothCurve, Profile });
+})();

@@ -1,0 +1,200 @@
+/* The reliability diagram with the histogram beneath it, and the numbers that follow the slider. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, percent, whole, fixed, missing, temperatureText, view, panel } = C;
+
+  const ENOUGH = 20; // samples that a point of the smooth curve must rest on: a standard error of 11 points at most
+
+  function liveStrip(subject) {
+    const parts = [
+      ["temperature", "T"],
+      ["ece", "ECE"],
+      ["nll", "NLL"],
+      ["confidence", "says"],
+      ["accuracy", "right"],
+    ];
+    const values = new Map(parts.map(([name]) => [name, h("dd", { "data-live": name })]));
+    const element = h(
+      "dl",
+      { class: "live" },
+      parts.map(([name, title]) => h("div", {}, h("dt", {}, title), values.get(name))),
+    );
+    function write(name, value, text) {
+      values.get(name).textContent = text;
+      values.get(name).setAttribute("data-value", missing(value) ? "" : String(value));
+    }
+    function update() {
+      const { temperature, ece, nll, said, right } = view.live(subject);
+      write("temperature", temperature, temperatureText(temperature));
+      write("ece", ece, percent(ece));
+      write("nll", nll, missing(nll) ? "∞" : fixed(nll, 4));
+      write("confidence", said, percent(said));
+      write("accuracy", right, percent(right));
+    }
+    return { element, update };
+  }
+
+  function binText(bin, place, level) {
+    const [low, high] = C.consistency(bin.count, bin.said, level);
+    const name =
+      bin.low === null ? `Bin ${place + 1} of ${view.bins}` : `Confidence ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
+    const chance = `chance alone: ${percent(low, 1)} to ${percent(high, 1)}`;
+    const means = `says ${percent(bin.said, 1)}, right ${percent(bin.right, 1)}`;
+    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).`;
+  }
+
+  function drawWidthBins(plot, svg, bins, ghosts) {
+    const paint = C.hatch(svg),
+      gap = view.bins > 20 ? 1 : 2;
+    for (const bin of bins) if (bin.count) plot.bar([bin.low, bin.high], [0, bin.right], "fill-blue", { gap });
+    for (const bin of bins.filter((one) => one.count)) {
+      // Stripes on blue are hard to see.
+      if (bin.right > bin.said) plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-veil", { gap });
+      plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-box", { gap, paint });
+    }
+    for (const bin of ghosts) if (bin.count) plot.segment([bin.low, bin.right], [bin.high, bin.right], "ghost");
+  }
+
+  function drawCountBins(plot, bins, ghosts) {
+    for (const bin of ghosts) if (bin.count) plot.dot(bin.said, bin.right, "dot-ghost", 4);
+    for (const bin of bins) if (bin.count) plot.segment([bin.said, bin.right], [bin.said, bin.said], "gap-line");
+    for (const bin of bins) if (bin.count) plot.dot(bin.said, bin.right, "dot-blue", 4.5);
+  }
+
+  function drawConsistency(plot, bin) {
+    const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
+    const middle = bin.low === null ? bin.said : (bin.low + bin.high) / 2;
+    const x = plot.px(middle),
+      y0 = plot.py(low),
+      y1 = plot.py(high);
+    plot.inside.append(C.s("path", { class: "line chance", d: `M${x} ${y0}V${y1}M${x - 3} ${y0}h6M${x - 3} ${y1}h6` }));
+    return plot.px(middle);
+  }
+
+  function drawReliability(subject, svg, width) {
+    const { profile, index, moved, temperature, said, right, ece } = view.live(subject);
+    const side = Math.min(width, 460),
+      lower = 118;
+    const plot = new C.Plot(svg, { width, height: side - 14, above: 8, below: 12, left: 46 });
+    const quarters = [0, 0.25, 0.5, 0.75, 1],
+      texts = (tick) => `${100 * tick}`;
+    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: "right, %" });
+    const bins = profile.bins(index, view.bins, view.binning);
+    const ghosts = moved ? profile.bins(profile.start, view.bins, view.binning) : [];
+    if (view.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
+    plot.segment([0, 0], [1, 1], "diagonal");
+    const curve = C.smoothCurve(profile.fine(index)),
+      enough = Math.min(ENOUGH, Math.max(...curve.samples));
+    const heights = curve.accuracy.map((y, k) => (curve.samples[k] < enough ? null : y));
+    plot.line(curve.confidence, heights, "smooth-rim").line(curve.confidence, heights, "smooth");
+    const filled = bins.filter((bin) => bin.count > 0);
+    const items = filled.map((bin) => ({
+      x: drawConsistency(plot, bin),
+      text: binText(bin, bins.indexOf(bin), view.page.level),
+    }));
+    if (view.binning === "count") drawCountBins(plot, bins, ghosts);
+    drawHistogram(svg, { width, top: side - 14, height: lower }, profile.widthBins(index, view.bins), said, right);
+    const worst = filled.reduce(
+      (a, b) => (Math.abs(b.said - b.right) * b.count > Math.abs(a.said - a.right) * a.count ? b : a),
+      filled[0],
+    );
+    const label =
+      `Reliability diagram at temperature ${temperatureText(temperature)} with ${view.binsText()}: on average it says ` +
+      `${percent(said, 1)} and is right ${percent(right, 1)}; ECE ${percent(ece)}. The bin that adds most says ` +
+      `${percent(worst.said, 1)}, is right ${percent(worst.right, 1)}, ` +
+      `on ${whole(worst.count)} samples. Beneath it, the histogram of the confidences.`;
+    return { height: side - 14 + lower, label, items, top: plot.box.top, bottom: side - 14 + lower - 36 };
+  }
+
+  function drawHistogram(svg, { width, top, height }, bins, said, right) {
+    const all = bins.reduce((sum, bin) => sum + bin.count, 0);
+    const most = Math.max(...bins.map((bin) => bin.count)) / all;
+    const plot = new C.Plot(svg, { width, top, height, above: 8, left: 46, y: [0, most * 1.08] });
+    const quarters = [0, 0.25, 0.5, 0.75, 1];
+    const ticks = C.niceTicks(0, most, 2);
+    plot.axes({
+      xTicks: quarters,
+      xText: (tick) => `${100 * tick}`,
+      yTicks: ticks,
+      yText: (t) => C.short(100 * t),
+      xLabel: "says (confidence), %",
+      yLabel: "samples, %",
+    });
+    for (const bin of bins)
+      plot.bar([bin.low, bin.high], [0, bin.count / all], "fill-grey", { gap: view.bins > 20 ? 1 : 2 });
+    plot.rule(said, "mean-said", null);
+    plot.rule(right, "mean-right", null);
+    const crowd = (from, to) =>
+      Math.max(...bins.filter((bin) => bin.high > from && bin.low < to).map((bin) => bin.count)) / all / most;
+    const crossed = (from, to) => [said, right].filter((value) => value > from && value < to).length;
+    const left = crowd(0, 0.35) + crossed(0, 0.35) <= crowd(0.65, 1) + crossed(0.65, 1); // where the words hide least
+    const place = { x: plot.px(left ? 0.02 : 0.98), "text-anchor": left ? "start" : "end" };
+    plot.labels.append(
+      C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ says ${percent(said, 1)}`),
+    );
+    plot.labels.append(
+      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ right ${percent(right, 1)}`),
+    );
+  }
+
+  function reliabilityPanel(subject) {
+    const strip = liveStrip(subject);
+    const hint = "Point at any chart for its numbers, or focus it and use the arrow keys.";
+    const diagram = C.chart({
+      name: "reliability",
+      hint,
+      most: 480,
+      draw: (svg, width) => drawReliability(subject, svg, width),
+    });
+    const numbers = C.numbersTable("Show the numbers", [
+      "confidence",
+      "samples",
+      "says",
+      "right",
+      "gap",
+      "chance allows",
+    ]);
+    const key = h("div");
+    function update() {
+      strip.update();
+      diagram.redraw();
+      const { moved, profile, index } = view.live(subject);
+      const dots = view.binning === "count";
+      const entries = [
+        [dots ? "key-dot" : "key-bar", "right, per bin"],
+        [dots ? "key-orange" : "key-gap", "gap to what it says"],
+        ["key-chance", `chance alone, if calibrated (${view.levelText})`],
+        ["key-smooth", "smooth curve"],
+      ];
+      key.replaceChildren(C.legend(moved ? [...entries, [dots ? "key-circle" : "key-ghost", "at T = 1"]] : entries));
+      numbers.write(profile.bins(index, view.bins, view.binning).map(binRow));
+    }
+    const element = panel(
+      "reliability",
+      "Does it mean what it says?",
+      strip.element,
+      diagram.element,
+      key,
+      numbers.element,
+    );
+    return { element, update };
+  }
+
+  function binRow(bin, place) {
+    const name = bin.low === null ? `bin ${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
+    if (!bin.count) return [name, "0", C.DASH, C.DASH, C.DASH, C.DASH];
+    const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
+    const range = `${fixed(100 * low, 1)} – ${fixed(100 * high, 1)}`;
+    return [
+      name,
+      whole(bin.count),
+      percent(bin.said),
+      percent(bin.right),
+      fixed(100 * (bin.said - bin.right), 2),
+      range,
+    ];
+  }
+
+  Object.assign(C, { reliabilityPanel });
+})();

@@ -1,0 +1,56 @@
+/* Risk against coverage: whether doubt finds the errors. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { percent, missing, panel, note } = C;
+
+  function drawRisk(subject, svg, width) {
+    const { coverage, risk, optimal, aurc } = subject.risk_coverage;
+    const most = Math.max(...risk.filter((value) => !missing(value)), 0.01),
+      height = 230;
+    const plot = new C.Plot(svg, { width, height, left: 46, y: [0, most * 1.08] });
+    plot.axes({
+      xTicks: [0, 0.25, 0.5, 0.75, 1],
+      xText: (t) => `${100 * t}`,
+      yTicks: C.niceTicks(0, most, 4),
+      yText: (t) => C.short(100 * t),
+      xLabel: "answered, most confident first, %",
+      yLabel: "of those wrong, %",
+    });
+    if (optimal) plot.line(coverage, optimal, "optimal");
+    plot.line(coverage, risk, "orange");
+    if (coverage.length === 1) plot.dot(coverage[0], risk[0], "dot-orange"); // all confidences tie
+    const items = coverage.map((share, k) => ({
+      x: plot.px(share),
+      text:
+        `Answering the surest ${percent(share, 1)}: ${percent(risk[k])} wrong` +
+        (optimal ? `; a perfect order would have ${percent(optimal[k])}.` : "."),
+    }));
+    const half = coverage.findIndex((share) => share >= 0.5);
+    const label =
+      `Risk against coverage: ${percent(risk[half])} wrong on the surest half, ` +
+      `${percent(risk[risk.length - 1])} on all; area under the curve (AURC) ${percent(aurc)}.`;
+    return { height, label, items, top: plot.box.top, bottom: plot.box.bottom };
+  }
+
+  function riskPanel(subject) {
+    const diagram = C.chart({ name: "risk-coverage", hint: "", draw: (svg, width) => drawRisk(subject, svg, width) });
+    const key = C.legend([
+      ["key-orange", `this order (AURC ${percent(subject.risk_coverage.aurc)})`],
+      ["key-optimal", "a perfect order"],
+    ]);
+    return {
+      element: panel(
+        "risk",
+        "Does its doubt find its errors?",
+        note(
+          "Error rate when only the most confident are answered, at T = 1. One temperature hardly changes the order.",
+        ),
+        diagram.element,
+        key,
+      ),
+    };
+  }
+
+  Object.assign(C, { riskPanel });
+})();

@@ -1,0 +1,89 @@
+/* The state of the page: what it shows and where its controls stand, in one object that every panel reads. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+
+  const BINS = [5, 10, 15, 20, 30]; // each divides the fine bins of a profile
+  const USUAL = 15;
+
+  /** The bins that a subject's ECE was computed with, of equal width. */
+  const metricBins = (subject) => subject.bins ?? USUAL;
+
+  class View {
+    constructor(page) {
+      const { subjects } = page,
+        first = metricBins(subjects[0]);
+      Object.assign(this, { page, subjects, several: subjects.length > 1 });
+      this.levelText = `${C.short(100 * page.level)} %`;
+      this.profiles = new Map(subjects.map((subject) => [subject.id, new C.Profile(subject.temperature)]));
+      this.at = new Map(subjects.map(({ id }) => [id, this.profiles.get(id).start])); // index into each one's grid
+      this.own = null; // "NLL" while each subject stands at its own T* by NLL
+      this.bins = BINS.includes(first) ? first : USUAL;
+      this.binning = "width";
+      this.threshold = 0.9;
+      this.changed = () => {}; // the page puts its redrawing here
+    }
+
+    binsText() {
+      return `${this.bins} equal-${this.binning === "count" ? "count" : "width"} bins`;
+    }
+
+    /** Whether the live ECE of a subject has other bins than its metric. */
+    rebinned(subject) {
+      return this.bins !== metricBins(subject) || this.binning !== "width";
+    }
+
+    /** The temperature, confidence, accuracy, ECE and NLL of a subject as the controls stand. */
+    live(subject) {
+      const profile = this.profiles.get(subject.id),
+        index = this.at.get(subject.id);
+      const { said, right } = profile.above(index);
+      const ece = profile.ece(index, this.bins, this.binning);
+      return {
+        profile,
+        index,
+        temperature: profile.grid[index],
+        moved: index !== profile.start,
+        said,
+        right,
+        ece,
+        nll: profile.nll[index],
+      };
+    }
+
+    setTemperature(value) {
+      this.own = null;
+      for (const [id, profile] of this.profiles) this.at.set(id, profile.nearest(value));
+      this.changed();
+    }
+
+    setOwn(by) {
+      this.own = by;
+      for (const [id, profile] of this.profiles) {
+        const best = profile.best.find((one) => one.by === by);
+        this.at.set(id, best ? best.index : profile.start);
+      }
+      this.changed();
+    }
+
+    setBins(count) {
+      this.bins = count;
+      this.changed();
+    }
+
+    setBinning(kind) {
+      this.binning = kind;
+      this.changed();
+    }
+
+    setThreshold(value) {
+      this.threshold = value;
+      this.changed();
+    }
+  }
+
+  const page = C.readDocument();
+  const view = page && new View(page); // null for a document of another schema: then nothing is drawn
+
+  Object.assign(C, { BINS, view });
+})();
