@@ -131,17 +131,20 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     assert "applied before" in dict(scaled["provenance"])["temperature"]
 
 
-def test_a_large_file_is_drawn_from_an_even_sample(monkeypatch, capsys, tmp_path, npz):
+def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path, npz):
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
-    monkeypatch.setattr(pages.sampled, "__defaults__", (100,))
+    monkeypatch.setattr(pages.drawn, "__defaults__", (100,))
     found = invoke(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert found.code == 0, found.err
     subject = document_in(tmp_path / "p.html")["subjects"][0]
     assert subject["samples"] == 600
-    assert subject["shown"] == "drawn from 100 of 600 samples, evenly spaced"
-    assert sum(row["count"] for row in subject["per_class"]) == 100
-    expected = torch.bincount(predictions().labels[::6], minlength=10)
+    assert subject["shown"] == "drawn from 100 of 600 samples, chosen at random"
+    expected = torch.bincount(predictions().labels[pages.drawn(600)], minlength=10)
     assert [row["count"] for row in subject["per_class"]] == expected.tolist()
+    top = predictions().logits.argmax(dim=1)
+    for error in subject["errors"]:
+        row = error["row"]
+        assert (error["predicted"], error["label"]) == (str(int(top[row])), str(int(predictions().labels[row])))
 
 
 def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):

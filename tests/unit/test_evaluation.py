@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import scipy.stats
 import torch
 
-from calattn import Predictions, compare, evaluate, metrics
+from calattn import Difference, Predictions, compare, evaluate, metrics
 from calattn.metrics import METRICS
 from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, quantiles, weight_blocks
 from calattn.metrics.columns import blocks_of, columns_of
@@ -180,3 +181,72 @@ def test_coverage_of_the_intervals_by_simulation():
     found = coverage(n=400, classes=5, temperature=0.6, simulations=120, seed=7, resamples=200)
     for name in ("accuracy", "nll", "brier", "ece", "smooth_ece", "misclassification_auroc", "aurc"):
         assert 0.85 <= found[name]["coverage"] <= 1.0, (name, found[name])
+
+
+def flipped(n: int, flips: int) -> tuple[Predictions, Predictions]:
+    """Two models that differ in the class of the first `flips` samples, where the second is right."""
+    probs = torch.tensor([[0.8, 0.2]] * n)
+    labels = torch.zeros(n, dtype=torch.long)
+    labels[: n // 5] = 1
+    other = probs.clone()
+    other[:flips] = probs[:flips].flip(1)
+    return Predictions.from_probs(probs, labels), Predictions.from_probs(other, labels)
+
+
+@pytest.mark.parametrize(("flips", "real"), [(1, False), (3, False), (12, True)])
+def test_a_sample_or_three_do_not_make_a_difference(flips, real):
+    """McNemar's exact test has p = 2 · 2^−flips here: 1, 0.25 and 0.0005."""
+    a, b = flipped(1000, flips)
+    for seed in range(5):
+        found = compare(a, b, metrics="accuracy", generator=torch.Generator().manual_seed(seed))["accuracy"]
+        exact = scipy.stats.binomtest(flips, flips, 0.5).pvalue
+        assert found.significant is real, seed
+        assert (found.p_value < 0.05) == (exact < 0.05), seed
+
+
+def test_equal_models_are_seldom_told_apart():
+    """Size of the test at 5 %, with about four samples on which the two disagree."""
+    generator = torch.Generator().manual_seed(0)
+    called = 0
+    for _ in range(60):
+        labels = torch.randint(2, (300,), generator=generator)
+        probs = torch.where(labels.unsqueeze(1) == torch.arange(2), 0.8, 0.2)
+        wrong = [torch.rand(300, generator=generator) < 0.007 for _ in range(2)]
+        a, b = (Predictions.from_probs(torch.where(w.unsqueeze(1), probs.flip(1), probs), labels) for w in wrong)
+        called += compare(a, b, metrics="accuracy", num_bootstrap=200)["accuracy"].significant
+    assert called <= 6
+
+
+def test_rounding_is_no_difference():
+    assert not Difference(
+        name="nll", a=0.5, b=0.5 + 4e-15, difference=4e-15, low=3e-15, high=5e-15, p_value=0.01
+    ).significant
+
+
+def test_an_infinite_difference_is_no_chance():
+    a = Predictions.from_probs(torch.tensor([[0.5, 0.5]] * 50), torch.zeros(50, dtype=torch.long))
+    probs = torch.tensor([[0.5, 0.5]] * 50)
+    probs[0] = torch.tensor([0.0, 1.0])
+    b = Predictions.from_probs(probs, torch.zeros(50, dtype=torch.long))
+    assert compare(a, b, metrics="nll", num_bootstrap=50)["nll"].significant
+
+
+def test_resamples_that_do_not_differ_give_no_interval():
+    """Five of five right: a range from 100 % to 100 % would claim to know what it cannot (Clopper–Pearson: from 48 %)."""
+    p = Predictions(logits=torch.tensor([[3.0, 0.0]] * 5), labels=torch.zeros(5, dtype=torch.long))
+    row = evaluate(p, num_bootstrap=50)["accuracy"]
+    assert (row.value, row.low, row.high) == (1.0, None, None)
+
+
+def test_a_few_confident_errors_get_no_interval():
+    probs, labels = torch.tensor([[0.95, 0.05]] * 200), torch.zeros(200, dtype=torch.long)
+    labels[:9] = 1
+    few = Predictions.from_probs(probs, labels)
+    name = "high_confidence_error_confidence"
+    assert evaluate(few, num_bootstrap=50)[name].low is None
+    assert name not in compare(few, few, num_bootstrap=50)
+    labels[:30] = 1
+    noisy = probs.clone()
+    noisy[:30, 0] += torch.linspace(-0.03, 0.03, 30)
+    noisy[:, 1] = 1 - noisy[:, 0]
+    assert evaluate(Predictions.from_probs(noisy, labels), num_bootstrap=50)[name].low is not None

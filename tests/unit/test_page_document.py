@@ -20,7 +20,7 @@ from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.state import Options
 from calattn.report.definitions import definitions
 from calattn.report.page import Exhibit, build_document, page_html, panels, write_html, write_page
-from calattn.report.page.document import thinned
+from calattn.report.page import document as documents
 from calattn.report.page.html import json_for_script
 from calattn.report.page.temperatures import FINE, slider_grid
 from calattn.report.page.verdict import p_of_bins, verdict
@@ -219,10 +219,8 @@ def test_scales_are_counted_once_each(shown):
     assert document_of(made())["subjects"][0]["scale"] is None
 
 
-def test_a_scale_that_does_not_vary():
-    found = document_of(made(n=50, scale=torch.full((50,), 2.0)))["subjects"][0]["scale"]
-    assert sum(found["correct"]) + sum(found["wrong"]) == 50
-    assert found["cv"] == pytest.approx(0.0)
+def test_a_scale_that_does_not_vary_is_not_shown():
+    assert document_of(made(n=50, scale=torch.full((50,), 2.0)))["subjects"][0]["scale"] is None
 
 
 def columns(confidence: np.ndarray, correct: np.ndarray) -> Columns:
@@ -254,7 +252,7 @@ def test_few_samples_make_no_verdict():
     found = verdict(drawn(30, -0.03))
     assert found["kind"] == "calibrated"
     assert "as far as these samples tell" in found["headline"]
-    assert verdict(drawn(1, 0.0))["kind"] == "calibrated"
+    assert verdict(drawn(1, 0.0))["kind"] == "none"
 
 
 def test_chance_of_the_bins_is_uniform_for_calibrated_predictions():
@@ -300,15 +298,33 @@ def test_comparisons_say_what_is_real():
     assert "not told apart in accuracy" in found["summary"]
 
 
-def test_large_predictions_are_thinned_and_it_is_said():
-    p = made(n=1000)
-    part = thinned(p, 300)
-    assert len(part) == 300
-    assert torch.equal(part.labels, p.labels[torch.arange(300) * 1000 // 300])
-    evaluation = calattn.evaluate(p, num_bootstrap=0)
-    found = build_document([Exhibit(title="t", predictions=part, evaluation=evaluation)])["subjects"][0]
-    assert found["shown"] == "drawn from 300 of 1,000 samples, evenly spaced"
-    assert found["samples"] == 1000
+def test_of_many_samples_some_are_drawn_at_random_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(documents.drawn, "__defaults__", (200,))
+    labels = torch.arange(400) % 2  # every second one would be all of one kind
+    p = calattn.Predictions.from_probs(torch.tensor([[0.88, 0.12]] * 400), labels, indices=torch.arange(400) + 7)
+    asked: list[int] = []
+    exhibit = Exhibit(
+        title="t",
+        predictions=p,
+        evaluation=calattn.evaluate(p, num_bootstrap=0),
+        images=lambda rows: asked.extend(rows) or {},
+    )
+    found = build_document([exhibit])["subjects"][0]
+    assert found["shown"] == "drawn from 200 of 400 samples, chosen at random"
+    assert found["samples"] == 400
+    assert 60 < found["per_class"][0]["count"] < 140
+    for error, place in zip(found["errors"], asked, strict=True):
+        assert error["row"] == place
+        assert error["index"] == place + 7
+        assert labels[place] == 1
+
+
+def test_rows_of_a_sample_are_those_of_the_file():
+    p = made(n=50)
+    exhibit = Exhibit(
+        title="t", predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0), rows=torch.arange(50) * 3
+    )
+    assert all(error["row"] % 3 == 0 for error in build_document([exhibit])["subjects"][0]["errors"])
 
 
 def test_every_metric_is_defined():
@@ -439,3 +455,69 @@ def test_one_call_with_wrong_arguments(tmp_path):
     with pytest.raises(ValueError, match="validation has 'B', which predictions has not"):
         write_html({"A": made(n=50)}, tmp_path / "p.html", validation={"B": made(n=50)})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_right_is_no_proof_of_under_confidence():
+    """A calibrated model of confidence 0.99 is right 100 times in a row with probability 0.37."""
+    assert verdict(columns(np.full(100, 0.99), np.ones(100, dtype=bool)))["kind"] == "calibrated"
+    assert verdict(columns(np.full(5000, 0.9), np.ones(5000, dtype=bool)))["kind"] == "under"
+
+
+@pytest.mark.parametrize(("n", "confidence"), [(2, 0.99), (20, 0.99), (100, 0.99), (500, 0.9), (30, None)])
+def test_calibrated_predictions_are_seldom_called_otherwise(n, confidence):
+    generator = np.random.default_rng(n)
+    called = 0
+    for _ in range(300):
+        said = np.full(n, confidence) if confidence else generator.uniform(0.5, 1.0, n)
+        called += verdict(columns(said, generator.uniform(size=n) < said))["kind"] in ("over", "under", "mixed")
+    assert called / 300 < 0.1
+
+
+def test_one_mistake_among_sure_predictions_is_no_million_to_one():
+    """P(one or more wrong of twenty at 0.999) is 2 %, and with one bin nothing cancels."""
+    found = verdict(columns(np.full(20, 0.999), np.array([False] + [True] * 19)))
+    assert found["kind"] == "calibrated"
+    assert p_of_bins(columns(np.full(20, 0.999), np.array([False] + [True] * 19)), 15) == 1.0
+
+
+def test_small_gaps_of_many_samples_are_called_small():
+    generator = np.random.default_rng(3)
+    said = generator.uniform(0.5, 1.0, 400_000)
+    bent = said + np.where(said > 0.75, -0.008, 0.008)
+    found = verdict(columns(said, generator.uniform(size=len(said)) < bent))
+    assert found["kind"] == "calibrated"
+    assert "more than chance makes, but small" in found["detail"]
+
+
+def test_at_one_correctness_is_that_of_the_metrics():
+    """Logits one rounding apart tie after the division by the scale."""
+    logits = torch.full((64, 3), 1.0)
+    logits[:, 1] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
+    p = calattn.Predictions(logits=logits, labels=torch.ones(64, dtype=torch.long), scale=torch.full((64,), 3.0))
+    slider = document_of(p)["subjects"][0]["temperature"]
+    hits = unpacked(slider["fine"]["correct"], "u4", len(slider["grid"]), FINE)[slider["start"]].sum()
+    assert hits / 64 == calattn.evaluate(p, metrics="accuracy", num_bootstrap=0)["accuracy"].value
+
+
+def test_a_double_just_above_an_edge_stays_above_it():
+    probs = torch.tensor([[0.1 * 3 * 2, 1 - 0.1 * 3 * 2]] * 10, dtype=torch.float64)
+    assert float(probs[0, 0]) > 0.6
+    p = calattn.Predictions.from_probs(probs, torch.zeros(10, dtype=torch.long))
+    slider = document_of(p)["subjects"][0]["temperature"]
+    counts = unpacked(slider["fine"]["count"], "u4", len(slider["grid"]), FINE)[slider["start"]]
+    assert counts[180] == 10  # (0.6, 0.6033…]
+
+
+def test_a_best_temperature_beyond_the_slider_is_named():
+    p = made(boost=2.0)
+    slider = document_of(p.replace(logits=30 * p.logits))["subjects"][0]["temperature"]
+    assert "NLL" not in {each["by"] for each in slider["best"]}
+    beyond = {each["by"]: each for each in slider["beyond"]}["NLL"]
+    assert beyond["value"] == pytest.approx(
+        30 * calattn.posthoc.TemperatureScaling(objective="nll").fit(p).temperature_, rel=1e-4
+    )
+
+
+def test_one_validation_set_for_several_models_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="one set for several predictions"):
+        write_html({"A": made(n=50), "B": made(n=50)}, tmp_path / "p.html", validation=made(n=50, seed=3))

@@ -102,7 +102,7 @@ def _compared(
     names = [_plain(each) for each in found]
     large = not all(isinstance(source, calattn.Predictions) for source in sources)
     # Of files that do not fit into memory the labels are compared, and nothing is put in another order.
-    labels = [_labels(source) for source in sources] if large else []
+    labels = [labels_of(source) for source in sources] if large else []
     comparisons = {}
     for place in range(1, len(found)):
         a, b = sources[0], sources[place]
@@ -115,7 +115,7 @@ def _compared(
     return (labels[0][0] if large else len(sources[0])), comparisons  # type: ignore[arg-type]
 
 
-def _labels(source: Predictions | Blocks) -> tuple[int, str]:
+def labels_of(source: Predictions | Blocks) -> tuple[int, str]:
     """How many there are, and a hash of all in their order."""
     import hashlib
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from calattn.cli.console import note, progress
 from calattn.cli.subjects import Blocks, Subject
 from calattn.readers import PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
-from calattn.report.page.document import MOST_SAMPLES
+from calattn.report.page.document import drawn
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
@@ -32,24 +33,27 @@ def write(
     comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
     validations: Mapping[int, Predictions] | None = None,
     title: str | None = None,
+    home: str | None = None,
     data_root: Path | None = None,
 ) -> None:
     """Writes the page of the subjects; `validations` by subject number, where a caller was given some."""
     given = validations or {}
-    drawn = [sampled(source) for source in sources]
+    read = [sampled(source) for source in sources]
     with progress() as bar:
         task = bar.add_task("page", total=2 * len(found) + 1)
         exhibits = []
         for place, each in enumerate(found):
             bar.update(task, description=f"page: gathering {_plain(each)}")
-            exhibits.append(exhibit(each, drawn[place], evaluations[place], given.get(place), data_root))
+            predictions, rows = read[place]
+            made = exhibit(each, predictions, evaluations[place], given.get(place), data_root)
+            exhibits.append(dataclasses.replace(made, rows=rows))
             bar.advance(task)
 
         def step(text: str) -> None:
             bar.update(task, description=text)
             bar.advance(task)
 
-        document = build_document(exhibits, comparisons=comparisons, title=title, step=step)
+        document = build_document(exhibits, comparisons=comparisons, title=title, home=home, step=step)
         write_page(page_html(document), path)
         bar.advance(task)
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
@@ -65,6 +69,8 @@ def exhibit(
     """All that is known: of a file its name and content, of a run its spec, log, machine and, if at hand, images."""
     facts: dict[str, Any] = {}
     provenance = [("file", str(subject.path)), ("content", predictions.fingerprint())]
+    if subject.reader.floor:
+        provenance.append(("floor", f"probabilities below {subject.reader.floor:g} were raised to it"))
     if subject.run is not None:
         from calattn.workbench.folder import RunFolder
 
@@ -86,20 +92,22 @@ def exhibit(
     )
 
 
-def sampled(source: Predictions | Blocks, most: int = MOST_SAMPLES) -> Predictions:
-    """The predictions, or an even sample of a file that does not fit into memory."""
+def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | None]:
+    """The predictions; of a file that does not fit into memory, some at random, and their rows."""
     if isinstance(source, Predictions):
-        return source
+        return source, None
     total = source.stream.num_rows
-    stride = 1 if total is None else -(-total // most)
+    if total is None:
+        total = sum(len(block) for block in source)
+    rows = drawn(total)
+    rows = torch.arange(total) if rows is None else rows
     parts, offset = [], 0
     for block in source:
-        rows = torch.arange(-offset % stride, len(block), stride)
-        parts.append(block.select(rows))
+        inside = rows[(rows >= offset) & (rows < offset + len(block))] - offset
+        if len(inside):
+            parts.append(block.select(inside))
         offset += len(block)
-        if total is None and sum(map(len, parts)) > 2 * most:  # a file that does not say how long it is
-            parts, stride = [_joined(parts).select(torch.arange(0, sum(map(len, parts)), 2))], 2 * stride
-    return _joined(parts)
+    return _joined(parts), rows
 
 
 def _joined(parts: Sequence[Predictions]) -> Predictions:

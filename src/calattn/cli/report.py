@@ -45,6 +45,8 @@ class Row:
     scaled: Evaluation | None = None
     temperature: float | None = None
     reason: str | None = None
+    group: str | None = None
+    """The same for predictions of the same samples, which alone can be ranked."""
 
 
 @options.flat
@@ -144,22 +146,26 @@ def _row(
 ) -> Row:
     import calattn
     from calattn.cli import pages, subjects
+    from calattn.cli.compare import labels_of
+    from calattn.cli.errors import as_flags
     from calattn.cli.evaluate import working
-    from calattn.readers import PredictionFileMissing
+    from calattn.readers import PredictionFileError
 
     facts = _facts(place)
     try:
         subject = dataclasses.replace(subjects.find([place], reader=reader, choice=choice)[0], title=title)
         source = subject.source()
-    except PredictionFileMissing as error:
-        return Row(title=title, facts=facts, reason=str(error))
+    except PredictionFileError as error:
+        note(f"{title} has no page: {as_flags(str(error))}")
+        return Row(title=title, facts=facts, reason=as_flags(str(error)))
     with working(f"evaluating {title}", source):
         evaluation = calattn.evaluate(source, **measure.arguments())
     scaled, temperature = _scaled(subject, measure)
-    pages.write(page, [subject], [source], [evaluation], title=title, data_root=data_root)
+    pages.write(page, [subject], [source], [evaluation], title=title, home="../index.html", data_root=data_root)
     return Row(
         title=title,
-        facts=facts,
+        facts={"samples": evaluation.num_samples} | facts,
+        group=labels_of(source)[1][:16],
         page=f"pages/{page.name}",
         evaluation=evaluation,
         scaled=scaled,
@@ -173,7 +179,6 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
 
     import calattn
     from calattn.posthoc import FitWarning
-    from calattn.readers import PredictionFileMissing
 
     if subject.run is None or subject.split == "validation":
         return None, None
@@ -181,7 +186,9 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             better = subject.scaled(subject.validation(), "nll")
-    except PredictionFileMissing:
+    except ValueError:  # no validation predictions, or a label that they give probability 0
+        return None, None
+    if better.calibrator is None or not better.calibrator.converged_:
         return None, None
     arguments = measure.arguments() | {"metrics": [metric for metric, _ in _SCALED.values()]}
     return calattn.evaluate(better.source(), **arguments), better.temperature
@@ -235,7 +242,7 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
         "version": version(),
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title,
-        "note": f"{split} predictions of the checkpoint “{checkpoint}”. TS: one temperature fitted by NLL on validation.",
+        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation",
         "metrics": [metrics[name] for name in dict.fromkeys([*first, *metrics])],
         "rows": [
             {
@@ -243,6 +250,7 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
                 "href": row.page,
                 "values": values(row),
                 "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
+                "group": row.group,
                 "note": row.reason,
             }
             for row in rows

@@ -151,8 +151,8 @@ def signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[
     return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])
 
 
-def interval(value: float, replicates: Float[Tensor, " r"], level: float) -> tuple[float, float]:
-    """The replicates' central `level` range, moved so that their mean lies on the value.
+def interval(value: float, replicates: Float[Tensor, " r"], level: float, *, moved: bool = True) -> tuple[float, float]:
+    """The replicates' central `level` range, if `moved` so that their mean lies on the value.
 
     Resampling adds noise to |gap|, so replicates of a calibration error sit above the value by about the bias that the value
     itself has; plain quantiles would miss the value altogether for classwise ECE. Moved, the interval is one for the metric's
@@ -164,7 +164,7 @@ def interval(value: float, replicates: Float[Tensor, " r"], level: float) -> tup
         return math.nan, math.nan
     tail = (1 - level) / 2
     low, high = (float(q) for q in quantiles(finite, (tail, 1 - tail)))
-    if math.isinf(value):
+    if math.isinf(value) or not moved:
         return low, high
     shift = value - float(finite[finite.isfinite()].mean())
     return low + shift, high + shift

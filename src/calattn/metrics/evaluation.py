@@ -24,6 +24,11 @@ from calattn.types import MetricRow, Predictions
 
 # What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
 _RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
+# Chance alone raises these, and resampling raises them again: their replicates are moved back. Means over samples are not
+# raised, and moving them by the noise of the resampling would turn draws of exactly zero into small differences.
+_RAISED = frozenset({"ece", "debiased_ece", "mce", "adaptive_ece", "classwise_ece", "smooth_ece", "kernel_ece", "aurc"})
+_FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
+_ROUNDING = 1e-9
 
 # Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
 _PIECE = 1 << 18
@@ -78,7 +83,14 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval leaves out zero, by more than rounding.
+
+        An infinite difference (a label that one side gave probability 0) is a fact about the predictions, not chance.
+        """
+        if math.isinf(self.difference):
+            return True
+        if abs(self.difference) <= _ROUNDING * max(abs(self.a), abs(self.b)):
+            return False
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
@@ -180,7 +192,7 @@ def compare(
             continue
         difference = values_b[name] - values_a[name]
         draws = draws_b[name] - draws_a[name]
-        low, high = interval(difference, draws, level)
+        low, high = interval(difference, draws, level, moved=name in _RAISED)
         result[name] = Difference(
             name=name,
             a=values_a[name],
@@ -188,7 +200,7 @@ def compare(
             difference=difference,
             low=low,
             high=high,
-            p_value=_two_sided(difference, draws),
+            p_value=_two_sided(difference, draws, moved=name in _RAISED),
         )
     return result
 
@@ -267,6 +279,8 @@ def _replicates(
         draws["classwise_ece"] = class_replicates(
             lambda: _blocks(source), seen.n, num_classes, num_bins, count, _seeded(seed)
         )
+    if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
+        del draws["high_confidence_error_confidence"]
     return draws
 
 
@@ -295,24 +309,29 @@ def _blocks(source: Source) -> Iterator[tuple[int, Block]]:
             yield piece.start + block.rows.start, block
 
 
-def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float]:
-    low, high = interval(value, replicates, level)
+def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:
+    # All right, all wrong, one sample: resampling cannot tell how sure that is.
+    if math.isfinite(value) and bool((replicates == replicates[0]).all()):
+        return None, None
+    low, high = interval(value, replicates, level, moved=name in _RAISED)
     least, most = _RANGE.get(name, (0.0, 1.0))
     return max(low, least), min(high, most)
 
 
-def _two_sided(difference: float, draws: Tensor) -> float:
+def _two_sided(difference: float, draws: Tensor, *, moved: bool) -> float:
     """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0.
 
-    Infinite differences (a label of probability zero on one side) cannot be moved and count by their sign; an undefined
-    difference has no p-value.
+    A resample without any difference counts on both sides. Infinite differences (a label of probability zero on one
+    side) cannot be moved and count by their sign; an undefined difference has no p-value.
     """
     known = draws[~draws.isnan()]
     if len(known) == 0 or math.isnan(difference):
         return math.nan
-    moved = known + (difference - known.mean()) if math.isfinite(difference) and bool(known.isfinite().all()) else known
-    smaller = min(int((moved <= 0).sum()), int((moved >= 0).sum()))
-    return min(1.0, 2 * (smaller + 1) / (len(moved) + 1))
+    movable = moved and math.isfinite(difference) and bool(known.isfinite().all())
+    placed = known + (difference - known.mean()) if movable else known
+    equal = known == 0
+    smaller = min(int(((placed <= 0) | equal).sum()), int(((placed >= 0) | equal).sum()))
+    return min(1.0, 2 * (smaller + 1) / (len(known) + 1))
 
 
 def _check_paired(a: Predictions, b: Predictions) -> None:

@@ -36,6 +36,11 @@ class ScoreSums:
             raise ValueError(f"cannot merge thresholds {other.threshold} and {self.threshold}")
         return type(self)(self.threshold, self.sums + other.sums)
 
+    @property
+    def num_high_errors(self) -> float:
+        """How many errors were made with confidence ≥ threshold."""
+        return float(self.sums[5])
+
     def read(self) -> dict[str, float]:
         return {name: float(value) for name, value in read_scores(self.sums).items()}
 

@@ -42,7 +42,7 @@ _MORE = (
     ),
     (
         "consistency bars",
-        "Where the accuracy of a bin would lie, 95 % of the time, if every confidence were true: quantiles of "
+        "Where the accuracy of a bin would lie, {level} of the time, if every confidence were true: quantiles of "
         "Binomial(count, mean confidence) / count.",
     ),
     (
@@ -73,4 +73,4 @@ def definitions(options: Options, *, level: float, resamples: int) -> list[tuple
         f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."
     )
     intervals = ("intervals", drawn if resamples else "No intervals were computed.")
-    return [*found, intervals, *_MORE]
+    return [*found, intervals, *((title, text.replace("{level}", percent(level))) for title, text in _MORE)]

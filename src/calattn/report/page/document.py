@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from calattn.metrics import METRICS
 from calattn.metrics.classbins import ClassBins
@@ -37,13 +39,15 @@ Step = Callable[[str], None]
 class Exhibit:
     """One set of predictions on the page, and what is known about it.
 
-    `evaluation` is of all samples; `predictions` may be a part of them. `validation`: what T* may be fitted on. `images`
-    gives PNG files for sample rows, `log` are the epochs of the run's log, `provenance` are pairs of name and value.
+    `evaluation` is of all samples; `predictions` may be a part of them, and `rows` then says which. `validation`: what T*
+    may be fitted on. `images` gives PNG files for rows of `predictions`, `log` are the epochs of the run's log,
+    `provenance` are pairs of name and value.
     """
 
     title: str
     predictions: Predictions
     evaluation: Evaluation
+    rows: Int[Tensor, " n"] | None = None
     validation: Predictions | None = None
     images: Callable[[Sequence[int]], Mapping[int, bytes]] | None = None
     log: Sequence[Mapping[str, Any]] = ()
@@ -57,11 +61,12 @@ def build_document(
     *,
     comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
     title: str | None = None,
+    home: str | None = None,
     step: Step | None = None,
 ) -> dict[str, Any]:
     """What the page shows of the exhibits; `comparisons` are differences from the first, by exhibit number.
 
-    `step` is told what is being worked on.
+    `home` is the page that links here, beside this one. `step` is told what is being worked on.
     """
     if not exhibits:
         raise ValueError("exhibits is empty: there is nothing to show")
@@ -78,6 +83,7 @@ def build_document(
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title or ", ".join(exhibit.title for exhibit in exhibits),
         "level": first.level,
+        "home": home,
         "subjects": subjects,
         "comparisons": [
             _comparison(exhibits, place, differences) for place, differences in (comparisons or {}).items()
@@ -89,14 +95,15 @@ def build_document(
 
 
 def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
-    shown = thinned(exhibit.predictions)
+    chosen = drawn(len(exhibit.predictions))
+    shown = exhibit.predictions if chosen is None else exhibit.predictions.select(chosen)
     evaluation = exhibit.evaluation
     classes = ClassBins.empty(shown.num_classes, evaluation.options.num_bins)
     columns = _columns(shown, classes)
-    best = _best_temperatures(exhibit, shown)
+    best, beyond = _best_temperatures(exhibit, shown)
     profile = temperature_profile(shown, columns, slider_grid([each["value"] for each in best], octave=octave))
     total = evaluation.num_samples
-    part = f"drawn from {len(shown):,} of {total:,} samples, evenly spaced" if len(shown) < total else None
+    part = f"drawn from {len(shown):,} of {total:,} samples, chosen at random" if len(shown) < total else None
     return {
         "title": exhibit.title,
         "samples": total,
@@ -107,10 +114,17 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "verdict": verdict(columns),
         "metrics": _metrics(evaluation),
         "cards": [name for name in CARDS if name in evaluation.rows],
-        "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best]},
+        "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
         "risk_coverage": panels.risk_coverage(columns),
         "per_class": panels.per_class(shown, columns, classes),
-        **panels.errors(shown, columns, threshold=evaluation.options.threshold, images=exhibit.images),
+        **panels.errors(
+            shown,
+            columns,
+            threshold=evaluation.options.threshold,
+            places=torch.arange(len(shown)) if chosen is None else chosen,
+            rows=exhibit.rows,
+            images=exhibit.images,
+        ),
         "scale": panels.scales(shown, columns),
         "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
         "provenance": [[name, str(value)] for name, value in exhibit.provenance],
@@ -118,10 +132,14 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     }
 
 
-def thinned(predictions: Predictions, most: int = MOST_SAMPLES) -> Predictions:
-    """At most so many samples, evenly spaced over the file."""
-    n = len(predictions)
-    return predictions if n <= most else predictions.select(torch.arange(most) * n // most)
+def drawn(n: int, most: int = MOST_SAMPLES) -> Int[Tensor, " m"] | None:
+    """Which of n samples are drawn, in their order; None where all are.
+
+    At random, by a fixed seed: every second one would be all of one kind in a file that alternates.
+    """
+    if n <= most:
+        return None
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most].sort().values
 
 
 def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
@@ -135,19 +153,26 @@ def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
     return columns
 
 
-def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> list[dict[str, Any]]:
-    """T* by NLL and by ECE, fitted on validation where there is one. None where the temperature has no optimum."""
+def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """T* by NLL and by ECE, fitted on validation where there is one: those on the slider, and those beyond it.
+
+    None where the temperature has no optimum.
+    """
     on, where = (exhibit.validation, "validation") if exhibit.validation is not None else (shown, "these predictions")
-    on = thinned(on)
+    chosen = drawn(len(on))
+    on = on if chosen is None else on.select(chosen)
     possible = bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all())  # else NLL is infinite at every T
     found: list[dict[str, Any]] = []
+    beyond: list[dict[str, Any]] = []
     for objective in ("nll", "ece") if possible else ("ece",):
         with warnings.catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
             warnings.simplefilter("ignore", FitWarning)
             fitted = TemperatureScaling(objective=objective, num_bins=exhibit.evaluation.options.num_bins).fit(on)
-        if fitted.converged_ and LOWEST <= fitted.temperature_ <= HIGHEST:
-            found.append({"by": objective.upper(), "value": float(fitted.temperature_), "fitted_on": where})
-    return found
+        if fitted.converged_:
+            inside = LOWEST <= fitted.temperature_ <= HIGHEST
+            best = {"by": objective.upper(), "value": float(fitted.temperature_), "fitted_on": where}
+            (found if inside else beyond).append(best)
+    return found, beyond
 
 
 def _placed(best: dict[str, Any], grid: tuple[float, ...]) -> dict[str, Any]:

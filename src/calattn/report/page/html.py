@@ -16,7 +16,7 @@ _STYLES = (
     *("base", "frame", "controls", "panels", "charts", "tables", "errors", "provenance", "leaderboard"),
     *("small", "print"),
 )
-_SHARED = ("elements", "numbers", "tables", "frame")
+_SHARED = ("elements", "numbers", "scroller", "tables", "frame")
 _PAGE = (
     *_SHARED,
     *("chance", "profile", "plot", "chart", "state", "panel"),
@@ -31,12 +31,12 @@ _UNSAFE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 def page_html(document: Mapping[str, Any]) -> str:
     """The page of a document from `build_document`."""
-    return _filled("page.html", _PAGE, document)
+    return _filled(_PAGE, document, skip="Skip to the results")
 
 
 def leaderboard_html(document: Mapping[str, Any]) -> str:
     """The page of a leaderboard document."""
-    return _filled("leaderboard.html", _LEADERBOARD, document)
+    return _filled(_LEADERBOARD, document, skip="Skip to the table")
 
 
 def write_page(text: str, path: PathArg) -> Path:
@@ -46,15 +46,16 @@ def write_page(text: str, path: PathArg) -> Path:
     return Path(path)
 
 
-def _filled(template: str, scripts: tuple[str, ...], document: Mapping[str, Any]) -> str:
+def _filled(scripts: tuple[str, ...], document: Mapping[str, Any], *, skip: str) -> str:
     """Each marker once, in one pass: what a value contains is never taken for a marker."""
     parts = {
         "{{TITLE}}": html.escape(str(document["title"])),
+        "{{SKIP}}": html.escape(skip),
         "/*CSS*/": "\n".join(_read(f"styles/{name}.css") for name in _STYLES),
         "/*DOCUMENT*/": json_for_script(document),
         "/*JS*/": "\n".join(_read(f"scripts/{name}.js") for name in scripts),
     }
-    text = _read(template)
+    text = _read("page.html")
     places = sorted((text.index(marker), marker) for marker in parts)
     pieces, end = [], 0
     for place, marker in places:

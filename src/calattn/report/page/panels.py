@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from calattn.metrics.classbins import ClassBins
@@ -85,16 +86,31 @@ def name_of(predictions: Predictions, k: int) -> str:
     return str(k) if predictions.class_names is None else predictions.class_names[k]
 
 
-def errors(predictions: Predictions, columns: Columns, *, threshold: float, images: Images | None) -> dict[str, Any]:
-    """The most confident mistakes, with pictures where there are any, and how many lie above the threshold."""
+def errors(
+    predictions: Predictions,
+    columns: Columns,
+    *,
+    threshold: float,
+    places: Int[Tensor, " n"],
+    rows: Int[Tensor, " m"] | None,
+    images: Images | None,
+) -> dict[str, Any]:
+    """The most confident mistakes, with pictures where there are any, and how many lie above the threshold.
+
+    `places` are the samples' places in what `images` knows, `rows` the rows of those in the file (None: the same).
+    """
     above = columns.confidence >= threshold
     wrong = (~columns.correct).nonzero().squeeze(1)
-    wrong = wrong[columns.odds[wrong].argsort(stable=True)]
-    rows = wrong[: _LISTED if images is None else _PICTURED].tolist()
-    pictures = {} if images is None else images(rows)
+    wrong = wrong[columns.odds[wrong].argsort(stable=True)][: _LISTED if images is None else _PICTURED]
+    pictures = {} if images is None else images(places[wrong].tolist())
     top = predicted(predictions)
+    found = []
+    for sample in wrong.tolist():
+        place = int(places[sample])
+        row = place if rows is None else int(rows[place])
+        found.append({"row": row} | _error(predictions, columns, sample, int(top[sample]), pictures.get(place)))
     return {
-        "errors": [_error(predictions, columns, row, int(top[row]), pictures.get(row)) for row in rows],
+        "errors": found,
         "errors_above": {
             "threshold": threshold,
             "errors": int((above & ~columns.correct).sum()),
@@ -105,7 +121,6 @@ def errors(predictions: Predictions, columns: Columns, *, threshold: float, imag
 
 def _error(predictions: Predictions, columns: Columns, row: int, top: int, picture: bytes | None) -> dict[str, Any]:
     return {
-        "row": row,
         "index": None if predictions.indices is None else int(predictions.indices[row]),
         "label": name_of(predictions, int(predictions.labels[row])),
         "predicted": name_of(predictions, top),
@@ -116,12 +131,14 @@ def _error(predictions: Predictions, columns: Columns, row: int, top: int, pictu
 
 
 def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
-    """How CalAttn's temperatures lie among right and wrong predictions; None where there are none."""
+    """How CalAttn's temperatures lie among right and wrong predictions; None where all are the same, or there are none."""
     if predictions.scale is None:
         return None
     scale = predictions.scale.double()
     low, high = float(scale.min()), float(scale.max())
-    span = (high - low) or 1e-6 * low
+    span = high - low
+    if span <= 1e-6 * high:  # one temperature for all: there is nothing to see
+        return None
     edges = torch.linspace(low, low + span, _SCALE_CELLS + 1, dtype=torch.float64)
     cell = ((scale - low) / span * _SCALE_CELLS).long().clamp_(0, _SCALE_CELLS - 1)
 

@@ -83,27 +83,27 @@ def temperature_profile(predictions: Predictions, columns: Columns, grid: Sequen
     """`columns` are those of the predictions as they stand: at T = 1 the page shows what the metrics say, to the bit."""
     grid = tuple(float(value) for value in grid)
     n, start = len(predictions), grid.index(1.0)
-    confidence, correct = torch.empty(len(grid), n), torch.empty(n, dtype=torch.bool)
+    confidence, correct = torch.empty(len(grid), n), columns.correct
     nll = torch.zeros(len(grid), dtype=torch.float64)
     inverse = 1.0 / torch.tensor(grid, dtype=torch.float64).unsqueeze(1)
     for block in temperature_blocks(predictions, grid):
         torch.reciprocal(block.sums.float(), out=confidence[:, block.rows])
-        correct[block.rows] = block.correct
         nll += (block.sums.double().log() - block.label.double() * inverse).sum(dim=1)
-    confidence[start] = columns.confidence.float()
     nll[start] = columns.nll.double().sum()
-    sums = _fine_sums(confidence, correct)
+    rows = list(confidence)
+    rows[start] = columns.confidence  # in its own precision: bin edges mean what the caller sees
+    sums = _fine_sums(rows, correct)
     return TemperatureProfile(
         grid=grid,
         count=sums[0],
         confidence=sums[1],
         correct=sums[2],
         nll=nll / n,
-        equal_count=_equal_count(confidence, correct, columns, start),
+        equal_count=_equal_count(rows, correct, columns, start),
     )
 
 
-def _fine_sums(confidence: Tensor, correct: Tensor) -> Float[Tensor, "3 t f"]:
+def _fine_sums(confidence: Sequence[Tensor], correct: Tensor) -> Float[Tensor, "3 t f"]:
     """Row by row: a table of all rows' bin numbers would be eight bytes a confidence."""
     hits = correct.double()
     rows = []
@@ -115,7 +115,7 @@ def _fine_sums(confidence: Tensor, correct: Tensor) -> Float[Tensor, "3 t f"]:
 
 
 def _equal_count(
-    confidence: Tensor, correct: Tensor, columns: Columns, start: int
+    confidence: Sequence[Tensor], correct: Tensor, columns: Columns, start: int
 ) -> dict[int, Float[Tensor, "t m 3"]]:
     """Count, mean confidence and accuracy of bins of equal count. Samples that tie on a boundary are shared by both sides."""
     n = len(correct)

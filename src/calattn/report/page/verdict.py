@@ -6,65 +6,68 @@ import math
 
 import torch
 
+from calattn.metrics.binning import bin_index
 from calattn.metrics.bins import BinSums
 from calattn.metrics.columns import Columns
 
 NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobody acts on less
-_RARE = 0.01
+_RARE, _SMALL = 0.01, 0.01
 
 
 def verdict(columns: Columns, *, num_bins: int = 15) -> dict[str, str]:
-    """kind (over, under, mixed, calibrated), a headline and what it rests on.
+    """kind (over, under, mixed, calibrated, none), a headline and what it rests on.
 
     Over- and under-confident: the mean of confidence − correct is further from zero than 1.96 standard errors and than half
     a point. Mixed: the mean is not, but the bins are (χ² of their gaps at 1 %), and the ECE exceeds a point.
     """
     if len(columns) < 2:
         return {
-            "kind": "calibrated",
+            "kind": "none",
             "headline": "one sample tells nothing",
             "detail": "Calibration is about how often predictions of the same confidence are right. Bring more samples.",
         }
     gap, error = mean_gap(columns)
     said, right = float(columns.confidence.double().mean()), float(columns.correct.double().mean())
     numbers = f"says {100 * said:.1f} %, right {100 * right:.1f} %"
-    between = f"{100 * (gap - 1.96 * error):+.1f} to {100 * (gap + 1.96 * error):+.1f} points".replace("-", "−")
     if abs(gap) > max(NEGLIGIBLE, 1.96 * error):
         kind, word = ("over", "over-confident") if gap > 0 else ("under", "under-confident")
-        detail = f"On average the confidence differs from the accuracy by {between} (95 %)."
+        detail = f"On average the confidence is {_between(gap, error)} the accuracy (95 %)."
         return {"kind": kind, "headline": f"{word}: {numbers}", "detail": f"{detail} {_advice(kind)}"}
     sums = BinSums.empty(num_bins).add(columns)
     chance = p_of_bins(columns, num_bins)
-    if chance < _RARE and sums.error() > 0.01:
-        return {
-            "kind": "mixed",
-            "headline": f"right on average, not everywhere: {numbers}",
-            "detail": _mixed(sums, chance),
-        }
-    larger = "no larger than" if chance >= _RARE else "hardly larger than"
-    detail = (
-        f"With {len(columns):,} samples, the difference between confidence and accuracy is {between} (95 %), "
-        f"and the gaps of the {num_bins} bins are {larger} chance makes them."
+    if chance < _RARE and sums.error() > _SMALL:
+        headline = f"right on average, not everywhere: {numbers}"
+        return {"kind": "mixed", "headline": headline, "detail": _mixed(sums, chance)}
+    bins = (
+        f"the gaps of the {num_bins} bins are no larger than chance makes them"
+        if chance >= _RARE
+        else f"the gaps of the {num_bins} bins are more than chance makes, but small (ECE {100 * sums.error():.1f} %)"
     )
+    detail = f"With {len(columns):,} samples, the confidence is {_between(gap, error)} the accuracy (95 %), and {bins}."
     return {"kind": "calibrated", "headline": f"calibrated, as far as these samples tell: {numbers}", "detail": detail}
 
 
 def mean_gap(columns: Columns) -> tuple[float, float]:
-    """Mean of confidence − correct, and its standard error."""
-    residual = columns.confidence.double() - columns.correct.double()
+    """Mean of confidence − correct, and its standard error: the larger of the observed and of what calibration implies.
+
+    The observed one is zero where all are right, although a calibrated model with confidence 0.99 is right 100 times in a
+    row every third time; were the confidences true, the variance of the mean would be Σ p (1 − p) / n².
+    """
+    confidence = columns.confidence.double()
+    residual = confidence - columns.correct.double()
     n = len(columns)
-    return float(residual.mean()), float(residual.std(correction=1)) / math.sqrt(n) if n > 1 else math.inf
+    observed = float(residual.std(correction=1)) / math.sqrt(n)
+    implied = math.sqrt(float((confidence * (1 - confidence)).sum())) / n
+    return float(residual.mean()), max(observed, implied)
 
 
 def p_of_bins(columns: Columns, num_bins: int) -> float:
     """How often calibrated predictions would show gaps as large: P(χ² ≥ Σ gap² / variance) over the bins.
 
     The gap of a bin sums confidence − correct; were the confidences true, its variance would be Σ p (1 − p). Bins whose
-    variance is below 1 go to their neighbour first, where the normal law does not hold.
+    variance is below 1, where the normal law does not hold, go to a neighbour. 1 where that leaves fewer than two.
     """
     from scipy.stats import chi2
-
-    from calattn.metrics.binning import bin_index
 
     confidence = columns.confidence.double()
     index = bin_index(columns.confidence, num_bins)
@@ -77,10 +80,26 @@ def p_of_bins(columns: Columns, num_bins: int) -> float:
             pooled[-1][1] += each_variance
         else:
             pooled.append([each_gap, each_variance])
-    statistic = sum(g * g / v for g, v in pooled if v > 0)
-    if not any(v > 0 for _, v in pooled):
-        return 1.0 if all(g == 0 for g, _ in pooled) else 0.0
-    return float(chi2.sf(statistic, len(pooled)))
+    if len(pooled) > 1 and pooled[-1][1] < 1:
+        rest = pooled.pop()
+        pooled[-1] = [pooled[-1][0] + rest[0], pooled[-1][1] + rest[1]]
+    if len(pooled) < 2 or min(v for _, v in pooled) < 1:
+        return 1.0
+    return float(chi2.sf(sum(g * g / v for g, v in pooled), len(pooled)))
+
+
+def _between(gap: float, error: float) -> str:
+    """Where the mean gap lies, in words.
+
+    >>> _between(-0.02, 0.005), _between(0.001, 0.002)
+    ('1.0 to 3.0 points below', 'between 0.3 points below and 0.5 points above')
+    """
+    low, high = 100 * (gap - 1.96 * error), 100 * (gap + 1.96 * error)
+    if low > 0:
+        return f"{low:.1f} to {high:.1f} points above"
+    if high < 0:
+        return f"{-high:.1f} to {-low:.1f} points below"
+    return f"between {-low:.1f} points below and {high:.1f} points above"
 
 
 def _mixed(sums: BinSums, chance: float) -> str:
@@ -89,8 +108,8 @@ def _mixed(sums: BinSums, chance: float) -> str:
     direction = "too high" if float(sums.gap[worst]) > 0 else "too low"
     often = "less than once in a million" if chance < 1e-6 else f"with probability {chance:.2g}"
     return (
-        f"Gaps of opposite sign cancel: the bins' gaps would be as large by chance {often}. Most weighs the bin from "
-        f"{low:.2f} to {high:.2f}, where the confidence is {direction} by {abs(100 * float(sums.gap[worst])):.1f} points."
+        f"Gaps of opposite sign cancel: by chance the bins' gaps would be as large {often}. The bin from {low:.2f} to "
+        f"{high:.2f} weighs most: its confidence is {direction} by {abs(100 * float(sums.gap[worst])):.1f} points."
     )
 
 

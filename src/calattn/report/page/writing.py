@@ -31,6 +31,8 @@ def write_html(
     given = {title or "predictions": predictions} if isinstance(predictions, Predictions) else dict(predictions)
     if not given:
         raise ValueError("predictions is empty: there is nothing to show")
+    if isinstance(validation, Predictions) and not isinstance(predictions, Predictions):
+        raise ValueError("validation is one set for several predictions; pass those of each model by title")
     held_out = dict.fromkeys(given, validation) if isinstance(validation, Predictions) else dict(validation or {})
     strangers = held_out.keys() - given.keys()
     if strangers:
