@@ -71,6 +71,57 @@ def test_it_sorts_filters_and_links(opened, board):
     assert page.title() == "page of a"
 
 
+def written(rows: list[dict], path, metrics: list[dict] = METRICS):
+    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": None}
+    return write_page(leaderboard_html(document | {"metrics": metrics, "rows": rows}), path)
+
+
+def best(page, metric: str) -> set[str]:
+    lines = page.locator(f"[data-table=leaderboard] tbody tr:has(td.best[data-column=metric-{metric}])")
+    return {line.split("\n")[0] for line in lines.locator("[data-column=title]").all_inner_texts()}
+
+
+def test_only_runs_on_the_same_samples_compete(opened, tmp_path):
+    rows = [
+        row("a", 0.80, 0.05, "none", group="test"),
+        row("b", 0.90, 0.07, "calattn", group="test"),
+        row("c", 0.70, 0.02, "none", group="shifted"),
+        row("d", 0.70, 0.03, "calattn", group="shifted"),
+        row("alone", 0.99, 0.01, "calattn", group="other"),
+        row("broken.npz", None, None, "none", note="broken.npz: no labels; " + "x" * 200, group="broken.npz"),
+    ]
+    page = opened(written(rows, tmp_path / "i.html"))
+    assert best(page, "accuracy") == {"b", "c", "d"}
+    assert best(page, "ece") == {"a", "c"}
+    marked = page.locator("td.best").first
+    assert marked.get_attribute("title") == "best of the runs shown on the same samples"
+    page.locator("[data-fact=head]").select_option(label="calattn")
+    assert best(page, "ece") == set(), "one of each group is left"
+    page.locator("[data-fact=head]").select_option(label="any")
+    why = page.locator(".why")
+    assert why.inner_text().startswith("broken.npz: no labels")
+    cell = page.locator("tr:has(.why) [data-column=title]").bounding_box()
+    box = why.bounding_box()
+    assert box["x"] + box["width"] <= cell["x"] + cell["width"] + 1, "a long message stays in its cell"
+
+
+@pytest.mark.parametrize(
+    ("names", "key"), [(("ece", "nll"), "nll"), (("accuracy", "ece"), "ece"), (("accuracy",), "accuracy")]
+)
+def test_it_is_sorted_by_nll_first(opened, tmp_path, names, key):
+    metrics = [{**METRICS[0], "name": name, "better": "high" if name == "accuracy" else "low"} for name in names]
+    rows = [{**row(str(k), 0.5, 0.5, "none"), "values": {name: {"value": k} for name in names}} for k in (2, 1, 3)]
+    page = opened(written(rows, tmp_path / "i.html", metrics))
+    assert page.locator("thead [aria-sort]").get_attribute("data-column") == f"metric-{key}"
+    assert titles(page) == (["3", "2", "1"] if key == "accuracy" else ["1", "2", "3"])
+
+
+def test_the_skip_link_names_the_table(opened, board):
+    page = opened(board)
+    assert page.locator("a.skip").text_content() == "Skip to the table"
+    assert page.locator("body.wide").count() == 1
+
+
 def test_it_says_which_predictions_it_judges(opened, board):
     assert "test split" in opened(board).locator("body").inner_text()
 

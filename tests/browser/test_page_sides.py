@@ -1,0 +1,93 @@
+"""Bins that say too much and bins that say too little, in the reliability diagram."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calattn.report.page import build_document, page_html, write_page
+from tests.browser import chromium
+from tests.browser.test_page import at, choose, exhibit, made
+
+pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
+
+MORE, LESS = "says more than is right", "says less than is right"
+BINS = 5
+
+
+@pytest.fixture
+def shown(opened, tmp_path):
+    """shown(factor) gives the page of predictions with logits times `factor`, and numpy's (accuracy, confidence) per bin."""
+
+    def show(factor: float, **options: object):
+        p = made(3000, boost=1.0)
+        p = p.replace(logits=factor * p.logits)
+        confidence, right, _ = at(p, 1.0)
+        index = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+        bins = [(right[index == k].mean(), confidence[index == k].mean()) for k in range(BINS) if (index == k).any()]
+        page = opened(write_page(page_html(build_document([exhibit(p)])), tmp_path / f"{factor}.html"), **options)
+        choose(page, "bins", str(BINS))
+        return page, bins
+
+    return show
+
+
+def spans(page, kind: str) -> list[tuple[float, float]]:
+    """The lower and upper end of each rectangle of a kind, as values of the axis."""
+    chart = page.locator("[data-chart=reliability]")
+    zero, one = (
+        float(chart.locator("line.grid").nth(k).get_attribute("y1")) for k in (0, 4)
+    )  # 0 and 100 % of the upper plot
+    boxes = chart.locator(f"rect.{kind}").evaluate_all(
+        "(all) => all.map((box) => [box.y.baseVal.value, box.height.baseVal.value])"
+    )
+    value = [(zero - y, zero - y - tall) for y, tall in boxes]
+    return [(low / (zero - one), high / (zero - one)) for high, low in value]
+
+
+@pytest.mark.parametrize(("factor", "kind", "other"), [(3.0, "over", "under"), (0.2, "under", "over")])
+def test_bars_reach_the_accuracy_and_hatches_the_confidence(shown, factor, kind, other):
+    page, bins = shown(factor)
+    assert all((said > right) == (kind == "over") for right, said in bins), "the example leans one way"
+    assert spans(page, "fill-blue") == [pytest.approx((0, right), abs=1e-3) for right, _ in bins]
+    assert spans(page, f"gap-{kind}") == [pytest.approx(sorted(pair), abs=1e-3) for pair in bins]
+    assert spans(page, f"gap-{other}") == []
+    lines = [pytest.approx((said, said), abs=1e-3) for _, said in bins] if kind == "under" else []
+    assert spans(page, "said-line") == lines
+
+
+@pytest.mark.parametrize(("factor", "texts"), [(3.0, {MORE}), (0.2, {LESS})])
+@pytest.mark.parametrize("binning", ["width", "count"])
+def test_legend_and_pointer_say_which(shown, factor, texts, binning):
+    page, _ = shown(factor)
+    choose(page, "binning", binning)
+    panel = page.locator("[data-panel=reliability]")
+    assert {text for text in panel.locator(".legend li").all_inner_texts() if text in (MORE, LESS)} == texts
+    panel.locator("svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert panel.locator(".readout").inner_text().endswith(f"It {texts.copy().pop()}.")
+
+
+def luminance(rgb: str) -> float:
+    parts = [int(part) / 255 for part in rgb[4:-1].split(",")]
+    red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_stripes_are_seen_on_their_ground(shown, scheme):
+    """A contrast of 3, which WCAG asks of graphics: green on the bar, orange on the card."""
+    page, _ = shown(0.2, scheme="dark" if scheme == "print" else scheme)
+    if scheme == "print":
+        page.emulate_media(media="print")
+
+    def colour(selector: str, name: str) -> float:
+        return luminance(page.locator(selector).first.evaluate(f"(one) => getComputedStyle(one).{name}"))
+
+    def contrast(a: float, b: float) -> float:
+        return (max(a, b) + 0.05) / (min(a, b) + 0.05)
+
+    bar = colour("[data-chart=reliability] .fill-blue", "fill")
+    assert contrast(colour("[data-chart=reliability] .hatch-under", "stroke"), bar) >= 3
+    paper = colour("[data-panel=reliability]", "backgroundColor")
+    assert contrast(colour("[data-chart=reliability] .hatch-over", "stroke"), paper) >= 3

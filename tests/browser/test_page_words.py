@@ -1,0 +1,128 @@
+"""The words of the page: numbers that look the same everywhere, and notes that say what they are about."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import calattn
+from calattn.report.page import build_document, page_html, write_page
+from tests.browser import chromium
+from tests.browser.test_page import exhibit, made, shown, slide
+
+pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
+
+
+@pytest.fixture
+def page_of(opened, tmp_path):
+    def open_page(document: dict):
+        return opened(write_page(page_html(document), tmp_path / "p.html"))
+
+    return open_page
+
+
+def test_the_live_nll_looks_like_the_metric(page_of):
+    document = build_document([exhibit(made())])
+    page = page_of(document)
+    value = next(one["value"] for one in document["subjects"][0]["metrics"] if one["name"] == "nll")
+    live = page.locator("[data-live=nll]")
+    assert page.locator("[data-card=nll] .card-value").inner_text().split()[0] == live.inner_text() == f"{value:.3f}"
+    slide(page, 30)
+    assert page.locator("[data-card=nll] .card-now strong").inner_text() == live.inner_text()
+
+
+def test_what_does_not_follow_the_slider_says_so(page_of):
+    page = page_of(build_document([exhibit(made())]))
+    places = [page.locator(f"{where} .at-one") for where in (".verdict", "[data-panel=errors]")]
+    assert [place.is_visible() for place in places] == [False, False]
+    height = page.evaluate("document.documentElement.scrollHeight")
+    slide(page, 30)
+    assert [place.is_visible() for place in places] == [True, True]
+    assert places[0].inner_text() == "at T = 1"
+    assert page.evaluate("document.documentElement.scrollHeight") == height, "nothing jumps"
+    page.locator("button[data-reset]").click()
+    page.wait_for_timeout(50)
+    assert [place.is_visible() for place in places] == [False, False]
+
+
+def test_rows_are_counted_from_zero(page_of):
+    p = made()
+    probs = p.logits.softmax(dim=1)
+    wrong = probs.argmax(dim=1) != p.labels
+    surest = int(torch.where(wrong, probs.max(dim=1).values, -1.0).argmax())
+    first = page_of(build_document([exhibit(p)])).locator("[data-table=errors] tbody th").first
+    assert first.inner_text() == f"row {surest} (from 0)"
+    named = page_of(build_document([exhibit(p.replace(indices=torch.arange(len(p)) + 7))]))
+    assert named.locator("[data-table=errors] tbody th").first.inner_text() == f"sample {surest + 7}"
+
+
+@pytest.mark.parametrize("p", [1.0, 0.5, 0.19043, 0.0999, 0.03, 0.00312, 0.0005])
+def test_chances_are_printed_as_on_the_terminal(page_of, p):
+    page = page_of(build_document([exhibit(made())]))
+    assert page.evaluate("(p) => window.calattn.chanceText(p)", p) == f"{p:.2g}"
+    assert page.evaluate("window.calattn.chanceText(0.00049)") == "< 0.001"
+    assert page.evaluate("window.calattn.chanceText(null)") == "–"
+
+
+def test_the_best_by_ece_has_the_digits_of_its_search(page_of):
+    p = made()
+    page = page_of(build_document([exhibit(p)]))
+    notes = page.locator("[data-panel=temperature]").inner_text()
+    by_ece, by_nll = (
+        calattn.posthoc.TemperatureScaling(objective=objective).fit(p).temperature_ for objective in ("ece", "nll")
+    )
+    assert f"T* = {by_ece:.1f} has the lowest ECE" in notes
+    assert f"T* = {by_nll:.3g} has the lowest NLL" in notes
+    assert page.locator("[data-chart=ece-temperature] .note.star").text_content() == f"T* {by_ece:.1f}"
+
+
+def test_one_best_temperature_is_used_for_all(page_of):
+    a, b = made(), made(seed=1, boost=0.7)
+    page = page_of(build_document([exhibit(a, "A"), exhibit(b, "B")]))
+    button = page.locator("[data-subject=s1] button[data-all=NLL]")
+    assert button.inner_text() == "use for all"
+    button.click()
+    page.wait_for_timeout(50)
+    best = calattn.posthoc.TemperatureScaling(objective="nll").fit(b).temperature_
+    assert shown(page, "temperature", "s1") == pytest.approx(best, rel=1e-9)
+    assert shown(page, "temperature", "s0") == pytest.approx(best, rel=0.03)  # the nearest of its own grid
+
+
+def test_the_best_temperature_may_lie_beyond_the_slider(page_of):
+    document = build_document([exhibit(made())])
+    found = document["subjects"][0]["temperature"]
+    found["best"] = []
+    found["beyond"] = [{"by": "NLL", "value": 10.84, "fitted_on": "validation"}]
+    text = page_of(document).locator("[data-panel=temperature]").inner_text()
+    assert "The lowest NLL lies beyond the slider, at T = 10.8 (validation)." in text
+    assert "No T* is marked" not in text
+    found.pop("beyond")  # a document of before
+    assert "No T* is marked" in page_of(document).locator("[data-panel=temperature]").inner_text()
+
+
+@pytest.mark.parametrize("home", ["../index.html", "index.html"])
+def test_a_page_links_to_its_leaderboard(page_of, home):
+    link = page_of(build_document([exhibit(made())]) | {"home": home}).locator("header a[data-home]")
+    assert link.inner_text() == "← all runs"
+    assert link.get_attribute("href") == home
+
+
+@pytest.mark.parametrize(
+    "home",
+    [None, 3, "javascript:alert(1)", " java\nscript:alert(1)", "\x01data:,x", "https://a.b", "//a.b", "/\t\\a.b"],
+)
+def test_only_what_lies_beside_it_is_linked(page_of, home):
+    page = page_of(build_document([exhibit(made())]) | {"home": home})
+    assert page.locator("h1").inner_text() == "mine"
+    assert page.locator("header a").count() == 0
+
+
+def test_a_verdict_that_tells_nothing_is_grey(page_of):
+    document = build_document([exhibit(made())])
+    colours = {}
+    for kind in ("none", "calibrated"):
+        document["subjects"][0]["verdict"]["kind"] = kind
+        verdict = page_of(document).locator(".verdict")
+        text = verdict.evaluate("(one) => getComputedStyle(one).borderLeftColor")
+        colours[kind] = [int(part) for part in text[4:-1].split(",")]
+    assert max(colours["none"]) - min(colours["none"]) < 20 < max(colours["calibrated"]) - min(colours["calibrated"])
