@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -240,3 +241,150 @@ def test_a_page_of_fifty_thousand_by_a_thousand_takes_seconds(tmp_path):
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.DEVNULL)
     assert time.monotonic() - started < 15
     assert (tmp_path / "big.html").stat().st_size < 6e6
+
+
+def copied(run: Path, to: Path) -> Path:
+    shutil.copytree(run, to)
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("summary.json", '{"training_seconds": null, "results": {"best-ece": {}}}'),
+        ("summary.json", "{"),
+        ("environment.json", "{}"),
+        ("environment.json", '{"devices": ["cuda"], "commit": "abc"}'),
+        ("environment.json", ""),
+        ("log.jsonl", '{"event": "epoch"}'),
+        ("log.jsonl", '{"event": "epoch", "epoch": 1, "validation": null}'),
+        ("log.jsonl", "nonsense"),
+        ("spec.yaml", "- 1"),
+        ("predictions/validation/manifest.json", "{}"),
+    ],
+)
+def test_a_damaged_side_file_costs_a_panel_not_the_page(capsys, tmp_path, run, name, text):
+    place = copied(run, tmp_path / "b")
+    (place / name).write_text(text, encoding="utf-8")
+    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    assert document_in(tmp_path / "p.html")["subjects"][0]["samples"] > 0
+
+
+def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
+    runs = tmp_path / "runs"
+    for name in ("a", "b", "z"):
+        copied(run, runs / name)
+    (runs / "b" / "predictions" / "test" / "manifest.json").write_text("{}", encoding="utf-8")
+    (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: 2024-01-01}\n", encoding="utf-8")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "linked").symlink_to(runs / "a")
+    (tmp_path / "links" / "loop").symlink_to(tmp_path / "links")
+    found = invoke(capsys, "report", runs, tmp_path / "links", "--out", tmp_path / "out", "--bootstrap", 0)
+    assert found.code == 1
+    assert "not measured: b" in found.err
+    rows = {row["title"].rpartition("/")[2]: row for row in document_in(tmp_path / "out" / "index.html")["rows"]}
+    assert rows.keys() == {"a", "b", "z"}, "the link leads to a run that is there already"
+    assert "manifest" in rows["b"]["note"]
+    assert rows["a"]["group"] == rows["z"]["group"]
+    assert rows["a"]["facts"]["samples"] == len(calattn.load_predictions(run / "predictions" / "test"))
+    again = invoke(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
+    assert again.code == 0, again.err
+
+
+def test_nothing_measured_is_a_failure(capsys, tmp_path, run):
+    found = invoke(capsys, "report", run, "--split", "tset", "--out", tmp_path / "out", "--bootstrap", 0)
+    assert found.code == 1
+    assert "nothing was measured" in found.err
+
+
+def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
+    (tmp_path / "index.html").write_text("<h1>my site</h1>", encoding="utf-8")
+    found = invoke(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
+    assert found.code == 2
+    assert "did not write" in found.err
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
+    assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_an_input_is_not_replaced(capsys, tmp_path, command):
+    path = tmp_path / "in.csv"
+    path.write_text("label,p_0,p_1\n0,0.9,0.1\n1,0.2,0.8\n", encoding="utf-8")
+    before = path.read_bytes()
+    more = (path,) if command == "compare" else ()
+    found = invoke(capsys, command, path, *more, "--out", tmp_path / "." / "in.csv")
+    assert found.code == 2
+    assert "is also read" in found.err
+    assert path.read_bytes() == before
+
+
+def test_pictures_of_another_data_set_are_not_shown(capsys, tmp_path, run):
+    place = copied(run, tmp_path / "b")
+    folder = place / "predictions" / "test"
+    p = calattn.load_predictions(folder)
+    calattn.save_predictions(p.replace(labels=(p.labels + 1) % 10), folder, overwrite=True)
+    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    assert "no pictures of mistakes: the labels of digits are not those" in found.err
+    assert document_in(tmp_path / "p.html")["subjects"][0]["errors"][0]["image"] is None
+
+
+def test_names_that_look_like_markup(capsys, tmp_path, npz):
+    places = [tmp_path / folder / "b].npz" for folder in ("m[", "n[")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_bytes(npz.read_bytes())
+    found = invoke(capsys, "evaluate", *places, "--html", tmp_path / "p.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    assert [each["title"] for each in document_in(tmp_path / "p.html")["subjects"]] == ["m[/b].npz", "n[/b].npz"]
+
+
+def test_the_table_is_printed_even_if_the_page_cannot_be_written(capsys, npz):
+    found = invoke(capsys, "evaluate", npz, "--html", npz / "p.html", "--bootstrap", 0)
+    assert found.code != 0
+    assert "accuracy" in found.out
+
+
+def test_far_below_chance_is_remarked(capsys, tmp_path):
+    p = predictions()
+    path = tmp_path / "shifted.npz"
+    np.savez(path, logits=p.logits.numpy(), labels=(p.logits.argmin(dim=1)).numpy())
+    assert "is below chance (10.0 % of 10 classes)" in invoke(capsys, "evaluate", path, "--bootstrap", 0).err
+
+
+def test_large_files_of_other_tasks_are_refused(monkeypatch, capsys, tmp_path, npz):
+    other = tmp_path / "five.npz"
+    p = predictions()
+    np.savez(other, logits=p.logits[:, :5].numpy(), labels=(p.labels % 5).numpy())
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    found = invoke(capsys, "compare", npz, other, "--bootstrap", 20)
+    assert found.code == 2
+    assert "test.npz has 10 classes and five.npz has 5" in found.err
+
+
+def test_the_second_of_two_is_compared_with_the_first(capsys, tmp_path, npz):
+    """Not the first with itself: its place on the page counts."""
+    p = predictions(sharpness=0.3)
+    other = tmp_path / "other.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    assert invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30).code == 0
+    found = document_in(tmp_path / "c.html")["comparisons"][0]
+    assert (found["a"], found["b"]) == ("s0", "s1")
+
+
+def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
+    files = []
+    for place, sharpness in enumerate((0.5, 1.0)):
+        p = predictions(seed=4 + place, sharpness=sharpness)
+        files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling(objective="nll").fit(p)))
+        np.savez(files[-1][0], logits=p.logits.numpy(), labels=p.labels.numpy())
+    flags = [flag for path, _ in files for flag in ("--temperature", path)]
+    found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    shown = document_in(tmp_path / "p.html")["subjects"]
+    for place, (_, fitted) in enumerate(files):
+        best = {each["by"]: each for each in shown[2 * place]["temperature"]["best"]}["NLL"]
+        assert best["value"] == pytest.approx(fitted.temperature_, rel=1e-6)

@@ -117,7 +117,7 @@ def test_piped_lines_are_whole_and_an_epoch_has_one(capsys):
     assert started == "training in run"
     assert [line.split("  ")[0] for line in epochs] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert all(len(line) <= 100 and line.endswith("img/s") for line in epochs)
-    assert result.out.splitlines()[-1] == "next: calattn evaluate run --ts"
+    assert result.out.splitlines()[-1] == "next: calattn evaluate run --ts --objective nll"
     assert "test accuracy" in result.out
 
 

@@ -11,7 +11,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import json_text, note, print_json, results_to
 from calattn.cli.errors import examples
-from calattn.cli.evaluate import OUTPUTS, check_output, working, write_text
+from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working, write_text
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
@@ -50,6 +50,7 @@ def compare(
 
     check_output(out, OUTPUTS, "--out")
     check_output(html, (".html", ".htm"), "--html")
+    check_not_input(paths, out=out, html=html)
     measure.arguments()  # finds an unknown metric before anything is read
     if len(choice.splits()) > 1:
         raise ValueError("--split names several splits; compare takes one at a time")
@@ -115,25 +116,26 @@ def _compared(
     return (labels[0][0] if large else len(sources[0])), comparisons  # type: ignore[arg-type]
 
 
-def labels_of(source: Predictions | Blocks) -> tuple[int, str]:
-    """How many there are, and a hash of all in their order."""
+def labels_of(source: Predictions | Blocks) -> tuple[int, int, str]:
+    """How many samples and classes there are, and a hash of all labels in their order."""
     import hashlib
 
     import calattn
 
-    count, digest = 0, hashlib.sha256()
+    count, classes, digest = 0, 0, hashlib.sha256()
     for part in [source] if isinstance(source, calattn.Predictions) else source:
-        count += len(part)
+        count, classes = count + len(part), part.num_classes
         digest.update(part.labels.cpu().contiguous().numpy().tobytes())
-    return count, digest.hexdigest()
+    return count, classes, digest.hexdigest()
 
 
-def _same_labels(a: tuple[int, str], b: tuple[int, str], name_a: str, name_b: str) -> None:
-    if a[0] != b[0]:
-        raise ValueError(
-            f"{name_a} has {a[0]} samples and {name_b} has {b[0]}; compare predictions of the same samples"
-        )
-    if a[1] != b[1]:
+def _same_labels(a: tuple[int, int, str], b: tuple[int, int, str], name_a: str, name_b: str) -> None:
+    for place, (what, remedy) in enumerate((("samples", "the same samples"), ("classes", "the same task"))):
+        if a[place] != b[place]:
+            raise ValueError(
+                f"{name_a} has {a[place]} {what} and {name_b} has {b[place]}; compare predictions of {remedy}"
+            )
+    if a[2] != b[2]:
         raise ValueError(
             f"the labels of {name_a} and {name_b} differ; compare predictions of the same samples in the same order"
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from calattn.cli import options
 from calattn.cli.console import errors_to, json_text, note, print_json, results_to
@@ -66,6 +67,7 @@ def evaluate(
     check_output(out, OUTPUTS, "--out")
     check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
     check_output(html, (".html", ".htm"), "--html")
+    check_not_input([*paths, *(temperature or [])], out=out, html=html, diagram=diagram)
     measure.arguments()  # finds an unknown metric before anything is read
     found = _with_temperatures(
         subjects.find(paths, reader=reader, choice=choice),
@@ -83,6 +85,15 @@ def evaluate(
 
         save_figure(reliability_diagrams(sources, num_bins=measure.bins), diagram)
         note(f"wrote {diagram}")
+    for title, evaluation in evaluations.items():
+        _warn_below_chance(title, evaluation)
+    if json:
+        print_json(document(evaluations, found))
+    else:
+        from calattn.report import evaluation_table
+
+        results_to().print(evaluation_table(evaluations))
+    write(out, evaluations, found)
     if html is not None:
         from calattn.cli import pages
 
@@ -98,13 +109,6 @@ def evaluate(
             validations=given,
             data_root=data_root,
         )
-    write(out, evaluations, found)
-    if json:
-        print_json(document(evaluations, found))
-    else:
-        from calattn.report import evaluation_table
-
-        results_to().print(evaluation_table(evaluations))
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
@@ -129,6 +133,18 @@ def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path
         validation = each.validation() if ts else _files([temperature[place]], each.reader)[0]
         result += [each, each.scaled(validation, objective)]
     return result
+
+
+def _warn_below_chance(title: str, evaluation: Evaluation) -> None:
+    """Far below chance, something is read wrongly more often than a model is that bad."""
+    row, n = evaluation.rows.get("accuracy"), evaluation.num_samples
+    chance = 1 / evaluation.num_classes
+    if row is not None and row.value + 3 * (chance * (1 - chance) / n) ** 0.5 < chance:
+        note(
+            f"{title}: an accuracy of {100 * row.value:.1f} % is below chance ({100 * chance:.1f} % of "
+            f"{evaluation.num_classes} classes); are labels and columns what they should be? --label-offset, --columns "
+            "and --ignore change how they are read"
+        )
 
 
 def _files(paths: list[Path], reader: options.Reader) -> list[Subject]:
@@ -172,7 +188,7 @@ def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
     if isinstance(source, Blocks) or not errors_to().is_terminal:
         yield
         return
-    with errors_to().status(text.replace("\n", " ")):
+    with errors_to().status(escape(text.replace("\n", " "))):
         yield
 
 
@@ -213,6 +229,14 @@ def write_text(path: Path, text: str) -> None:
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
     note(f"wrote {path}")
+
+
+def check_not_input(inputs: Sequence[Path], **outputs: Path | None) -> None:
+    """An output must not replace what was read; `outputs` by the names of their flags."""
+    read = {path.resolve() for path in inputs}
+    for flag, path in outputs.items():
+        if path is not None and path.resolve() in read:
+            raise ValueError(f"--{flag} {path} is also read, and would be replaced; name another file")
 
 
 def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 
 from calattn.cli import options
 from calattn.cli.console import note, print_json, results_to
-from calattn.cli.errors import examples
+from calattn.cli.errors import FAILED, examples
 
 if TYPE_CHECKING:
     from calattn import Evaluation
@@ -45,6 +44,7 @@ class Row:
     scaled: Evaluation | None = None
     temperature: float | None = None
     reason: str | None = None
+    damaged: bool = False
     group: str | None = None
     """The same for predictions of the same samples, which alone can be ranked."""
 
@@ -78,12 +78,10 @@ def report(
     measure.arguments()  # finds an unknown metric before anything is read
     if len(choice.splits()) > 1:
         raise ValueError("--split names several splits; report takes one at a time")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
+    _check_folder(out)
     places = list(_places(paths))
     titles = subjects.titles(places)
     names = _file_names(titles)
-    (out / "pages").mkdir(parents=True, exist_ok=True)
     rows = []
     for number, (place, shown) in enumerate(zip(places, titles, strict=True), start=1):
         note(f"[{number}/{len(places)}] {shown}")
@@ -97,6 +95,10 @@ def report(
         print_json({"schema": 1, "command": "report", "index": str(out / "index.html"), "rows": document["rows"]})
     else:
         results_to().print(str(out / "index.html"), markup=False, soft_wrap=True)
+    damaged = [row.title for row in rows if row.damaged]
+    if damaged or not any(row.evaluation is not None for row in rows):
+        note(f"not measured: {', '.join(damaged)}" if damaged else "nothing was measured")
+        raise typer.Exit(FAILED)
 
 
 report.epilog = examples(  # type: ignore[attr-defined]
@@ -117,7 +119,7 @@ def _places(paths: Sequence[Path]) -> Iterator[Path]:
         if path.is_file() or _judged(path) or (path / MANIFEST).is_file():
             found = [path]
         else:
-            found = sorted(Path(folder) for folder, _, _ in os.walk(path) if _judged(Path(folder)))
+            found = [folder for folder in _folders(path, set()) if _judged(folder)]
             if not found:
                 raise ValueError(
                     f"{path} holds no run folder (one with spec.yaml or predictions/); name one, or a file"
@@ -126,6 +128,30 @@ def _places(paths: Sequence[Path]) -> Iterator[Path]:
             if each.resolve() not in seen:
                 seen.add(each.resolve())
                 yield each
+
+
+def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
+    """The folder and those below it, links followed, each once."""
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    yield path
+    for below in sorted(path.iterdir()):
+        if below.is_dir() and below.name not in ("checkpoints", "predictions", "tensorboard"):
+            yield from _folders(below, seen)
+
+
+def _check_folder(out: Path) -> None:
+    """Refuses to replace a page that is not ours, or to write among a run's files."""
+    from calattn.workbench.folder import SPEC
+
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    if (out / SPEC).exists():
+        raise ValueError(f"--out {out} is a run folder; name another")
+    index = out / "index.html"
+    if index.exists() and 'id="document"' not in index.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(f"--out {out} has an index.html that calattn did not write; name another folder")
 
 
 def _judged(folder: Path) -> bool:
@@ -149,23 +175,25 @@ def _row(
     from calattn.cli.compare import labels_of
     from calattn.cli.errors import as_flags
     from calattn.cli.evaluate import working
-    from calattn.readers import PredictionFileError
+    from calattn.readers import PredictionFileMissing
 
     facts = _facts(place)
     try:
         subject = dataclasses.replace(subjects.find([place], reader=reader, choice=choice)[0], title=title)
         source = subject.source()
-    except PredictionFileError as error:
-        note(f"{title} has no page: {as_flags(str(error))}")
-        return Row(title=title, facts=facts, reason=as_flags(str(error)))
-    with working(f"evaluating {title}", source):
-        evaluation = calattn.evaluate(source, **measure.arguments())
+        with working(f"evaluating {title}", source):
+            evaluation = calattn.evaluate(source, **measure.arguments())
+        group = labels_of(source)[2][:16]
+    except ValueError as error:
+        reason = " ".join(as_flags(str(error)).split())
+        note(f"{title} has no page: {reason}")
+        return Row(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
     scaled, temperature = _scaled(subject, measure)
     pages.write(page, [subject], [source], [evaluation], title=title, home="../index.html", data_root=data_root)
     return Row(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
-        group=labels_of(source)[1][:16],
+        group=group,
         page=f"pages/{page.name}",
         evaluation=evaluation,
         scaled=scaled,
@@ -196,20 +224,22 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
 
 def _facts(place: Path) -> dict[str, Any]:
     """What the run's spec says that runs differ in."""
+    from calattn.cli import run_facts
     from calattn.workbench.folder import SPEC
     from calattn.workbench.yamlfile import read_yaml
 
-    if not (place / SPEC).is_file():
-        return {}
-    spec = read_yaml(place / SPEC)
-    found = {}
-    for name, keys in _FACTS.items():
-        value: Any = spec
-        for key in keys:
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is not None:
-            found[name] = value
-    return found
+    spec = run_facts.side_file(place / SPEC, read_yaml)
+    found = {name: run_facts.at(spec, *keys) for name, keys in _FACTS.items()}
+    return {name: _plain_fact(value) for name, value in found.items() if value is not None}
+
+
+def _plain_fact(value: Any) -> Any:
+    """What JSON can hold, whatever somebody wrote into a spec."""
+    from calattn.report.page.document import finite
+
+    if isinstance(value, str | bool | int):
+        return value
+    return finite(value) if isinstance(value, float) else str(value)
 
 
 def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpoint: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -91,7 +92,7 @@ class Subject:
     def scaled(self, validation: Subject, objective: str) -> Self:
         """Itself after temperature scaling fitted on the validation predictions."""
         scaling = TemperatureScaling(objective=objective).fit(validation.predictions())  # type: ignore[arg-type]
-        title = f"{self.title}\n+ T = {scaling.temperature_:.3g}"
+        title = f"{self.title}\n+ T = {scaling.temperature_:.3g} by {objective.upper()}"
         return dataclasses.replace(self, title=title, calibrator=scaling)
 
     @property
@@ -102,7 +103,7 @@ class Subject:
         """What JSON says about where the numbers come from."""
         return {
             "title": self.title.replace("\n", " "),
-            "path": str(self.path),
+            "path": text_of(self.path),
             "split": self.split,
             "checkpoint": self.checkpoint,
             "temperature": self.temperature,
@@ -124,6 +125,15 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
     named = [each.run or (each.path.parent if is_calibrated(each.path.parent) else each.path) for each in found]
     names = titles(named, [each.split for each in found])
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
+
+
+def text_of(path: Path) -> str:
+    """A path as text that any file can hold: bytes that are no UTF-8 are written as escapes.
+
+    >>> text_of(Path("a/b.npz"))
+    'a/b.npz'
+    """
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def is_run(path: Path) -> bool:
@@ -159,7 +169,7 @@ def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) ->
     parts = [path.absolute().parts for path in paths]
     distinct = len(set(parts))
     length = next((n for n in range(1, 64) if len({part[-n:] for part in parts}) == distinct), 64)
-    names = ["/".join(part[-length:]) for part in parts]
+    names = [text_of(Path(*part[-length:])) for part in parts]
     several = len({split for split in splits if split is not None}) > 1
     shown = [f"{name} {split}" if several and split else name for name, split in zip(names, splits, strict=True)]
     # The same path twice on a line is still two columns.

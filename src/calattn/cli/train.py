@@ -216,7 +216,9 @@ def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
             f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}",
         )
         out.print("\n".join(lines), markup=False, soft_wrap=True)
-    out.print(f"next: calattn evaluate {shlex.quote(str(folder.path))} --ts", markup=False, soft_wrap=True)
+    out.print(
+        f"next: calattn evaluate {shlex.quote(str(folder.path))} --ts --objective nll", markup=False, soft_wrap=True
+    )
 
 
 train.epilog = examples(  # type: ignore[attr-defined]

@@ -174,14 +174,14 @@ def dynamics(log: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> dict
     for (part, key), (name, panel) in _PANELS.items():
         series.append({"name": name, "panel": panel, "values": [_value(row, part, key) for row in log]})
     for (key, of), (name, panel) in _SCALE_PANELS.items():
-        values = [_value(row.get("validation", {}), key, of) for row in log]
+        values = [_value(row.get("validation"), key, of) for row in log]
         series.append({"name": name, "panel": panel, "values": values})
     kept = [each for each in series if any(value is not None for value in each["values"])]
     shown = [{"label": name, "epoch": int(epoch)} for name, epoch in marks.items()]
     return {"epoch": [int(row["epoch"]) for row in log], "series": kept, "marks": shown}
 
 
-def _value(row: Mapping[str, Any], part: str, key: str) -> float | None:
-    inner = row.get(part)
+def _value(row: Any, part: str, key: str) -> float | None:
+    inner = row.get(part) if isinstance(row, Mapping) else None
     value = inner.get(key) if isinstance(inner, Mapping) else None
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
