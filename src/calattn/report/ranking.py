@@ -10,7 +10,7 @@ from rich.table import Table
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
-from calattn.report.style import between, number, percent, title_of
+from calattn.report.style import between, number, percent, title_of, unit_of
 from calattn.report.tables import Differences, sentence
 
 # What methods are ranked by: a proper score, which no method can improve by saying less than it knows.
@@ -45,11 +45,6 @@ def ranking_table(
     return table
 
 
-def told_apart(difference: Difference) -> bool:
-    """Whether chance does not explain a difference; one that is infinite or undefined is no matter of chance."""
-    return difference.significant or not math.isfinite(difference.difference)
-
-
 def verdict(
     leader: str, from_before: Mapping[str, Differences], from_leader: Mapping[str, Differences], *, level: float
 ) -> list[str]:
@@ -74,7 +69,7 @@ def verdict(
 
 
 def _ties(from_leader: Mapping[str, Differences], level: float) -> str:
-    tied = [name for name, differences in from_leader.items() if not told_apart(differences[RANKED_BY])]
+    tied = [name for name, differences in from_leader.items() if not differences[RANKED_BY].significant]
     if not tied:
         return f"every other method is worse by more than chance (paired {percent(level)} interval)"
     return f"cannot be told from it by NLL (paired {percent(level)} interval): {', '.join(tied)}"
@@ -86,13 +81,22 @@ def _cell(difference: Difference) -> str:
     if math.isnan(difference.difference):
         return "–"
     ends = between(name, difference.low, difference.high, signed=True)
-    value, word = number(name, difference.difference, signed=True), _word(difference)
+    value, word = _size(difference), _word(difference)
     colour = {"better": "green", "worse": "red"}.get(word, "default")
     value = f"[{colour}]{value} {word}[/]"
     return f"{value}\n[dim]\\{ends}[/dim]" if math.isfinite(difference.difference) else value
 
 
+def _size(difference: Difference) -> str:
+    """The signed number; where a real difference rounds to zero, what it is smaller than: "+0.000 worse" is no answer."""
+    name = difference.name
+    if difference.significant and number(name, abs(difference.difference)) == number(name, 0.0):
+        places = unit_of(name)[1]
+        return f"<{10**-places:.{places}f}"
+    return number(name, difference.difference, signed=True)
+
+
 def _word(difference: Difference) -> str:
-    if not told_apart(difference):
+    if not difference.significant:
         return "chance"
     return "better" if (difference.difference < 0) == (METRICS[difference.name].better == "lower") else "worse"

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, whole, fixed, missing, panel, absent, note } = C;
+  const { h, whole, fixed, missing, view, panel, absent, note } = C;
 
   function gapCell(row) {
     if (missing(row.gap)) return C.DASH;
@@ -63,7 +63,9 @@
   function classesPanel(subject) {
     const rows = subject.per_class;
     if (!rows || !rows.length) return absent("classes", "Class by class");
-    const table = C.dataTable({ columns: classColumns(), rows, label: "Class by class", name: "classes" });
+    // Side by side there is no room for both counts.
+    const columns = classColumns().filter((column) => !(view.several && column.key === "predicted"));
+    const table = C.dataTable({ columns, rows, label: "Class by class", name: "classes" });
     const found = h("span", { class: "dim", role: "status" });
     const input = h("input", {
       type: "search",

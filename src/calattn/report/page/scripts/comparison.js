@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, fixed, missing, view, titleLink } = C;
+  const { h, view, titleLink } = C;
 
   function comparisonRow(row) {
     const effect = !row.significant
@@ -17,17 +17,17 @@
       "tr",
       { "data-metric": row.name },
       h("th", { scope: "row" }, titleLink(row)),
-      h("td", {}, h("span", { class: `effect effect-${effect}` }, words)),
-      h("td", { class: "numeric" }, C.metricText(row, row.a)),
-      h("td", { class: "numeric" }, C.metricText(row, row.b)),
       h(
         "td",
         { class: "numeric" },
         C.metricNumber(row, row.difference, { signed: true }),
         " ",
-        h("span", { class: "dim" }, C.intervalText(row, row.low, row.high, { signed: true })),
+        h("span", { class: "dim range" }, C.intervalText(row, row.low, row.high, { signed: true })),
       ),
-      h("td", { class: "numeric" }, missing(row.p) ? C.DASH : row.p < 0.001 ? "< 0.001" : fixed(row.p, 3)),
+      h("td", {}, h("span", { class: `effect effect-${effect}` }, words)),
+      h("td", { class: "numeric" }, C.metricText(row, row.a)),
+      h("td", { class: "numeric" }, C.metricText(row, row.b)),
+      h("td", { class: "numeric", "data-column": "p" }, C.chanceText(row.p)),
       h("td", { class: "words" }, row.sentence || ""),
     );
   }
@@ -39,17 +39,18 @@
     const title = `${b}, against ${a}`;
     const heads = [
       ["Metric"],
+      [`Difference, ${view.levelText.replace(" ", "\u00a0")} interval`, "numeric"],
       ["Effect"],
       [a, "numeric"],
       [b, "numeric"],
-      [`Difference, ${view.levelText} interval`, "numeric"],
       ["p", "numeric"],
       ["In words", "words"],
     ];
+    const name = (text) => h("span", { class: "name" }, C.breakable(text));
     const head = h(
       "tr",
       {},
-      heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, text)),
+      heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, name(text))),
     );
     const table = h(
       "table",
@@ -60,9 +61,9 @@
     return h(
       "div",
       { class: "comparison", "data-comparison": comparison.b },
-      h("h3", {}, title),
+      h("h3", {}, C.breakable(title)),
       h("p", { class: "sentence" }, comparison.summary),
-      h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": title }, table),
+      C.scroller(table, { label: title }),
     );
   }
 

@@ -17,14 +17,17 @@
     const title = "Surest and wrong";
     const sentence = above ? `${aboveSentence(above)} ` : "";
     if (!errors.length) return { element: panel("errors", title, note(`${sentence}There is no error to show.`)) };
+    const place = C.atOne(subject);
+    const lead = note(`${sentence}The ${whole(errors.length)} most confident errors:`);
     const pictured = errors.some((error) => error.image);
-    const body = pictured ? h("ul", { class: "gallery" }, errors.map(errorCard)) : errorTable(errors);
-    return {
-      element: panel("errors", title, note(`${sentence}The ${whole(errors.length)} most confident errors:`), body),
-    };
+    const body = pictured ? gallery(errors) : errorTable(errors);
+    return { element: panel("errors", [title, " ", place.element], lead, body), update: place.update };
   }
 
-  const rowName = (error) => (missing(error.index) ? `row ${error.row}` : `sample ${error.index}`);
+  const rowName = (error) => (missing(error.index) ? `row ${error.row} (from 0)` : `sample ${error.index}`);
+
+  const gallery = (errors) =>
+    C.scroller(h("ul", { class: "gallery" }, errors.map(errorCard)), { label: "Most confident errors", rows: "li" });
 
   function errorCard(error) {
     const safe = typeof error.image === "string" && error.image.startsWith("data:image/");

@@ -40,9 +40,17 @@
     button.addEventListener("click", () => window.print());
   }
 
+  // Only what lies beside this file: a link from data must not run anything. Browsers skip white space in a scheme.
+  const isNearby = (href) =>
+    typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/]{2})/i.test(href.replace(/[\u0000-\u0020]/g, ""));
+
   function readDocument() {
     const found = JSON.parse(document.getElementById("document").textContent);
-    document.getElementById("title").textContent = found.title;
+    const title = document.getElementById("title");
+    title.textContent = found.title;
+    if (isNearby(found.home)) {
+      title.before(h("p", { class: "home no-print" }, h("a", { href: found.home, "data-home": true }, "← all runs")));
+    }
     if (found.schema === 1) return found;
     const text =
       `This page reads documents of schema 1, but got schema ${found.schema}. ` +
@@ -60,5 +68,5 @@
     }, 500);
   }
 
-  Object.assign(C, { themeSwitch, printing, readDocument, announce });
+  Object.assign(C, { themeSwitch, printing, isNearby, readDocument, announce });
 })();

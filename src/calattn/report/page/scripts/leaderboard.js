@@ -1,4 +1,4 @@
-/* The leaderboard: one row a run, sorted by any column, filtered by any fact, the best of what is shown marked. */
+/* The leaderboard: one row a run, sorted by any column, filtered by any fact, the best of the same samples marked. */
 (() => {
   "use strict";
   const C = window.calattn;
@@ -23,11 +23,8 @@
   ];
   const chosen = new Map(); // fact → the text it must have
 
-  // Only what lies beside this file: a link from data must not run anything.
-  const isNearby = (href) => typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/]{2})/i.test(href.trim());
-
   function titleCell(row) {
-    const title = isNearby(row.href) ? h("a", { href: row.href }, row.title) : row.title;
+    const title = C.isNearby(row.href) ? h("a", { href: row.href }, row.title) : row.title;
     return [title, row.note ? h("span", { class: "why" }, row.note) : null];
   }
 
@@ -70,21 +67,33 @@
   }
 
   const columns = columnsOf();
-  const first = page.metrics.find((metric) => metric.name === "ece") || page.metrics[0];
+  const named = (name) => page.metrics.find((metric) => metric.name === name);
+  const first = named("nll") || named("ece") || page.metrics[0];
   const sort = first ? { key: `metric-${first.name}`, descending: first.better === "high" } : null;
   const board = C.dataTable({ columns, rows: page.rows, label: "Runs", name: "leaderboard", sort });
 
-  /** Mark the best of each metric among the rows that are shown. Equal values share it. */
+  /** The values that are shown, by group: only predictions of the same samples have a best. */
+  function shownValues(metric) {
+    const groups = new Map();
+    for (const { row, line } of board.entries) {
+      const value = valueOf(row, metric);
+      if (line.hidden || missing(value)) continue;
+      groups.set(row.group, [...(groups.get(row.group) || []), value]);
+    }
+    return groups;
+  }
+
+  /** Mark the best of each metric and group among the rows that are shown. Equal values share it. */
   function markBest() {
     for (const metric of page.metrics) {
-      const shown = board.entries.filter(({ row, line }) => !line.hidden && !missing(valueOf(row, metric)));
-      const values = shown.map(({ row }) => valueOf(row, metric));
-      const best = metric.better === "high" ? Math.max(...values) : Math.min(...values);
+      const groups = shownValues(metric);
       for (const { row, line } of board.entries) {
         const cell = line.querySelector(`[data-column="${CSS.escape(`metric-${metric.name}`)}"]`);
-        const mine = shown.length > 1 && !line.hidden && valueOf(row, metric) === best;
+        const values = groups.get(row.group) || [];
+        const best = metric.better === "high" ? Math.max(...values) : Math.min(...values);
+        const mine = values.length > 1 && !line.hidden && valueOf(row, metric) === best;
         cell.classList.toggle("best", mine);
-        if (mine) cell.setAttribute("title", "best of the runs shown");
+        if (mine) cell.setAttribute("title", "best of the runs shown on the same samples");
         else cell.removeAttribute("title");
       }
     }
@@ -163,6 +172,7 @@
     facts.map(factSelect),
     found,
   );
+  document.body.classList.add("wide");
   document.getElementById("content").append(tools, columnChooser(), h("div", { class: "board" }, board.element));
   document.getElementById("meta").textContent = [
     `${whole(page.rows.length)} runs`,
@@ -172,7 +182,7 @@
     .filter(Boolean)
     .join(" · ");
   document.getElementById("colophon").textContent =
-    `Made by calattn ${page.version}. ★ marks the best of the runs shown; intervals are in brackets. ` +
-    "This file works without a network.";
+    `Made by calattn ${page.version}. ★ marks the best of the runs shown on the same samples. ` +
+    "In brackets: intervals. This file works without a network.";
   narrow();
 })();

@@ -39,7 +39,7 @@
       element: panel(
         "metrics",
         label,
-        h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table),
+        C.scroller(table, { label }),
         arrows,
       ),
     };

@@ -3,7 +3,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, whole, fixed, missing, temperatureText, view } = C;
+  const { h, percent, whole, temperatureText, view } = C;
 
   C.themeSwitch(document.getElementById("theme"));
   C.printing(document.getElementById("print"));
@@ -43,7 +43,7 @@
 
   function spoken(subject) {
     const { temperature, ece, nll } = view.live(subject);
-    const numbers = `ECE ${percent(ece)}, NLL ${missing(nll) ? "infinite" : fixed(nll, 4)}`;
+    const numbers = `ECE ${percent(ece)}, NLL ${view.nllText(subject, nll, "infinite")}`;
     return `${view.several ? `${subject.title}: ` : ""}T = ${temperatureText(temperature)}, ${numbers}`;
   }
 

@@ -23,6 +23,13 @@
 
   const note = (...text) => h("p", { class: "note-text" }, text);
 
+  /** "at T = 1" beside what does not follow the slider, seen while the slider stands elsewhere. Its place is kept:
+      words that come and go would move the page under the hand. */
+  function atOne(subject) {
+    const element = h("span", { class: "at-one" }, "at T = 1");
+    return { element, update: () => element.classList.toggle("off", !view.live(subject).moved) };
+  }
+
   const slug = (text) =>
     `method-${String(text)
       .toLowerCase()
@@ -35,5 +42,9 @@
     return target ? h("a", { href: `#${target}` }, metric.title) : metric.title;
   }
 
-  Object.assign(C, { panel, absent, note, slug, titleLink });
+  /** A name that breaks where its parts end; elsewhere only if it must. */
+  const breakable = (name) =>
+    (String(name).match(/[^/._-]*[/._-]+|[^/._-]+/g) || []).flatMap((part) => [part, h("wbr")]);
+
+  Object.assign(C, { panel, absent, note, atOne, slug, titleLink, breakable });
 })();

@@ -123,11 +123,13 @@
       if (!(at >= box.left - 1 && at <= box.right + 1)) return this;
       this.front.append(s("line", { class: `line ${kind}`, x1: at, x2: at, y1: box.top, y2: box.bottom }));
       if (label) {
+        const room = 7.5 * label.length + 5; // of 12 px letters, on the safe side
+        const aside = (left && at - room >= box.left) || at + room > box.right;
         const place = {
           class: `note ${kind}`,
-          x: at + (left ? -5 : 5),
+          x: at + (aside ? -5 : 5),
           y: box.top + 11 + 14 * row,
-          "text-anchor": left ? "end" : "start",
+          "text-anchor": aside ? "end" : "start",
         };
         this.labels.append(s("text", place, label));
       }
@@ -135,10 +137,13 @@
     }
   }
 
-  /** A hatched fill, by the name to paint with. */
-  function hatch(svg) {
+  /** A hatched fill, by the name to paint with; rising or falling, so that two are told apart without colour. */
+  function hatch(svg, kind, { falling = false } = {}) {
     const id = freshId("hatch");
-    const stripes = s("path", { class: "line hatch", d: "M-1 7 L7 -1 M-1 1 L1 -1 M5 7 L7 5" });
+    const stripes = s("path", {
+      class: `line ${kind}`,
+      d: falling ? "M-1 -1 L7 7 M-1 5 L1 7 M5 -1 L7 1" : "M-1 7 L7 -1 M-1 1 L1 -1 M5 7 L7 5",
+    });
     svg.append(s("defs", {}, s("pattern", { id, width: 6, height: 6, patternUnits: "userSpaceOnUse" }, stripes)));
     return `url(#${id})`;
   }

@@ -28,11 +28,19 @@
       const { temperature, ece, nll, said, right } = view.live(subject);
       write("temperature", temperature, temperatureText(temperature));
       write("ece", ece, percent(ece));
-      write("nll", nll, missing(nll) ? "∞" : fixed(nll, 4));
+      write("nll", nll, view.nllText(subject, nll));
       write("confidence", said, percent(said));
       write("accuracy", right, percent(right));
     }
     return { element, update };
+  }
+
+  const SIDES = { over: "says more than is right", under: "says less than is right" };
+
+  /** Which way a bin errs; null where the difference would not be seen. */
+  function sideOf({ said, right }) {
+    if (Math.abs(said - right) < 0.0005) return null;
+    return said > right ? "over" : "under";
   }
 
   function binText(bin, place, level) {
@@ -40,25 +48,28 @@
     const name =
       bin.low === null ? `Bin ${place + 1} of ${view.bins}` : `Confidence ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
     const chance = `chance alone: ${percent(low, 1)} to ${percent(high, 1)}`;
-    const means = `says ${percent(bin.said, 1)}, right ${percent(bin.right, 1)}`;
-    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).`;
+    const means = `says ${percent(bin.said, 1)}, right ${percent(bin.right, 1)}`,
+      side = SIDES[sideOf(bin)];
+    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).${side ? ` It ${side}.` : ""}`;
   }
 
   function drawWidthBins(plot, svg, bins, ghosts) {
-    const paint = C.hatch(svg),
-      gap = view.bins > 20 ? 1 : 2;
-    for (const bin of bins) if (bin.count) plot.bar([bin.low, bin.high], [0, bin.right], "fill-blue", { gap });
+    const paints = { over: C.hatch(svg, "hatch-over"), under: C.hatch(svg, "hatch-under", { falling: true }) };
+    const gap = view.bins > 20 ? 1 : 2;
     for (const bin of bins.filter((one) => one.count)) {
-      // Stripes on blue are hard to see.
-      if (bin.right > bin.said) plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-veil", { gap });
-      plot.bar([bin.low, bin.high], [bin.right, bin.said], "gap-box", { gap, paint });
+      const sides = [bin.low, bin.high],
+        side = sideOf(bin);
+      plot.bar(sides, [0, bin.right], "fill-blue", { gap });
+      if (side) plot.bar(sides, [bin.right, bin.said], `gap-${side}`, { gap, paint: paints[side] });
+      if (side === "under") plot.bar(sides, [bin.said, bin.said], "said-line", { gap });
     }
     for (const bin of ghosts) if (bin.count) plot.segment([bin.low, bin.right], [bin.high, bin.right], "ghost");
   }
 
   function drawCountBins(plot, bins, ghosts) {
     for (const bin of ghosts) if (bin.count) plot.dot(bin.said, bin.right, "dot-ghost", 4);
-    for (const bin of bins) if (bin.count) plot.segment([bin.said, bin.right], [bin.said, bin.said], "gap-line");
+    for (const bin of bins)
+      if (bin.count) plot.segment([bin.said, bin.right], [bin.said, bin.said], `gap-line ${sideOf(bin)}`);
     for (const bin of bins) if (bin.count) plot.dot(bin.said, bin.right, "dot-blue", 4.5);
   }
 
@@ -160,15 +171,18 @@
       strip.update();
       diagram.redraw();
       const { moved, profile, index } = view.live(subject);
-      const dots = view.binning === "count";
+      const dots = view.binning === "count",
+        bins = profile.bins(index, view.bins, view.binning);
+      const found = new Set(bins.filter((bin) => bin.count).map(sideOf));
+      const sides = Object.keys(SIDES).filter((side) => found.has(side));
       const entries = [
         [dots ? "key-dot" : "key-bar", "right, per bin"],
-        [dots ? "key-orange" : "key-gap", "gap to what it says"],
+        ...sides.map((side) => [dots ? `key-line-${side}` : `key-${side}`, SIDES[side]]),
         ["key-chance", `chance alone, if calibrated (${view.levelText})`],
         ["key-smooth", "smooth curve"],
       ];
       key.replaceChildren(C.legend(moved ? [...entries, [dots ? "key-circle" : "key-ghost", "at T = 1"]] : entries));
-      numbers.write(profile.bins(index, view.bins, view.binning).map(binRow));
+      numbers.write(bins.map(binRow));
     }
     const element = panel(
       "reliability",

@@ -43,9 +43,7 @@
       element: panel(
         "risk",
         "Does its doubt find its errors?",
-        note(
-          "Error rate when only the most confident are answered, at T = 1. One temperature hardly changes the order.",
-        ),
+        note("Error rate when only the most confident are answered, at T = 1."),
         diagram.element,
         key,
       ),

@@ -51,6 +51,12 @@
       };
     }
 
+    /** NLL with the decimals of its metric: the same number looks the same everywhere. */
+    nllText(subject, value, infinite = "∞") {
+      const metric = subject.metrics.find((one) => one.name === "nll");
+      return C.missing(value) ? infinite : C.fixed(value, metric ? metric.places : 3);
+    }
+
     setTemperature(value) {
       this.own = null;
       for (const [id, profile] of this.profiles) this.at.set(id, profile.nearest(value));

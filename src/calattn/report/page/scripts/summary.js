@@ -2,11 +2,12 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, whole, fixed, temperatureText, view, note, titleLink } = C;
+  const { h, percent, whole, temperatureText, view, note, titleLink } = C;
 
   function summaryPanel(subject) {
     const facts = `${whole(subject.samples)} samples · ${whole(subject.classes)} classes`;
-    const { kind, headline, detail } = subject.verdict;
+    const { kind, headline, detail } = subject.verdict,
+      place = C.atOne(subject);
     const cards = subject.cards
       .map((name) => subject.metrics.find((metric) => metric.name === name))
       .filter(Boolean)
@@ -14,11 +15,11 @@
     const element = h(
       "div",
       { class: "summary", "data-panel": "summary" },
-      view.several ? [h("h2", {}, subject.title), h("p", { class: "meta" }, facts)] : null,
+      view.several ? [h("h2", {}, C.breakable(subject.title)), h("p", { class: "meta" }, facts)] : null,
       h(
         "div",
         { class: `verdict verdict-${kind}`, "data-verdict": kind },
-        h("p", { class: "headline" }, headline),
+        h("p", { class: "headline" }, headline, " ", place.element),
         h("p", { class: "detail" }, detail),
       ),
       h(
@@ -28,7 +29,7 @@
       ),
       subject.shown ? note(subject.shown) : null,
     );
-    return { element, update: () => cards.forEach((one) => one.update()) };
+    return { element, update: () => [place, ...cards].forEach((one) => one.update()) };
   }
 
   function card(subject, metric) {
@@ -55,7 +56,7 @@
       return [h("strong", {}, percent(current.ece)), ` ${at}${rebinned ? `, ${view.binsText()}` : ""}`];
     }
     if (!current.moved) return [" "];
-    if (metric.name === "nll") return [h("strong", {}, fixed(current.nll, metric.places)), ` ${at}`];
+    if (metric.name === "nll") return [h("strong", {}, view.nllText(subject, current.nll)), ` ${at}`];
     return [metric.name === "accuracy" ? "the same at every T" : "shown at T = 1"];
   }
 

@@ -33,7 +33,7 @@
     if (sort) order(sort.key, sort.descending);
     const caption = h("caption", { class: "visually-hidden" }, label);
     const table = h("table", { class: "data", "data-table": name }, caption, h("thead", {}, head), body);
-    const element = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, table);
+    const element = C.scroller(table, { label });
     return { element, table, entries, order, filter: (passes) => filter(entries, passes) };
   }
 
@@ -76,11 +76,7 @@
       {},
       heads.map((text) => h("th", { scope: "col", class: "numeric" }, text)),
     );
-    const table = h(
-      "div",
-      { class: "scroller", tabindex: "0", role: "region", "aria-label": summary },
-      h("table", { class: "data" }, h("thead", {}, head), body),
-    );
+    const table = C.scroller(h("table", { class: "data" }, h("thead", {}, head), body), { label: summary });
     const write = (rows) =>
       body.replaceChildren(
         ...rows.map((row) =>

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, fixed, missing, temperatureText, view, panel, note } = C;
+  const { h, percent, missing, temperatureText, starText, view, panel, note } = C;
 
   const T_TICKS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
 
@@ -36,14 +36,14 @@
     plot.line(profile.grid, values, "blue");
     const mine = profile.best.filter((best) => best.by === by);
     for (const best of mine)
-      plot.rule(best.value, "star", `T* ${temperatureText(best.value)}`, { left: best.value < temperature });
+      plot.rule(best.value, "star", `T* ${starText(best)}`, { left: best.value < temperature });
     plot.rule(temperature, "current", null);
     if (!missing(values[index]) && values[index] <= y[1]) plot.dot(temperature, values[index], "dot-current", 4.5);
     const items = profile.grid.map((one, k) => ({
       x: plot.px(one),
       text: `T = ${temperatureText(one)}: ${by} ${missing(values[k]) ? "∞" : places(values[k])}.`,
     }));
-    const stars = mine.map((best) => ` It is lowest near T* = ${temperatureText(best.value)}.`).join("");
+    const stars = mine.map((best) => ` It is lowest near T* = ${starText(best)}.`).join("");
     const said = (k) => (missing(values[k]) ? "infinite" : places(values[k]));
     const here = `${said(index)} at T = ${temperatureText(temperature)}`;
     const label = `${title}: ${said(profile.start)} at T = 1, ${here}.${stars}`;
@@ -76,7 +76,7 @@
       values: profile.nll,
       title: "NLL, nats",
       text: C.short,
-      places: (v) => fixed(v, 4),
+      places: (v) => view.nllText(subject, v),
       by: "NLL",
       last: true,
     });
@@ -88,28 +88,46 @@
   function temperaturePanel(subject) {
     const { best: stars } = view.profiles.get(subject.id),
       charts = curveCharts(subject);
-    const allHere = (best) =>
-      h("button", { type: "button", click: () => view.setTemperature(best.value) }, `all at this T* (${best.by})`);
+    const beyond = subject.temperature.beyond || [];
+    const none = "No T* is marked: no temperature of the slider is best for these predictions.";
     const element = panel(
       "temperature",
       "What would one temperature change?",
       charts.map((one) => one.element),
-      view.several ? h("p", { class: "buttons no-print" }, stars.map(allHere)) : null,
-      stars.length
-        ? stars.map(starNote)
-        : note("No T* is marked: no temperature of the slider is best for these predictions."),
+      stars.map(starNote),
+      beyond.map(beyondNote),
+      stars.length + beyond.length ? null : note(none),
     );
     return { element, update: () => charts.forEach((one) => one.redraw()) };
   }
 
   function starNote(best) {
-    const value = `T* = ${temperatureText(best.value)} has the lowest ${best.by} on ${best.fitted_on}.`;
-    if (best.fitted_on !== "these predictions") return note(`${value} It was chosen without the samples shown here.`);
+    const value = `T* = ${starText(best)} has the lowest ${best.by} on ${best.fitted_on}.`;
+    const all = view.several ? [" ", useForAll(best)] : null;
+    if (best.fitted_on !== "these predictions")
+      return note(`${value} It was chosen without the samples shown here.`, all);
     return note(
       h("strong", {}, value),
       " It was chosen on the very data it is shown on, so what it promises is too good.",
+      all,
     );
   }
+
+  const useForAll = (best) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "small no-print",
+        "data-all": best.by,
+        title: `Show all of them at T = ${starText(best)}`,
+        click: () => view.setTemperature(best.value),
+      },
+      "use for all",
+    );
+
+  const beyondNote = (best) =>
+    note(`The lowest ${best.by} lies beyond the slider, at T = ${starText(best)} (${best.fitted_on}).`);
 
   Object.assign(C, { temperaturePanel });
 })();
