@@ -250,3 +250,12 @@ def test_a_few_confident_errors_get_no_interval():
     noisy[:30, 0] += torch.linspace(-0.03, 0.03, 30)
     noisy[:, 1] = 1 - noisy[:, 0]
     assert evaluate(Predictions.from_probs(noisy, labels), num_bootstrap=50)[name].low is not None
+
+
+def test_interval_and_p_never_disagree():
+    """One of fifty resamples on the other side: the interval may leave out zero, p is 0.078."""
+    found = Difference(name="mce", a=0.1, b=0.2, difference=0.1, low=0.01, high=0.2, p_value=2 * 2 / 51)
+    assert not found.significant
+    assert Difference(name="mce", a=0.1, b=0.2, difference=0.1, low=0.01, high=0.2, p_value=0.04).significant
+    strict = Difference(name="mce", a=0.1, b=0.2, difference=0.1, low=0.01, high=0.2, p_value=0.04, level=0.99)
+    assert not strict.significant

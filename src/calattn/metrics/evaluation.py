@@ -80,16 +80,19 @@ class Difference:
     low: float
     high: float
     p_value: float
+    level: float = 0.95
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out zero, by more than rounding.
+        """Whether the interval leaves out zero, by more than rounding, and p agrees (with few resamples it may not).
 
         An infinite difference (a label that one side gave probability 0) is a fact about the predictions, not chance.
         """
         if math.isinf(self.difference):
             return True
         if abs(self.difference) <= _ROUNDING * max(abs(self.a), abs(self.b)):
+            return False
+        if self.p_value > 1 - self.level + 1e-12:
             return False
         return self.low > 0 or self.high < 0
 
@@ -201,6 +204,7 @@ def compare(
             low=low,
             high=high,
             p_value=_two_sided(difference, draws, moved=name in _RAISED),
+            level=level,
         )
     return result
 
