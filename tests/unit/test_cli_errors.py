@@ -7,15 +7,17 @@ import logging
 import signal
 import warnings
 
+import numpy as np
 import pydantic
 import pytest
 import torch
 import typer
 
+from calattn import Predictions, compare
 from calattn.cli import errors
 from calattn.data import DataError, DataMissing
 from calattn.posthoc import FitWarning
-from calattn.readers import PredictionFileError, PredictionFileMissing
+from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
 
 
@@ -89,6 +91,8 @@ def test_codes(error, code):
         ("num_bins must be a positive integer, got 0", "--bins must be a positive integer, got 0"),
         ("threshold must be in [0, 1], got 2.0", "--threshold must be in [0, 1], got 2.0"),
         ("num_bootstrap must be 0 or more, got -1", "--bootstrap must be 0 or more, got -1"),
+        ('pass class_names=["-1", "1"] if the numbers', "pass --class-names -1,1 if the numbers"),
+        ("num_bootstrap is 0: a comparison needs resamples", "--bootstrap is 0: a comparison needs resamples"),
         ("the kind of labels that matter", "the kind of labels that matter"),
     ],
 )
@@ -150,3 +154,36 @@ def test_a_lost_process_is_not_called_a_bug():
     assert errors.code_of(lost) == errors.FAILED
     assert "another process of this run has ended" in errors.message_of(lost)
     assert errors.code_of(RuntimeError("shape mismatch")) == errors.BUG
+
+
+def test_a_pickle_is_refused_without_flags_that_do_not_help(tmp_path):
+    (tmp_path / "x.pkl").write_bytes(b"x")
+    with pytest.raises(PredictionFileError) as caught:
+        read_predictions(tmp_path / "x.pkl")
+    message = errors.message_of(caught.value)
+    assert message.endswith("as an .npz file (numpy.savez) with arrays named logits (or probs) and labels")
+    assert "--" not in message.replace(str(tmp_path), "")
+
+
+def test_a_comparison_without_resamples_names_the_flag():
+    some = Predictions(logits=torch.eye(3), labels=torch.arange(3))
+    with pytest.raises(ValueError, match="resamples") as caught:
+        compare(some, some, num_bootstrap=0)
+    assert errors.message_of(caught.value) == (
+        "--bootstrap is 0: a comparison needs resamples; pass --bootstrap 1000, or leave it out"
+    )
+
+
+def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, capsys):
+    path = tmp_path / "p.npz"
+    np.savez(path, logits=np.full((10, 4), 0.25), labels=np.zeros(10, int))
+    with errors.reported(as_json=False, debug=False) as outcome:
+        read_predictions(path)
+    line = capsys.readouterr().err
+    assert outcome.code == 0
+    assert "look like probabilities" in line
+    assert "If they are, pass --kind probs and --columns NAME (or a pattern: 'logit_*')" in line
+    assert "from_probs" not in line
+    with errors.reported(as_json=False, debug=False):
+        assert read_predictions(path, kind="probs", columns="logits").stated_probs is not None
+    assert capsys.readouterr().err == ""

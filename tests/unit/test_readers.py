@@ -424,7 +424,11 @@ CSV_FAULTS = {
         {},
         "line 3: 4 fields where the header has 3",
     ),
-    "not a number": ("prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n", {}, "line 3, field 1.*'oops'"),
+    "not a number": (
+        "prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n",
+        {},
+        "line 3, column 'prob_1': 'oops' is no number",
+    ),
     "empty cell": ("prob_0,prob_1,label\n0.5,,1\n", {}, r"probs\[0, 1\] is nan"),
     "empty label": ("prob_0,prob_1,label\n0.5,0.5,\n", {}, r"labels\[0\] is missing"),
     "unknown name": (
@@ -727,3 +731,157 @@ def test_columns_named_after_their_classes(tmp_path):
     wide.write_text("label," + ",".join(f"class{chr(97 + k)}" for k in range(20)) + "\n", encoding="utf-8")
     with pytest.raises(PredictionFileError, match=r'columns="\*"'):
         read_predictions(wide)
+
+
+@pytest.mark.parametrize("index", ["", "Unnamed: 0", "fold", "split", "sample_weight", "y_pred", "Confidence", "idx"])
+def test_what_stands_beside_the_classes_is_no_class(tmp_path, index):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{index},cat,dog,label\n1,0.1,0.9,dog\n0,0.6,0.4,cat\n0,0.5,0.5,cat\n", encoding="utf-8")
+    for kind in ("probs", "logits"):
+        assert read_predictions(path, columns="*", kind=kind).class_names == ("cat", "dog")
+    named = read_predictions(path, columns=[index, "cat", "dog"], kind="logits")  # unless the caller says so
+    assert named.num_classes == 3
+
+
+def test_pandas_indices_and_text_columns_in_parquet_are_no_class(tmp_path):
+    table = {"cat": [0.25, 1.0], "dog": [0.75, 0.0], "label": ["dog", "cat"], "place": ["here", "there"]}
+    pq.write_table(pa.table(table | {"__index_level_0__": [7, 3]}), tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet", columns="*", kind="probs").class_names == ("cat", "dog")
+    fails(
+        r"'place' holds text, numbers are needed; pass ignore=\[\"place\"\]",
+        tmp_path / "p.parquet",
+        columns=["place", "cat"],
+        kind="logits",
+        class_names=["dog", "cat"],
+    )
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("first", [0, 1, 5000])
+def test_a_column_that_counts_the_rows_is_no_class(tmp_path, suffix, first):
+    table = pa.table({"nr": range(first, first + 4), "cat": [1.5, 2, 3, 5], "dog": [0, 1, 1, 0], "y": [0, 1, 0, 1]})
+    path = tmp_path / f"p.{suffix}"
+    (pa.csv.write_csv if suffix == "csv" else pq.write_table)(table, path)
+    options = {"columns": "*", "kind": "logits"}
+    message = (
+        rf"'nr' counts the rows \({first}, {first + 1}, {first + 2}, …\), so it is no class; pass ignore=\[\"nr\"\]"
+    )
+    fails(message, path, **options)
+    assert read_predictions(path, ignore=["nr"], **options).class_names == ("cat", "dog")
+    assert read_predictions(path, columns=["nr", "cat", "dog"], kind="logits").num_classes == 3
+
+
+def test_two_rows_of_hard_probabilities_do_not_count(tmp_path):
+    (tmp_path / "p.csv").write_text("cat,dog,label\n1,0,cat\n0,1,dog\n")
+    assert read_predictions(tmp_path / "p.csv", columns="*", kind="probs").labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("labels", [[1, -1, 1], [1.0, -1.0, 1.0], ["1", "-1", "1"]])
+def test_numbers_that_are_class_names(tmp_path, labels):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:3, :2], labels=np.array(labels))
+    fails(r'labels\[1\] is -1.* outside \[0, 1\]; pass class_names=\["-1", "1"\] if the numbers are names', path)
+    for rows in (1, 3):
+        blocks = list(stream_predictions(path, class_names=["-1", "1"], rows_per_block=rows))
+        assert torch.cat([block.labels for block in blocks]).tolist() == [1, 0, 1]
+    assert read_predictions(path, class_names=["1", "-1"]).labels.tolist() == [0, 1, 0]
+
+
+def test_numbers_are_indices_where_they_are_not_all_names_or_an_offset_is_given(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:3, :3], labels=np.array([1, 2, 0]))
+    assert read_predictions(path, class_names=["1", "2", "3"]).labels.tolist() == [1, 2, 0]
+    path = write_npz(tmp_path / "q.npz", logits=LOGITS[:2, :3], labels=np.array([1, 2]))
+    assert read_predictions(path, class_names=["1", "2", "3"]).labels.tolist() == [0, 1]
+    assert read_predictions(path, class_names=["1", "2", "3"], label_offset=0).labels.tolist() == [1, 2]
+
+
+def test_the_first_block_settles_what_numbers_are(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:3, :3], labels=np.array([1, 2, 0]))
+    with pytest.raises(PredictionFileError, match=r"labels\[2\] is 0 and is not among the class names \(1, 2, 3\)"):
+        list(stream_predictions(path, class_names=["1", "2", "3"], rows_per_block=2))
+    for labels in (np.array([0, 1, 1, 2]), np.array(["0", "1", "1", "2"])):
+        path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=labels)
+        blocks = list(stream_predictions(path, class_names=["1", "2", "3"], rows_per_block=2))
+        assert torch.cat([block.labels for block in blocks]).tolist() == [0, 1, 1, 2]
+
+
+def test_class_names_never_change_the_labels_of_our_own_folder(tmp_path):
+    ours = Predictions(logits=torch.zeros(2, 3), labels=torch.tensor([1, 2]), class_names=("1", "2", "3"))
+    folder = save_predictions(ours, tmp_path / "test")
+    assert read_predictions(folder).labels.tolist() == [1, 2]
+    assert read_predictions(folder, class_names=["1", "2", "3"]).labels.tolist() == [1, 2]
+
+
+def test_a_label_without_its_column(tmp_path):
+    logits, labels = RNG.normal(size=(10, 9)), np.arange(10)
+    message = (
+        r"labels\[9\] is 9 and is outside \[0, 8\]; there are 9 class columns but a label 9: is a column missing\?"
+    )
+    fails(message, write_csv(tmp_path / "p.csv", logits=logits, labels=labels))
+
+
+def test_per_cent_is_named(tmp_path):
+    path = write_npz(tmp_path / "p.npz", probs=PROBS * 100, labels=LABELS)
+    fails(r"probs\[0\] sums to 100, not 1: these look like per cent; divide by 100$", path)
+    path = write_csv(tmp_path / "p.csv", probs=np.array([[33.3, 33.3, 33.3]]), labels=np.array([0]))
+    fails(r"probs\[0\] sums to 99.9, not 1: these look like per cent", path)
+    path = write_npz(tmp_path / "p.npz", probs=PROBS * 90, labels=LABELS)
+    fails(r'sums to 90, not 1; pass kind="logits"', path)
+    path = write_npz(tmp_path / "b.npz", probs=np.array([0.5, 97.5]), labels=np.array([0, 1]))
+    fails(r"probs\[1\] is 97.5, not in \[0, 1\]; divide by 100 if it is per cent, or pass kind", path, kind="probs")
+    for scores in ([0.5, 101.0], [97.5, -1.0]):
+        path = write_npz(tmp_path / "b.npz", probs=np.array(scores), labels=np.array([0, 1]))
+        fails(r'not in \[0, 1\]; pass kind="logits"', path, kind="probs")
+
+
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [
+        ("five", r"'five' is no number; if 'guess' holds no scores, pass ignore=\[\"guess\"\]"),
+        ('"0,5"', r"'0,5' is no number; it has a decimal comma: save the file with decimal points \(0\.5\)"),
+        ("12.3%", "'12.3%' is no number; it is per cent: save fractions between 0 and 1"),
+    ],
+)
+def test_cells_that_are_no_numbers_say_what_they_may_be(tmp_path, cell, hint):
+    path = tmp_path / "p.csv"
+    path.write_text(f"id,guess,cat,dog,label\n1,1,0.25,0.75,dog\n2,{cell},0.25,0.75,dog\n")
+    fails(f"line 3, column 'guess': {hint}", path, columns="*", kind="probs")
+    assert read_predictions(path, columns="*", kind="probs", ignore=["guess"]).num_classes == 2
+
+
+def test_text_tables_are_listed_by_name_alone(tmp_path):
+    (tmp_path / "p.csv").write_text(",zed,label\n0,0.5,1\n")
+    fails(r"It has: '', zed, label$", tmp_path / "p.csv")
+
+
+def test_csv_that_is_not_utf8(tmp_path, capfd):
+    path = tmp_path / "p.csv"
+    path.write_bytes("prob_chat,prob_bébé,label\n0.5,0.5,0\n".encode("latin-1"))
+    fails("a column name in its first line is not UTF-8 text; save the file as UTF-8", path)
+    path.write_bytes("prob_0,prob_1,ort,label\n0.5,0.5,Köln,1\n0.5,Köln,0\n".encode("latin-1"))
+    fails("line 3: 3 fields where the header has 4: '0.5,K\ufffdln,0'", path)
+    path.write_bytes("prob_0,prob_1,ort,label\n0.5,0.5,Köln,1\n".encode("latin-1"))
+    assert read_predictions(path).labels.tolist() == [1]  # what is not read may be anything
+    path.write_bytes("prob_0,prob_1,label\n0.5,0.5,Köln\n".encode("latin-1"))
+    fails("line 2, column 'label': CSV conversion error to string: invalid UTF8 data; mend", path)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", ["pt", "pth"])
+def test_random_bytes_are_no_torch_file(tmp_path, suffix):
+    path, rng = tmp_path / f"p.{suffix}", np.random.default_rng(0)
+    contents = [rng.bytes(int(rng.integers(1, 300))) for _ in range(300)]
+    # Opcodes of pickle, which torch's reader takes for instructions.
+    opcodes = np.frombuffer(b"\x80\x02.0]}()tu\x85eabRcqrhjKMJXGB\x8a\x88NQ", np.uint8)
+    contents += [b"\x80\x02" + rng.choice(opcodes, 12).tobytes() + b"." for _ in range(300)]
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(PredictionFileError):
+            read_predictions(path, kind="logits", labels=LABELS)
+
+
+def test_no_classes_at_all(tmp_path):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:, :0], labels=LABELS)
+    fails(r"'logits' has 0 classes; save one column a class", path)
+    pq.write_table(pa.table({"logits": [[], []], "label": [0, 1]}), tmp_path / "p.parquet")
+    fails("'logits' ", tmp_path / "p.parquet")

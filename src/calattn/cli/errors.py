@@ -149,6 +149,10 @@ def as_flags(message: str) -> str:
     message = re.sub(
         rf"(?<!-)\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
     )
+    message = message.replace("num_bootstrap is 0: a comparison", "--bootstrap is 0: a comparison")
+    message = message.replace(
+        "use Predictions.from_probs(probs, labels)", "pass --kind probs and --columns NAME (or a pattern: 'logit_*')"
+    )
     message = message.replace(_FEATURES, "as an array named features (calattn predict --features)")
     message = message.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
     # The grid of temperatures has no flag; the method that needs none has a name.
@@ -179,6 +183,7 @@ _REMEDIES = (
         "remove such rows, or mend the model that made them",
     ),
     (re.compile(r"must have at least 2 classes, got \d+$"), "save one column a class"),
+    (re.compile(r"a comparison needs resamples$"), "pass --bootstrap 1000, or leave it out"),
     (re.compile(r"has no rows\b"), "save predictions of at least one sample"),
     (re.compile(r"is outside \[\d+, \d+\]$"), "save class indices counted from 0, or pass --label-offset"),
 )

@@ -18,10 +18,14 @@ class Choice:
     kind: Kind
     values: tuple[str, ...]
     binary: bool
+    # The values are columns that nothing else explained, so one of them may be no class at all.
+    leftover: bool
     num_classes: int
     class_names: tuple[str, ...] | None
     labels: str | None
     label_offset: int
+    # The caller named the classes and no offset: labels that are numbers may be names ("-1", "1").
+    named_labels: bool
     scale: str | None
     features: str | None
     indices: str | None
@@ -43,6 +47,7 @@ def choose(
     chooser = Chooser(source, ignore, labels=labels, labels_given=labels_given)
     found_kind, values = chooser.values(kind, columns)
     classes: tuple[str, ...] | None = None
+    named_labels = class_names is not None and label_offset is None and not source.is_ours
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
     num_classes, binary = _width(chooser, values, explicit=kind is not None)
@@ -60,10 +65,12 @@ def choose(
         kind=found_kind,
         values=values,
         binary=binary,
+        leftover=columns == "*" and "*" not in source.fields,
         num_classes=num_classes,
         class_names=_class_names(chooser, class_names, classes, num_classes),
         labels=label_field,
         label_offset=label_offset or 0,
+        named_labels=named_labels,
         scale=scale,
         features=feature_field,
         indices=_indices(chooser),
@@ -163,3 +170,5 @@ def _check_shapes(chooser: Chooser, choice: Choice) -> None:
             )
     if rows == 0:
         raise chooser.fail(f"{choice.values[0]!r} has no rows")
+    if choice.num_classes < 2:
+        raise chooser.fail(f"{choice.values[0]!r} has {choice.num_classes} classes; save one column a class")

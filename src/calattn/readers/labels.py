@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Literal
+
 import numpy as np
 import torch
 from jaxtyping import Int
@@ -13,12 +16,24 @@ from calattn.readers.source import Values
 class LabelReader:
     """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
 
+    `numbers_may_be_names` says that numbers among the class names are names; the first block settles it for the file.
+
     >>> LabelReader(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
+    tensor([1, 0])
+    >>> LabelReader(2, ("-1", "1"), 0, numbers_may_be_names=True)(np.array([1, -1]))
     tensor([1, 0])
     """
 
-    def __init__(self, num_classes: int, class_names: tuple[str, ...] | None, offset: int) -> None:
+    def __init__(
+        self,
+        num_classes: int,
+        class_names: tuple[str, ...] | None,
+        offset: int,
+        *,
+        numbers_may_be_names: bool = False,
+    ) -> None:
         self._num_classes, self._names, self._offset = num_classes, class_names, offset
+        self._form: Literal["text", "number", "index"] | None = None if numbers_may_be_names else "index"
         self._lowest: int | None = None
 
     def __call__(self, values: Values) -> Int[Tensor, " n"]:
@@ -31,11 +46,23 @@ class LabelReader:
             array = np.char.decode(array, "utf-8")
         if array.dtype.kind == "U":
             _refuse(array == "", "labels", array, "is missing; fill it in or remove the row")
-            integers = _parsed(array)
-            if integers is None:
+            numbers = _parsed(array)
+            if numbers is None or self._named("text", array):
                 return torch.from_numpy(self._from_names(array))
-            array = integers
-        return torch.from_numpy(self._in_range(self._whole(array)))
+            array = numbers
+        array = self._whole(array)
+        if self._form != "index":
+            names = array.astype(np.int64).astype(np.str_)
+            if self._named("number", names):
+                return torch.from_numpy(self._from_names(names))
+            self._form = "index"
+        return torch.from_numpy(self._in_range(array))
+
+    def _named(self, form: Literal["text", "number"], names: np.ndarray) -> bool:
+        """Whether labels in this form are class names: as the first block had it."""
+        if self._form is None and set(np.unique(names).tolist()) <= set(self._names or ()):
+            self._form = form
+        return self._form == form
 
     def _from_names(self, array: np.ndarray) -> np.ndarray:
         if self._names is None:
@@ -62,13 +89,22 @@ class LabelReader:
         self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
         low, high = self._offset, self._offset + self._num_classes - 1
         if lowest < low or highest > high:
-            hint = "; pass class_names=[…] if the numbers are names"
+            hint = self._other_hint(array, high)
             if self._offset == 0 and self._lowest == 1 and highest == self._num_classes:
                 hint = "; labels look 1-based: pass label_offset=1"
             elif self._offset and lowest == 0:
                 hint = "; labels look 0-based: pass label_offset=0"
             _refuse((array < low) | (array > high), "labels", array, f"is outside [{low}, {high}]{hint}")
         return array.astype(np.int64) - self._offset
+
+    def _other_hint(self, array: np.ndarray, high: int) -> str:
+        """What may be wrong with labels out of range, in the order of how often it is."""
+        found = [str(int(label)) for label in np.unique(array)]
+        names = json.dumps(found) if len(found) == self._num_classes <= 8 else "[…]"
+        hint = f"pass class_names={names} if the numbers are names, in class order"
+        if (highest := int(array.max())) <= high:
+            return f"; {hint}"
+        return f"; there are {self._num_classes} class columns but a label {highest}: is a column missing? Else {hint}"
 
 
 def _parsed(array: np.ndarray) -> np.ndarray | None:

@@ -43,6 +43,16 @@ SCALE = frozenset({"scale", "temperature"})
 FEATURES = frozenset({"features", "embeddings"})
 INDICES = frozenset({"indices", "index", "sample_index", "ids", "id"})
 CLASS_NAMES = frozenset({"class_names", "classes"})
+# What tables hold beside the classes: no class unless named in `columns`. Only names that are hardly ever a class,
+# since a class left out is no better than a stranger let in.
+AUXILIARY = GENERIC | frozenset(
+    {"fold", "split", "subset", "partition", "weight", "weights", "sample_weight", "sample_weights"}
+    | {"predicted", "predicted_label", "predicted_class", "pred_label", "pred_class", "y_hat", "yhat"}
+    | {"correct", "is_correct", "confidence", "conf", "max_prob", "entropy", "uncertainty", "nll", "brier"}
+    | {"sample_id", "row_id", "idx", "uid", "uuid", "image_id", "filename", "file_name", "filepath", "timestamp"}
+)
+# The index that pandas writes without being asked, in CSV and in Parquet.
+_UNNAMED = re.compile(r"\s*|unnamed: ?\d+(\.\d+)?|__index_level_\d+__", re.IGNORECASE)
 
 # logit_0, prob.cat, p_1, logit0: a prefix that says what it is, then the class.
 _CLASS_COLUMN = re.compile(
@@ -63,7 +73,10 @@ class Chooser:
             self._known(name, "ignore")
 
     def fail(self, message: str) -> PredictionFileError:
-        shown = ", ".join(f"{name} ({self.source.fields[name]})" for name in self.names[:12])
+        fields = self.source.fields
+        # Every column of a text file is text of unknown length: that is no news.
+        described = (name if self.source.is_text else f"{name} ({fields[name]})" for name in self.names[:12])
+        shown = ", ".join(part or "''" for part in described)
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
         stop = "" if message.endswith("?") else "."
         return PredictionFileError(f"{self.source.path}: {message}{stop} It has: {shown or 'nothing'}{more}")
@@ -210,8 +223,11 @@ class Chooser:
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains: one a class, perhaps. To be suggested, never to be taken."""
-        known = LABELS | SCALE | FEATURES | INDICES | CLASS_NAMES
-        found = [name for name in self.names if name != self._labels and name.lower() not in known]
+        known = LABELS | SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
+        found = [name for name in self.names if name != self._labels and name.strip().lower() not in known]
+        found = [name for name in found if not _UNNAMED.fullmatch(name)]
+        if not self.source.is_text:  # a file with types tells which columns can be scores
+            found = [name for name in found if self.source.fields[name].type in ("real", "integer")]
         return found if self.source.is_table and len(found) > 1 else []
 
     def _suggested(self) -> str:

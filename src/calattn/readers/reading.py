@@ -149,8 +149,8 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
     name = path.name.lower()
     if name.endswith(_PICKLE):
         raise PredictionFileError(
-            f"{path} is a pickle, and unpickling runs whatever is in it; save it again from the program "
-            "that made it, with numpy.savez(path, logits=…, labels=…)"
+            f"{path} is a pickle, and unpickling runs whatever is in it; save it again from the program that made it, "
+            "as an .npz file (numpy.savez) with arrays named logits (or probs) and labels"
         )
     if not name.endswith(SUFFIXES):
         raise PredictionFileError(f"{path} has a suffix that is not read; known: {' '.join(SUFFIXES)}")

@@ -48,6 +48,8 @@ class Source(abc.ABC):
     is_text: bool = False
     # In a table every field has one entry a row, so none of them can be the list of class names.
     is_table: bool = False
+    # Written by `save_predictions`: its labels are class indices, whatever the classes are called.
+    is_ours: bool = False
 
     @abc.abstractmethod
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:

@@ -78,7 +78,9 @@ class PredictionStream:
             wanted[choice.indices] = "integer"
         if choice.labels is not None:
             wanted[choice.labels] = "label"
-        reader = LabelReader(choice.num_classes, choice.class_names, choice.label_offset)
+        reader = LabelReader(
+            choice.num_classes, choice.class_names, choice.label_offset, numbers_may_be_names=choice.named_labels
+        )
         start = 0
         for raw in source.blocks(wanted, self.rows_per_block):
             try:
@@ -96,6 +98,8 @@ class PredictionStream:
         self, raw: dict[str, Values], start: int, reader: LabelReader, temperature: Values | None
     ) -> Predictions:
         choice = self._choice
+        if choice.leftover and start == 0:
+            _refuse_counters(raw, choice.values)
         values = self._matrix(raw)
         count = values.shape[0]
         logits = self._log_probs(values) if choice.kind == "probs" else values
@@ -122,7 +126,7 @@ class PredictionStream:
     def _matrix(self, raw: dict[str, Values]) -> Tensor:
         choice = self._choice
         if len(choice.values) > 1:
-            columns = [np.asarray(raw[name]) for name in choice.values]
+            columns = [_numbers(np.asarray(raw[name]), name) for name in choice.values]
             return _real(np.stack(columns, axis=1), choice.kind)
         values = _real(raw[choice.values[0]], choice.values[0])
         if not choice.binary:
@@ -133,7 +137,11 @@ class PredictionStream:
         outside = ~((one >= 0) & (one <= 1))
         if outside.any():
             row = checks.first(outside)
-            raise ValueError(f'probs[{row}] is {float(one[row])}, not in [0, 1]; pass kind="logits" if it is a logit')
+            percent = bool(((one >= 0) & (one <= 100)).all())
+            hint = "divide by 100 if it is per cent, or " if percent else ""
+            raise ValueError(
+                f'probs[{row}] is {float(one[row])}, not in [0, 1]; {hint}pass kind="logits" if it is a logit'
+            )
         return torch.stack([1 - one, one], dim=1)
 
     def _log_probs(self, probs: Tensor) -> Tensor:
@@ -152,9 +160,12 @@ class PredictionStream:
         off = (sums - 1).abs() > tolerance
         if off.any():
             row = checks.first(off)
+            said = f"probs[{row}] sums to {float(sums[row]):.6g}, not 1"
+            # Per cent are rounded to a digit or two more often than fractions are.
+            if abs(float(sums[row]) - 100) <= 100 * max(tolerance, 0.01):
+                raise ValueError(f"{said}: these look like per cent; divide by 100")
             raise ValueError(
-                f"probs[{row}] sums to {float(sums[row]):.6g}, not 1; "
-                'pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
+                f'{said}; pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
             )
         return probs.clamp_min(self._floor).log()
 
@@ -171,11 +182,27 @@ class PredictionStream:
 
 
 def _real(values: Values, name: str) -> Tensor:
-    if isinstance(values, np.ndarray) and values.dtype.kind in "USO":
-        raise ValueError(f"{name!r} holds text, numbers are needed")
-    tensor = checks.as_tensor(values, name)
+    tensor = checks.as_tensor(_numbers(values, name), name)
     # Integers are exact in float64; a column of hard 0/1 probabilities is often stored as such.
     return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+
+
+def _numbers(values: Values, name: str) -> Values:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "USO":
+        raise ValueError(f'{name!r} holds text, numbers are needed; pass ignore=["{name}"] if it holds no scores')
+    return values
+
+
+def _refuse_counters(raw: dict[str, Values], names: tuple[str, ...]) -> None:
+    """An index that became a class would be a silent error; scores do not count up by one from row to row."""
+    for name in names:
+        column = np.asarray(raw[name])
+        # Two rows of hard probabilities may read 0, 1; three cannot count.
+        if column.dtype.kind in "iuf" and len(column) > 2 and (np.diff(column.astype(np.float64)) == 1).all():
+            raise ValueError(
+                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is no class; "
+                f'pass ignore=["{name}"], or columns=[…] with the class columns if it is one'
+            )
 
 
 def _integers(values: Values) -> Tensor | None:

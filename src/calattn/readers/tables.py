@@ -27,6 +27,16 @@ _BINARY = {
     b"\xfe\xff": "UTF-16 text",
 }
 
+# What Arrow says about a line with a field too many or too few, and about a cell that it cannot convert.
+_FIELDS = re.compile(
+    r"CSV parse error: Row #(?P<line>\d+): Expected (?P<want>\d+) columns, got (?P<have>\d+): (?P<text>.*)", re.DOTALL
+)
+_CELL = re.compile(
+    r"In CSV column #(?P<column>\d+): Row #(?P<line>\d+): "
+    r"(?P<what>CSV conversion error to \w+: (?:invalid value '(?P<value>.*)'$)?.*)",
+    re.DOTALL,
+)
+
 
 class CsvSource(Source):
     """The columns of a delimited text file with a header line."""
@@ -41,38 +51,35 @@ class CsvSource(Source):
         self._check_text()
         names = self._header or self._first_line()
         self._check_header(names)
+        self._names = names
         self.fields = {name: Field(rows=None, tail=(), type="text", dtype="text") for name in names}
 
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         types = {name: pa.float64() if role == "real" else pa.string() for name, role in wanted.items()}
-        bad_rows: list[pa.csv.InvalidRow] = []
-        with self._damage(bad_rows), self._open(types, bad_rows) as reader:
+        with self._damage(), self._open(types) as reader:
             for table in _rebatched(reader, rows):
                 yield {name: _column(table[name]) for name in wanted}
 
-    def _open(self, types: Mapping[str, pa.DataType], bad_rows: list) -> pa.csv.CSVStreamingReader:
-        def remember(row: pa.csv.InvalidRow) -> str:
-            bad_rows.append(row)
-            return "error"
-
+    def _open(self, types: Mapping[str, pa.DataType]) -> pa.csv.CSVStreamingReader:
         return pa.csv.open_csv(
             self.path,
             # One thread: only then does Arrow know the line numbers of what it cannot parse.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
-            parse_options=pa.csv.ParseOptions(delimiter=self._delimiter, invalid_row_handler=remember),
+            # No handler of invalid rows: Arrow cannot hand over one that is not UTF-8, but can word an error about it.
+            parse_options=pa.csv.ParseOptions(delimiter=self._delimiter),
             convert_options=pa.csv.ConvertOptions(
                 column_types=types, include_columns=list(types), strings_can_be_null=True
             ),
         )
 
     def _first_line(self) -> list[str]:
-        with self._damage([]), pa.input_stream(str(self.path), compression="detect") as stream:
+        with self._damage(), pa.input_stream(str(self.path), compression="detect") as stream:
             # Other columns may hold text of any encoding; a name that cannot be decoded is one we do not want.
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
             return next((line for line in csv.reader(text, delimiter=self._delimiter) if line), [])
 
     def _check_text(self) -> None:
-        with self._damage([]), pa.input_stream(str(self.path), compression="detect") as stream:
+        with self._damage(), pa.input_stream(str(self.path), compression="detect") as stream:
             start = stream.read(4096)
         found = next((what for magic, what in _BINARY.items() if start.startswith(magic)), None)
         if found is None and b"\0" in start:
@@ -96,18 +103,30 @@ class CsvSource(Source):
             )
 
     @contextlib.contextmanager
-    def _damage(self, bad_rows: list) -> Iterator[None]:
+    def _damage(self) -> Iterator[None]:
         try:
             yield
+        except pa.ArrowKeyError:  # the name that we decoded is not the name that Arrow reads
+            raise PredictionFileError(
+                f"{self.path}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
+            ) from None
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            if bad_rows:
-                row = bad_rows[0]
-                raise PredictionFileError(
-                    f"{self.path}, line {row.number}: {row.actual_columns} fields where the header has "
-                    f"{row.expected_columns}: {row.text[:60]!r}; mend or remove the line"
-                ) from None
-            where = re.sub(r"^In CSV column #(\d+): Row #(\d+): ", r"line \2, field \1: ", str(error))
-            raise PredictionFileError(f"{self.path}: {where}; mend the file or save it again") from None
+            raise PredictionFileError(self._why_unread(str(error))) from None
+
+    def _why_unread(self, said: str) -> str:
+        """Arrow's words about a line or a cell in ours, with what to do."""
+        if row := _FIELDS.match(said):
+            return (
+                f"{self.path}, line {row['line']}: {row['have']} fields where the header has {row['want']}: "
+                f"{row['text'][:60]!r}; mend or remove the line"
+            )
+        if (cell := _CELL.match(said)) is None:
+            return f"{self.path}: {said}; mend the file or save it again"
+        name = self._names[int(cell["column"])]
+        where = f"{self.path}: line {cell['line']}, column {name!r}"
+        if (value := cell["value"]) is None:
+            return f"{where}: {cell['what']}; mend the file or save it again"
+        return f"{where}: {value!r} is no number; {_number_hint(value, name)}"
 
 
 class ParquetSource(Source):
@@ -211,6 +230,20 @@ def _type_name(kind: pa.DataType) -> FieldType:
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _number_hint(value: str, name: str) -> str:
+    """What to do about a cell that is no number.
+
+    >>> _number_hint("0,5", "prob_1")
+    'it has a decimal comma: save the file with decimal points (0.5)'
+    """
+    bare = value.strip()
+    if re.fullmatch(r"[+-]?\d*,\d+(e[+-]?\d+)?", bare, re.IGNORECASE):
+        return f"it has a decimal comma: save the file with decimal points ({bare.replace(',', '.')})"
+    if bare.endswith("%") and _is_number(bare[:-1].replace(",", ".")):
+        return "it is per cent: save fractions between 0 and 1, without the sign"
+    return f'if {name!r} holds no scores, pass ignore=["{name}"]; else mend the line'
 
 
 def _is_number(text: str) -> bool:

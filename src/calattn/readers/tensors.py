@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,10 @@ from torch import Tensor
 
 from calattn.readers.source import Field, Role, Source, Values
 from calattn.store import PredictionFileError, read_manifest, tensor_file
+
+# torch's reader runs into these where the bytes are no file of its own: it takes them for instructions.
+_DAMAGE: tuple[type[Exception], ...] = (RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError)
+_DAMAGE += (AttributeError, AssertionError, ArithmeticError, struct.error)
 
 
 class SafetensorsSource(Source):
@@ -59,6 +64,8 @@ class SafetensorsSource(Source):
 
 class FolderSource(SafetensorsSource):
     """A folder written by `save_predictions`, checked against its manifest."""
+
+    is_ours = True
 
     def __init__(self, path: Path) -> None:
         manifest = read_manifest(path)
@@ -109,8 +116,8 @@ def _torch_load(path: Path) -> object:
             f"{path} holds more than tensors, and pickled objects are never loaded; "
             f'save plain tensors: torch.save({{"logits": {of("logits")}, "labels": {of("labels")}}}, path)'
         ) from None
-    except (RuntimeError, EOFError, ValueError, OSError) as error:
-        reason = str(error).partition("\n")[0]
+    except _DAMAGE as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise PredictionFileError(f"{path} is not a whole torch file ({reason}); copy or save it again") from None
 
 
