@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
+import time
 
 import numpy as np
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
+from safetensors import SafetensorError
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
@@ -18,7 +22,8 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.cli.calibrate import atomic_folder
-from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
+from calattn.cli.contest import learned
+from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
 from tests.cli_runner import invoke, predictions, write_npz, write_run
@@ -237,9 +242,81 @@ def test_a_forest_that_states_zeros(capsys, tmp_path):
     assert "skipped vector, matrix, dirichlet, sats: logits[0] has a −inf entry" in plain.out.replace("\n", " ")
     assert "pass --floor 1e-6" in plain.out
     assert "from_probs" not in plain.out
+    assert "(as it is)" in plain.out
     floored = invoke(capsys, *arguments, "--floor", "1e-6", "--json").json
     assert [each["method"] for each in floored["skipped"]] == ["frozen_calattn"]
     assert all(each["after"]["nll"]["value"] != "Infinity" for each in floored["methods"])
+    probs = forest.predict_proba(inputs[900:])
+    raised, of_labels = int((probs < 1e-6).sum()), int((probs[np.arange(len(probs)), labels[900:]] < 1e-6).sum())
+    assert raised > of_labels > 0
+    assert (floored["floor"], floored["labels_at_floor"]) == (1e-6, of_labels)
+    one = ("calibrate", tmp_path / "forest.npz", "--bootstrap", 0, "--metrics", "nll", "--floor", "1e-6")
+    shown = invoke(capsys, *one).out
+    assert "before, floor 1e-06" in shown
+    assert f"--floor 1e-06 raised {raised:,} probabilities before anything was measured, {of_labels} of them" in shown
+    np.savez(tmp_path / "few.npz", probs=probs[:100], labels=labels[900:1000])
+    board = invoke(capsys, "calibrate", tmp_path / "few.npz", *one[2:], "--method", "all", "--fraction", 0.5).out
+    assert "(as it is, floor 1e-06)" in board
+
+
+def test_a_floor_does_nothing_to_logits(capsys, files):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", "--floor", "1e-6")
+    shown = invoke(capsys, *arguments).out
+    assert "before, floor" not in shown
+    assert "--floor 1e-06 raised no probability" in shown
+    assert invoke(capsys, *arguments, "--json").json["labels_at_floor"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("temperature_nll", r"T = \d\.\d\d \(lowest NLL\)"),
+        ("temperature", r"T = \d\.\d\d \(lowest ECE\)"),
+        (
+            "vector",
+            r"learned: objective value = [\d.]+, converged = yes, iterations = \d+; tensors \(weight, bias\) are in .*",
+        ),
+        ("histogram", r"learned: tensors \(edges, frequencies\) are in the calibrator's file \(--out\)"),
+    ],
+)
+def test_what_was_learned_is_said_in_words(capsys, files, method, line):
+    shown = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--method", method, "--metrics", "nll").out
+    last = shown.splitlines()[-1]
+    assert re.fullmatch(line, last)
+    if method == "temperature_nll":
+        want = TemperatureScaling(objective="nll").fit(predictions(sharpness=2.0)).temperature_
+        assert last.startswith(f"T = {want:.2f} ")
+
+
+def test_a_temperature_without_an_optimum():
+    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
+    with pytest.warns(FitWarning):
+        fitted = TemperatureScaling(objective="nll").fit(sure)
+    assert learned(fitted) == "T = 1e-06 (the end of its range)"
+
+
+def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):
+    result = invoke(capsys, "calibrate", write_npz(tmp_path / "one.npz", predictions(n=1)))
+    assert result.code == 2
+    assert "cross-fitting needs at least 2 samples, and there is 1; pass --validation FILE" in result.err
+
+
+def test_the_clock_starts_after_the_imports(capsys, files, monkeypatch):
+    """A method whose first fit takes long, as that of one which imports scikit-learn does."""
+    ready = []
+
+    class Heavy(TemperatureScaling):
+        def fit(self, *given):
+            if not ready:
+                time.sleep(0.5)
+            ready.append(len(given[0]))
+            return super().fit(*given)
+
+    monkeypatch.setitem(CALIBRATORS._items, "heavy", Heavy)
+    base = ("calibrate", files[0], "--method", "heavy", "--fraction", 0.5, "--bootstrap", 0, "--metrics", "nll")
+    result = invoke(capsys, *base, "--json")
+    assert result.json["methods"][0]["seconds"] < 0.4
+    assert ready == [30, 300]
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
@@ -269,6 +346,34 @@ def test_class_names_go_with_them(capsys, tmp_path, suffix):
     assert invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path).code == 0
     again = calattn.read_predictions(path)
     assert again.class_names == names
+    assert torch.equal(again.labels, predictions().labels)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("a", "a"), "several classes are named 'a'"),
+        (("", "b"), "the class name '' is no plain text"),
+        (("  ", "b"), "the class name '  ' is no plain text"),
+        (("x\ny", "b"), r"the class name 'x\ny' is no plain text"),
+        (("NA", "b"), "the class name 'NA' is no plain text"),  # a missing label, to readers of CSV
+        (("2", "1"), "the class name '2' is a number"),
+        (("b", "1e3"), "the class name '1e3' is a number"),
+    ],
+)
+def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, why):
+    names = (*names, *"cdefghij")
+    calattn.save_predictions(predictions(class_names=names), tmp_path / "named")
+    path = tmp_path / f"calibrated{suffix}"
+    result = invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path)
+    assert result.code == 0
+    assert why in result.err
+    assert "p_0, p_1, …" in result.err
+    table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+    assert table.column_names == ["label", *(f"p_{k}" for k in range(10))]
+    np.testing.assert_allclose(sum(table[f"p_{k}"].to_numpy() for k in range(10)), 1, atol=1e-5)
+    again = calattn.read_predictions(path)
     assert torch.equal(again.labels, predictions().labels)
 
 
@@ -350,6 +455,125 @@ def test_a_report_of_another_program_is_not_ours(capsys, files, tmp_path):
         assert result.code == 2
         assert "holds other things" in result.err
         assert (mine / "report.json").read_text() == content
+
+
+def tree(folder):
+    return {place.relative_to(folder): place.read_bytes() for place in folder.rglob("*") if place.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        ("temperature", "thesis.txt"),
+        ("temperature", "predictions/thesis.txt"),
+        ("temperature", "notes/thesis.txt"),
+        ("all", "vector/thesis.txt"),
+        ("all", "vector/predictions/thesis.txt"),
+    ],
+)
+def test_what_lies_beside_an_earlier_result_is_kept(capsys, files, tmp_path, method, place):
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", "--out", out, "--overwrite")
+    assert invoke(capsys, *arguments, "--method", method).code == 0
+    (out / place).parent.mkdir(exist_ok=True)
+    (out / place).write_text("years of work")
+    before = tree(out)
+    refused = invoke(capsys, *arguments)
+    assert refused.code == 2
+    assert "holds other things beside a calibration" in refused.err
+    assert tree(out) == before
+    (out / place).unlink()
+    if place.startswith("notes"):
+        (out / "notes").rmdir()
+    assert invoke(capsys, *arguments).code == 0
+    assert sorted(each.name for each in out.iterdir()) == ["calibrator.safetensors", "predictions", "report.json"]
+
+
+@pytest.mark.parametrize("content", ["{}", "years of work", '{"command": "thesis"}'])
+def test_a_calibration_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "calibration.json").write_text(content)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
+    assert result.code == 2
+    assert "holds other things" in result.err
+    assert (mine / "calibration.json").read_text() == content
+    (mine / "calibration.json").write_text('{"schema": 1, "command": "calibrate"}')  # as an earlier version wrote it
+    assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite").code == 0
+    assert not (mine / "calibration.json").exists()
+
+
+def test_results_do_not_replace_their_input(capsys, files, tmp_path):
+    test, validation = files
+    hard, soft = tmp_path / "hard.npz", tmp_path / "soft.npz"
+    hard.hardlink_to(test)
+    soft.symlink_to(validation)
+    before = tree(tmp_path)
+    for write in (test, validation, hard, soft, tmp_path / "." / "test.npz"):
+        result = invoke(capsys, "calibrate", test, "--validation", validation, "--bootstrap", 0, "--write", write)
+        assert result.code == 2
+        assert "is the input" in result.err
+    assert tree(tmp_path) == before
+
+
+def test_an_earlier_result_that_is_read_is_not_replaced(capsys, files, tmp_path):
+    out = tmp_path / "out"
+    assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", out).code == 0
+    before = tree(out)
+    for path in (out, out / "predictions"):
+        result = invoke(capsys, "calibrate", path, "--bootstrap", 0, "--out", out, "--overwrite")
+        assert result.code == 2
+        assert "holds the input" in result.err
+    assert tree(out) == before
+
+
+def test_a_table_inside_the_folder_is_replaced_with_it(capsys, files, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--overwrite", "--out", out, "--write")
+    for seed in (0, 1):
+        assert invoke(capsys, *arguments, out / "table.csv", "--seed", seed).code == 0
+        assert (out / "table.csv").exists()
+    other = invoke(capsys, *arguments, tmp_path / "table.csv")
+    assert other.code == 2
+    assert "table.csv" in other.err
+    both = invoke(capsys, *arguments[:-2], tmp_path / "x.csv", "--write", tmp_path / "x.csv")
+    assert both.code == 2
+    assert "--out and --write are both" in both.err
+
+
+@pytest.mark.parametrize("json_flag", [(), ("--json",)])
+def test_a_full_disk_does_not_throw_the_numbers_away(capsys, files, tmp_path, monkeypatch, json_flag):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "out")
+
+    monkeypatch.setattr("calattn.store.save_predictions", full)
+    flags = ("--out", tmp_path / "out", "--write", tmp_path / "table.csv", *json_flag)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", *flags)
+    assert result.code == 1
+    assert "the disk is full" in result.err
+    assert "lowest ECE" in result.out or result.json["leader"] == "temperature"
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "table.csv").exists(), "the other file is still tried"
+
+
+def test_a_calibrator_that_cannot_be_written_is_no_bug(capsys, files, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(TemperatureScaling, "save", full)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert "free some space" in result.err
+
+
+def test_files_are_written_though_nobody_reads_the_numbers(capsys, files, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("calattn.cli.calibrate._show", full)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert (tmp_path / "out" / "report.json").exists()
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):

@@ -388,3 +388,16 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
     for place, (_, fitted) in enumerate(files):
         best = {each["by"]: each for each in shown[2 * place]["temperature"]["best"]}["NLL"]
         assert best["value"] == pytest.approx(fitted.temperature_, rel=1e-6)
+
+
+def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):
+    out = tmp_path / "all"
+    assert invoke(capsys, "calibrate", npz, "--method", "temperature", "--out", out, "--bootstrap", 0).code == 0
+    assert invoke(capsys, "evaluate", out, "--bootstrap", 0).code == 0
+    (tmp_path / "contest" / "temperature").parent.mkdir()
+    shutil.move(out, tmp_path / "contest" / "temperature")
+    report = {"command": "calibrate", "leader": "temperature"}
+    (tmp_path / "contest" / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    found = invoke(capsys, "evaluate", tmp_path / "contest", "--bootstrap", 0)
+    assert found.code == 2
+    assert "name one, such as" in found.err

@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console
 
 from calattn.metrics.evaluation import Difference
-from calattn.report.ranking import ranking_table, told_apart, verdict
+from calattn.report.ranking import ranking_table, verdict
 
 
 def nll(a: float, b: float, half: float) -> Difference:
     d = b - a
-    return Difference(name="nll", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.5)
+    return Difference(name="nll", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.01)
 
 
 def ece(a: float, b: float, half: float) -> Difference:
     d = b - a
-    return Difference(name="ece", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.5)
+    return Difference(name="ece", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.01)
 
 
 def ranked(before: float, values: dict[str, float], half: float = 0.1):
@@ -58,7 +58,6 @@ def test_doing_nothing_may_be_as_good(before):
 def test_infinite_nll_is_no_matter_of_chance():
     """A single label of probability zero is missing from a third of the resamples: the interval may hold zero."""
     infinite = Difference(name="nll", a=1.0, b=math.inf, difference=math.inf, low=-0.1, high=math.inf, p_value=0.4)
-    assert told_apart(infinite)
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.05})
     rest["b"]["nll"] = infinite
     assert "every other method is worse" in verdict("a", own, rest, level=0.95)[0]
@@ -80,3 +79,38 @@ def test_table_has_a_verdict_in_every_cell():
     assert "+0.050 chance" in rows["b [2]"]
     assert "+0.500 worse" in rows["c"]
     assert "+1.500 worse" in rows["c"]
+
+
+def shown(own, rest) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(ranking_table(own, rest, seconds=dict.fromkeys(own, 1.0), level=0.95))
+    return console.export_text()
+
+
+def test_rounding_is_no_difference():
+    """The last digit of a sum is on one side of zero in every resample: a tie all the same."""
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.0 + 4e-16, "c": 1.5}, half=0.0)
+    assert rest["b"]["nll"].low > 0
+    lines = verdict("a", own, rest, level=0.95)
+    assert lines[0].endswith("cannot be told from it by NLL (paired 95 % interval): b")
+    assert "+0.000 chance" in shown(own, rest)
+    own, rest = ranked(1.0 + 4e-16, {"a": 1.0, "b": 1.5}, half=0.0)
+    assert any("may stay as they are" in line for line in verdict("a", own, rest, level=0.95))
+
+
+def test_a_real_difference_never_reads_as_zero():
+    own, rest = ranked(1.0001, {"a": 1.0, "b": 1.0002}, half=0.00001)
+    rest["b"]["ece"] = ece(0.02, 0.02001, 0.000001)
+    text = shown(own, rest)
+    assert text.count("<0.001 better") == 1  # a's NLL from as it is
+    assert text.count("<0.001 worse") == 2  # b's, from both
+    assert "<0.01 worse" in text  # b's ECE from the leader, in points
+    assert "0.000 worse" not in text
+    assert "0.000 better" not in text
+    assert "+0.001 worse" in shown(*ranked(1.0, {"a": 1.00051}, half=0.00001))
+
+
+def test_two_infinite_ones_are_not_told_apart():
+    own, rest = ranked(2.0, {"a": math.inf, "b": math.inf})
+    assert math.isnan(rest["b"]["nll"].difference)
+    assert "worse by more than chance" not in " ".join(verdict("a", own, rest, level=0.95))

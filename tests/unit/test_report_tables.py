@@ -104,12 +104,19 @@ def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
         ("accuracy", 0.012, 0.004, 0.02, "accuracy rises by 1.20 points [0.40, 2.00]: better, more than chance"),
         ("accuracy", -0.012, -0.02, -0.004, "accuracy falls by 1.20 points [0.40, 2.00]: worse, more than chance"),
         ("nll", -0.0344, -0.05, -0.02, "NLL falls by 0.034 nats [0.020, 0.050]: better, more than chance"),
+        (
+            "nll",
+            -0.0001,
+            -0.0002,
+            -0.00005,
+            "NLL falls by less than 0.001 nats [0.000, 0.000]: better, more than chance",
+        ),
         ("nll", 0.0, 0.0, 0.0, "NLL does not change"),
     ],
 )
 def test_sentence(name, difference, low, high, words):
     assert (
-        sentence(Difference(name=name, a=0.5, b=0.5, difference=difference, low=low, high=high, p_value=0.1)) == words
+        sentence(Difference(name=name, a=0.5, b=0.5, difference=difference, low=low, high=high, p_value=0.01)) == words
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_format
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from calattn.cli.evaluate import check_output
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from torch import Tensor
 
     from calattn import Predictions
     from calattn.cli.contest import Contest, Entry, Material
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 _BRIEF = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece"]
 _FOLDS = 5
-_REPORT, _EARLIER_REPORT = "report.json", "calibration.json"
+_PREDICTIONS, _CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
+_REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
 _CELL = 17  # characters that a number with its interval takes in a table
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
 _WRITTEN = (".npz", ".csv", ".parquet")
 
 
@@ -76,32 +78,34 @@ def calibrate(
 ) -> None:
     """Fit a post-hoc calibrator, and show metrics before and after on predictions that it has not seen.
 
-    A run folder is fitted on its validation split. A single file is cross-fitted: each fifth is calibrated by a fit on the
-    other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every calibrator
-    by NLL, and says which differences are more than chance.
+    A run folder is fitted on its validation split. A single file is cross-fitted: each fifth is calibrated by a fit on
+    the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
+    calibrator by NLL, and says which differences are more than chance.
     """
     from calattn.cli import contest
     from calattn.posthoc import CALIBRATORS
 
     methods = list(CALIBRATORS) if method == "all" else [method]
     CALIBRATORS[methods[0]]
-    check_output(write, _WRITTEN, "--write")
-    if out is not None:
-        _check_folder(out, overwrite)
+    _check_outputs(out, write, _inputs(path, validation, reader), overwrite=overwrite)
     metrics = _metrics(measure, brief=method == "all")
     material = _material(path, validation, choice=choice, reader=reader, folds=folds, fraction=fraction, seed=seed)
     found = contest.held(methods, material, lambda: measure.arguments() | {"metrics": metrics})
     if found.leader is None:
-        raise ValueError("; ".join(f"{', '.join(names)}: {reason}" for reason, names in _reasons(found).items()))
+        raise ValueError("; ".join(f"{', '.join(names)}: {reason}" for reason, names in contest.reasons(found).items()))
     report = contest.document(found, material)
-    if out is not None:
-        _save(out, found, report, overwrite=overwrite, single=method != "all")
-    if write is not None:
-        _write(write, found.leader)
-    if json:
-        print_json(report)
-    else:
-        _show(found, material, single=method != "all")
+    single = method != "all"
+    # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
+    # away, and a reader who has left (`| head`) does not keep the files from being written.
+    with contextlib.ExitStack() as then:
+        if write is not None:
+            then.callback(_write, write, found.leader)
+        if out is not None:
+            then.callback(_save, out, found, report, overwrite=overwrite, single=single, write=write)
+        if json:
+            print_json(report)
+        else:
+            _show(found, material, single=single)
 
 
 calibrate.epilog = examples(  # type: ignore[attr-defined]
@@ -132,7 +136,7 @@ def _material(
 ) -> Material:
     """What to fit on, what to judge on, and where the two come from."""
     from calattn.cli import subjects
-    from calattn.cli.contest import Material
+    from calattn.cli.contest import Material, folds_of
 
     found = subjects.find([path], reader=reader, choice=choice)
     if len(found) > 1:
@@ -156,7 +160,7 @@ def _material(
         share = f"a random {100 * fraction:g} % of {path} (seed {seed})"
         return Material(fit=fit, judge=judge, folds=None, origin=origin | {"validation": share}, **common)
     whole = subject.predictions()
-    fold_of = _folds_of(whole, _FOLDS if folds is None else folds, seed)
+    fold_of = folds_of(whole, _FOLDS if folds is None else folds, seed)
     return Material(fit=whole, judge=whole, folds=fold_of, origin=origin | {"validation": None}, **common)
 
 
@@ -189,48 +193,30 @@ def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> 
     return whole.shuffle_split(fraction, torch.Generator().manual_seed(seed))
 
 
-def _folds_of(whole: Predictions, folds: int, seed: int) -> Tensor:
-    from calattn.posthoc import stratified_folds
-
-    if not 2 <= folds <= len(whole):
-        raise ValueError(
-            f"--folds must be between 2 and {len(whole)}, the number of samples, got {folds}; "
-            "each sample needs a fit on others"
-        )
-    return stratified_folds(whole.labels, folds=folds, seed=seed)
-
-
-def _reasons(found: Contest) -> dict[str, list[str]]:
-    """Reason → the methods skipped for it."""
-    reasons: dict[str, list[str]] = {}
-    for name, reason in found.skipped.items():
-        reasons.setdefault(reason, []).append(name)
-    return reasons
-
-
 def _show(found: Contest, material: Material, *, single: bool) -> None:
-    from calattn.cli.contest import verdict_lines
+    from calattn.cli.contest import remarks, verdict_lines
     from calattn.report import evaluation_table
 
     console = results_to()
     if single:
-        console.print(evaluation_table({"before": found.before, found.entries[0].method: found.entries[0].evaluation}))
+        entry = found.entries[0]
+        console.print(evaluation_table({f"before{material.floor_text}": found.before, entry.method: entry.evaluation}))
     else:
-        for table in _boards(found, console.width):
+        for table in _boards(found, console.width, as_it_is=f"(as it is{material.floor_text})"):
             console.print(table)
     for line in verdict_lines(found):
         console.print(line, markup=False, soft_wrap=True)
-    for line in _remarks(found, material, single=single):
+    for line in remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _boards(found: Contest, width: int) -> Iterator[Table]:
+def _boards(found: Contest, width: int, *, as_it_is: str) -> Iterator[Table]:
     """The leaderboard, in several tables where the terminal is too narrow for one, and the table of differences."""
     from calattn.report import leaderboard
     from calattn.report.ranking import ranking_table
 
     entries = found.entries
-    evaluations = {"(as it is)": found.before} | {each.method: each.evaluation for each in entries}
+    evaluations = {as_it_is: found.before} | {each.method: each.evaluation for each in entries}
     metrics = list(found.before.rows)
     names = max(map(len, evaluations)) + 4
     tables = -(-len(metrics) // max(1, (width - names) // _CELL))
@@ -244,71 +230,100 @@ def _boards(found: Contest, width: int) -> Iterator[Table]:
         yield ranking_table(from_before, from_leader, seconds=seconds, level=found.before.level)
 
 
-def _remarks(found: Contest, material: Material, *, single: bool) -> Iterator[str]:
-    """What was left out, what the numbers are of, and what is kept."""
-    for reason, names in _reasons(found).items():
-        yield f"skipped {', '.join(names)}: {reason}"
-    infinite = [each.method for each in found.entries if each.evaluation["nll"].value == float("inf")]
-    if infinite and not material.floor:
-        yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
-    if not found.before.num_bootstrap:
-        yield "without resamples (--bootstrap 0) nothing is said about chance"
-    elif not single and len(found.entries) > 1:
-        yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
-    yield from _fitting(material)
-    if single:
-        yield f"{found.entries[0].calibrator}"
+def _inputs(path: Path, validation: Path | None, reader: options.Reader) -> list[Path]:
+    """The files and folders that are read; results may not replace them."""
+    labels = None if reader.labels is None else Path(reader.labels)
+    return [each for each in (path, validation, labels) if each is not None and each.exists()]
 
 
-def _fitting(material: Material) -> Iterator[str]:
-    if material.folds is None:
-        where = material.origin["validation"]
-        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {len(material.judge):,} others"
-        return
-    folds, n = material.num_folds, f"{len(material.judge):,}"
-    yield (
-        f"numbers are of {n} out-of-fold predictions: {folds} folds, stratified by label, seed {material.seed}; "
-        "each sample was calibrated by a fit that had not seen it"
-    )
-    yield f"the calibrator itself (--out) is one more fit, on all {n} samples"
+def _check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, overwrite: bool) -> None:
+    """Refuse early what could not be written in the end, and what would replace an input."""
+    check_output(write, _WRITTEN, "--write")
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out} is a file; name a folder")
+    if out is not None and write is not None and out.resolve() == write.resolve():
+        raise ValueError(f"--out and --write are both {out}; --out is a folder and --write a file, name two")
+    for each in inputs:
+        if write is not None and write.exists() and write.samefile(each):
+            raise ValueError(f"--write {write} is the input {each}, which it would replace; name another file")
+        if out is not None and each.resolve().is_relative_to(out.resolve()):
+            raise ValueError(f"--out {out} holds the input {each}, which it would replace; name another folder")
+    if out is not None:
+        _check_folder(out, overwrite, write)
 
 
-def _check_folder(folder: Path, overwrite: bool) -> None:
-    """Refuse early what could not be written in the end."""
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder} is a file; name a folder")
+def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
+    """Only a folder that holds an earlier result and nothing else is replaced; the file of --write is to be, anyway."""
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not _is_ours(folder):
+    if not any(_is_report(folder / name) for name in _REPORTS):
         raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
+    spared = None if write is None else write.resolve()
+    other = next((each for each in _strangers(folder) if each.resolve() != spared), None)
+    if other is not None:
+        raise ValueError(
+            f"--out {folder} holds other things beside a calibration: {other.relative_to(folder)}; "
+            "move it, or choose a folder of its own"
+        )
     if not overwrite:
         raise FileExistsError(f"{folder} already holds a calibration; pass --overwrite to replace it")
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether an earlier --out wrote the folder: others write a report.json too, so its content has to say so."""
-    if (folder / _EARLIER_REPORT).is_file():
-        return True
+def _strangers(folder: Path) -> Iterator[Path]:
+    """What is in an earlier --out, or in a method's folder there, that it did not write."""
+    from calattn.posthoc import CALIBRATORS
+
+    for place in sorted(folder.iterdir()):
+        is_folder = place.is_dir() and not place.is_symlink()
+        if is_folder and place.name == _PREDICTIONS:
+            yield from _not_of_predictions(place)
+        elif is_folder and place.name in CALIBRATORS:
+            yield from _strangers(place)
+        elif is_folder or not (place.name == _CALIBRATOR or (place.name in _REPORTS and _is_report(place))):
+            yield place
+
+
+def _not_of_predictions(folder: Path) -> Iterator[Path]:
+    from calattn.store import MANIFEST, PredictionFileError, read_manifest
+
     try:
-        found = json_format.loads((folder / _REPORT).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # not there; not JSON, or not text at all
+        files = read_manifest(folder)["files"].values()
+    except PredictionFileError:  # none, another program's, or damaged: not for us to say what the files are
+        yield folder
+        return
+    names = {MANIFEST} | {file["name"] for file in files}
+    yield from (place for place in sorted(folder.iterdir()) if place.name not in names)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether an earlier --out wrote the file: others write a report.json too, so its content has to say so."""
+    try:
+        found = json_format.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError, ValueError):  # not there; not JSON, or not text at all
         return False
     return isinstance(found, dict) and found.get("command") == "calibrate"
 
 
-def _save(out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool) -> None:
+def _save(
+    out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool, write: Path | None
+) -> None:
     """`out`/predictions, calibrator.safetensors and report.json; for several methods, a folder each."""
+    from safetensors import SafetensorError
+
     from calattn.store import save_predictions
 
     with atomic_folder(out) as partial:
         for entry in found.entries:
             place = partial if single else partial / entry.method
-            save_predictions(entry.predictions, place / "predictions")
-            entry.calibrator.save(place / "calibrator.safetensors")
+            save_predictions(entry.predictions, place / _PREDICTIONS)
+            try:
+                entry.calibrator.save(place / _CALIBRATOR)
+            except SafetensorError as error:  # of a full disk; it is no OSError
+                raise OSError(f"cannot write {out}: {error}; free some space, or write elsewhere") from error
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
-        _check_folder(out, overwrite)  # again: somebody may have been quicker
+        _check_folder(out, overwrite, write)  # again: somebody may have been quicker
     leader = found.entries[0].method
-    what = "predictions, calibrator.safetensors" if single else f"a folder a method (the leader's is {leader})"
+    what = f"{_PREDICTIONS}, {_CALIBRATOR}" if single else f"a folder a method (the leader's is {leader})"
     note(f"wrote {out}: {what}, {_REPORT}")
 
 
@@ -322,18 +337,39 @@ def _write(path: Path, entry: Entry) -> None:
     from calattn.atomic import atomic_write
 
     found = entry.predictions
-    names = found.class_names or tuple(str(k) for k in range(found.num_classes))
+    numbers = tuple(str(k) for k in range(found.num_classes))
+    names = found.class_names or numbers
     probs, labels = found.probs.cpu().numpy(), found.labels.cpu().numpy()
     index: dict[str, Any] = {} if found.indices is None else {"index": found.indices.cpu().numpy()}
     with atomic_write(path) as partial:
         if path.suffix == ".npz":
             np.savez(partial, probs=probs, labels=labels, class_names=np.array(names), **index)
         else:
-            # The label in the words of the column names: an index beside p_1, p_2, p_3 could be read in two ways.
-            own = labels if found.class_names is None else np.array(names)[labels]
+            if names != numbers and (why := _unfit(names)):
+                note(f"{why}: the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0")
+                names = numbers
+            # The label in the words of the column names, so that no reader has to count classes.
+            own = labels if names == numbers else np.array(names)[labels]
             table = pa.table({**index, "label": own} | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
             (pa.parquet.write_table if path.suffix == ".parquet" else pa.csv.write_csv)(table, partial)
     note(f"wrote {path}: probabilities by {entry.method}")
+
+
+def _unfit(names: tuple[str, ...]) -> str:
+    """Why class names cannot name columns, and labels, that any reader takes back; empty if they can."""
+    import pyarrow.csv as pa_csv
+
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return f"several classes are named {twice!r}"
+    missing = pa_csv.ConvertOptions().null_values  # NA, null, nan, …: a label of that name would read as none
+    for name in names:
+        if not name.strip() or name in missing or _NO_TEXT.search(name):
+            return f"the class name {name!r} is no plain text"
+        with contextlib.suppress(ValueError):
+            float(name)
+            return f"the class name {name!r} is a number, which readers take for a position"
+    return ""
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
-"""A contest of calibrators: each fitted, judged on samples it has not seen, ranked by NLL, and told from chance or not."""
+"""A contest of calibrators: each fitted, judged on samples it has not seen, ranked by NLL, and told from chance."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import re
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from calattn.posthoc import Calibrator
 
 COMPARED = ("nll", "ece")
+_BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, and of no interest to who fitted it
 _SLOW = 30.0  # seconds of silence, where there is no progress bar, that a line should announce
 
 
@@ -39,6 +41,38 @@ class Material:
     @property
     def num_folds(self) -> int:
         return 0 if self.folds is None else len(self.folds.unique())
+
+    @functools.cached_property
+    def raised(self) -> tuple[int, int]:
+        """How many probabilities of `judge` stand at the floor, where reading put them, and how many are the label's.
+
+        Nothing is below a floor that was applied; logits, to which it does nothing, do not stop there.
+        """
+        above = self.judge.logits - math.log(self.floor) if self.floor else None
+        if above is None or float(above.min()) < -1e-5:
+            return 0, 0
+        at_floor = above < 1e-5
+        of_labels = at_floor.gather(1, self.judge.labels[:, None])
+        return int(at_floor.sum()), int(of_labels.sum())
+
+    @property
+    def floor_text(self) -> str:
+        """What a title adds for predictions that the floor has changed; empty where it has not."""
+        return f", floor {self.floor:g}" if self.raised[0] else ""
+
+
+def folds_of(whole: Predictions, folds: int, seed: int) -> Tensor:
+    """The fold of each sample of a set that is fitted on and judged at once."""
+    from calattn.posthoc import stratified_folds
+
+    if len(whole) < 2:
+        raise ValueError("cross-fitting needs at least 2 samples, and there is 1; pass --validation FILE to fit on")
+    if not 2 <= folds <= len(whole):
+        raise ValueError(
+            f"--folds must be between 2 and {len(whole)}, the number of samples, got {folds}; "
+            "each sample needs a fit on others"
+        )
+    return stratified_folds(whole.labels, folds=folds, seed=seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +136,7 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
         return make()
 
     calibrator = make()
+    _warm_up(make)
     with _gathered() as texts:
         try:
             step(f"{name}, {'on all' if material.folds is not None else 'fitting'}")
@@ -148,6 +183,19 @@ def _factory(name: str, material: Material) -> Callable[[], Calibrator]:
         return maker(**options)
 
     return make
+
+
+def _warm_up(make: Callable[[], Calibrator]) -> None:
+    """Fit a few made-up samples: what a first fit imports (scikit-learn takes a second) is not the method's time."""
+    import torch
+
+    from calattn import Predictions
+
+    drawn = torch.Generator().manual_seed(0)
+    logits, features = torch.randn(30, 3, generator=drawn), torch.randn(30, 4, generator=drawn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make().fit(Predictions(logits=logits, labels=torch.arange(30) % 3, features=features))
 
 
 def _reason(error: ValueError, calibrator: Calibrator) -> str:
@@ -201,10 +249,8 @@ def _compared(
 
 def document(contest: Contest, material: Material) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
-    from calattn.report.ranking import told_apart
-
     leader = contest.leader
-    tied = [e.method for e in contest.entries if e.from_leader is not None and not told_apart(e.from_leader["nll"])]
+    tied = [e.method for e in contest.entries if e.from_leader is not None and not e.from_leader["nll"].significant]
     return {
         "schema": 1,
         "command": "calibrate",
@@ -212,6 +258,8 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "fitted_on": len(material.fit),
         "folds": material.num_folds or None,
         "seed": material.seed,
+        "floor": material.floor,
+        "labels_at_floor": material.raised[1],
         "samples": contest.before.num_samples,
         "level": contest.before.level,
         "resamples": contest.before.num_bootstrap,
@@ -260,3 +308,77 @@ def _differences(found: dict[str, Difference] | None) -> dict[str, Any] | None:
         metric: {name: getattr(each, name) for name in names} | {"sentence": sentence(each)}
         for metric, each in found.items()
     }
+
+
+def remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
+    """What was left out, what the numbers are of, and what is kept."""
+    for reason, names in reasons(contest).items():
+        yield f"skipped {', '.join(names)}: {reason}"
+    infinite = [each.method for each in contest.entries if each.evaluation["nll"].value == math.inf]
+    if infinite and not material.floor:
+        yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
+    if material.floor:
+        yield _about_floor(material)
+    if not contest.before.num_bootstrap:
+        yield "without resamples (--bootstrap 0) nothing is said about chance"
+    elif not single and len(contest.entries) > 1:
+        yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
+    yield from _fitting(material)
+    if single:
+        yield learned(contest.entries[0].calibrator)
+
+
+def reasons(contest: Contest) -> dict[str, list[str]]:
+    """Reason → the methods skipped for it."""
+    found: dict[str, list[str]] = {}
+    for name, reason in contest.skipped.items():
+        found.setdefault(reason, []).append(name)
+    return found
+
+
+def _about_floor(material: Material) -> str:
+    count, of_labels = material.raised
+    if not count:
+        return (
+            f"--floor {material.floor:g} raised no probability of these predictions: they are as the file states them"
+        )
+    return (
+        f"--floor {material.floor:g} raised {count:,} probabilities before anything was measured, {of_labels:,} of "
+        "them a label's: what is shown as it is has these changes too"
+    )
+
+
+def _fitting(material: Material) -> Iterator[str]:
+    if material.folds is None:
+        where = material.origin["validation"]
+        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {len(material.judge):,} others"
+        return
+    folds, n = material.num_folds, f"{len(material.judge):,}"
+    yield (
+        f"numbers are of {n} out-of-fold predictions: {folds} folds, stratified by label, seed {material.seed}; "
+        "each sample was calibrated by a fit that had not seen it"
+    )
+    yield f"the calibrator itself (--out) is one more fit, on all {n} samples"
+
+
+def learned(calibrator: Calibrator) -> str:
+    """What a fit has learned, in words: the temperature, or the numbers, and which tensors there are."""
+    from calattn.posthoc import TemperatureScaling
+
+    if isinstance(calibrator, TemperatureScaling):
+        t = calibrator.temperature_
+        shown = f"{t:.2f}" if 0.1 <= t < 1000 else f"{t:.3g}"
+        why = f"lowest {calibrator.objective.upper()}" if calibrator.converged_ else "the end of its range"
+        return f"T = {shown} ({why})"
+    values = {name: getattr(calibrator, name) for name in calibrator.learned_names()}
+    of_fit = {name.rstrip("_").replace("_", " "): value for name, value in values.items() if name not in _BOOKKEEPING}
+    numbers = [f"{name} = {_in_words(it)}" for name, it in of_fit.items() if isinstance(it, float | int | str)]
+    tensors = [name for name, value in of_fit.items() if not isinstance(value, float | int | str)]
+    kept = f"tensors ({', '.join(tensors)}) are in the calibrator's file (--out)"
+    return f"learned: {', '.join(numbers)}; {kept}" if numbers else f"learned: {kept}"
+
+
+def _in_words(value: float | int | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

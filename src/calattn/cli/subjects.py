@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,6 +118,7 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
     found = []
     for path in paths:
         if not is_run(path):
+            _refuse_contest(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
         for split in choice.splits():
@@ -139,6 +141,19 @@ def text_of(path: Path) -> str:
 def is_run(path: Path) -> bool:
     """Whether a folder is a run's: it has a spec, or a folder of predictions by split."""
     return (path / "spec.yaml").is_file() or ((path / "predictions").is_dir() and not is_calibrated(path))
+
+
+def _refuse_contest(path: Path) -> None:
+    """`calattn calibrate --method all --out` writes a folder for each method: one of them has to be named."""
+    try:
+        report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    leader = report.get("leader") if isinstance(report, dict) else None
+    if isinstance(leader, str) and is_calibrated(path / leader):
+        raise PredictionFileMissing(
+            f"{path} holds the predictions of several methods; name one, such as {path / leader}"
+        )
 
 
 def is_calibrated(path: Path) -> bool:

@@ -26,8 +26,8 @@ def ranking_table(
 ) -> Table:
     """Methods as rows, best first; paired differences from "as it is" and from the leader, each with its verdict."""
     caption = (
-        f"differences with paired {percent(level)} intervals, each on its own; NLL in nats, the others in points of per "
-        "cent; seconds for one fit"
+        f"differences with paired {percent(level)} intervals, each on its own; NLL in nats, the others in points of "
+        "per cent; seconds for one fit"
     )
     table = Table(caption=caption, caption_style="dim", caption_justify="left")
     table.add_column("", no_wrap=True)
@@ -88,7 +88,7 @@ def _cell(difference: Difference) -> str:
 
 
 def _size(difference: Difference) -> str:
-    """The signed number; where a real difference rounds to zero, what it is smaller than: "+0.000 worse" is no answer."""
+    """The signed number; of a real difference that rounds to zero, a bound: "+0.000 worse" is no answer."""
     name = difference.name
     if difference.significant and number(name, abs(difference.difference)) == number(name, 0.0):
         places = unit_of(name)[1]

@@ -123,6 +123,8 @@ def sentence(difference: Difference, options: Options | None = None) -> str:
         return f"{title} is not defined for both"
     falls = difference.difference < 0
     size = number(name, abs(difference.difference))
+    if difference.significant and not size.strip("0."):  # real, but below what is printed
+        size = f"less than {size[:-1]}1"
     ends = between(name, -high, -low) if falls else between(name, low, high)
     unit = unit_of(name)[2]
     if difference.difference == 0:
