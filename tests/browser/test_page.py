@@ -292,3 +292,11 @@ def test_a_stated_probability_of_zero_does_not_break_the_page(opened, tmp_path):
     p = calattn.Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 20), torch.tensor([0] * 19 + [1]))
     page = opened(write_page(page_html(build_document([exhibit(p)])), tmp_path / "zero.html"))
     assert "∞" in page.locator("[data-metric=nll]").first.inner_text()
+
+
+def test_headings_do_not_skip_a_level(opened, single):
+    levels = opened(single).evaluate(
+        "[...document.querySelectorAll('h1,h2,h3,h4')].map((e) => Number(e.getAttribute('aria-level') || e.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))

@@ -9,7 +9,7 @@
     return h(
       "section",
       { class: `panel panel-${name}`, "data-panel": name, "aria-labelledby": id },
-      h("h3", { id }, title),
+      h("h3", { id, "aria-level": view.several ? null : "2" }, title), // under the subject's h2, where there are several
       children,
     );
   }
