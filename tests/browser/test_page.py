@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -299,4 +300,4 @@ def test_headings_do_not_skip_a_level(opened, single):
         "[...document.querySelectorAll('h1,h2,h3,h4')].map((e) => Number(e.getAttribute('aria-level') || e.tagName[1]))"
     )
     assert levels[0] == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
