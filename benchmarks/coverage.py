@@ -41,11 +41,18 @@ def coverage(n: int, classes: int, temperature: float, simulations: int, seed: i
     found = {}
     for name in METRICS:
         values = torch.tensor([row[name]["value"] for row in rows], dtype=torch.float64)
-        low = torch.tensor([row[name]["low"] for row in rows], dtype=torch.float64)
-        high = torch.tensor([row[name]["high"] for row in rows], dtype=torch.float64)
+        # Some sets have no interval, and claim nothing: how many have one is told beside the coverage.
+        given = torch.tensor([row[name]["low"] is not None for row in rows]) & ~values.isnan()
+        low, high = (
+            torch.tensor([row[name][end] or 0.0 for row in rows], dtype=torch.float64) for end in ("low", "high")
+        )
         target = values[~values.isnan()].mean()
-        inside = ((low <= target) & (target <= high))[~values.isnan()].double().mean()
-        found[name] = {"coverage": round(float(inside), 3), "target": round(float(target), 5)}
+        inside = ((low <= target) & (target <= high))[given].double()
+        found[name] = {
+            "coverage": round(float(inside.mean()), 3) if len(inside) else None,
+            "intervals": len(inside),
+            "target": round(float(target), 5),
+        }
     return found
 
 
