@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, fixed, missing, view, panel, note } = C;
+  const { h, percent, fixed, missing, view, panel } = C;
 
   function drawActing(subject, svg, width) {
     const { profile, index } = view.live(subject);
@@ -81,9 +81,8 @@
       ["key-blue", "of those, right"],
     ]);
     const slider = h("label", { class: "slider no-print" }, h("span", {}, "Threshold"), input, shown);
-    const extra = view.page.thresholds_note ? note(view.page.thresholds_note) : null;
     return {
-      element: panel("acting", "If you act only when it is sure", sentence, slider, diagram.element, key, extra),
+      element: panel("acting", "If you act only when it is sure", sentence, slider, diagram.element, key),
       update,
     };
   }
