@@ -130,9 +130,14 @@ def rate(step: Callable[[], None], *, images_a_step: int, seconds: float) -> flo
 
 def papers_way(backbone: str, size: int) -> tuple[Callable[[], None], int]:
     """Float32, two passes through the backbone a step, batch 64, eager: as the authors' script trains."""
+    from timm.models.swin_transformer import WindowAttention
+
     torch.set_float32_matmul_precision("highest")
     spec = spec_of(backbone, size, 64, "calattn")
     model = build.build_model(spec, num_classes=10, channels=3, size=size).cuda().train()
+    for module in model.modules():
+        if isinstance(module, WindowAttention):
+            module.fused_attn = False  # timm's default, which the authors use; `calattn` fuses it
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     x, y = torch.randn(64, 3, size, size, device="cuda"), torch.randint(10, (64,), device="cuda")
 

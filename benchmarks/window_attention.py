@@ -81,12 +81,27 @@ def wide_scores(attention: WindowAttention, x: Tensor, mask: Tensor | None) -> T
     return attention.proj(out.reshape(b, n, c))
 
 
+def aligned(attention: WindowAttention, x: Tensor, mask: Tensor | None) -> Tensor:
+    """As unfused, with 56 keys instead of 49: rows of scores begin at multiples of 16 bytes."""
+    b, n, c = x.shape
+    q, k, v = _heads(attention, x)
+    extra = -n % 8
+    k, v = F.pad(k, (0, 0, 0, extra)), F.pad(v, (0, 0, 0, extra))
+    windows = 1 if mask is None else mask.shape[0]
+    scores = (q * attention.scale) @ k.transpose(-2, -1)
+    bias = _bias(attention, mask, windows, extra)[..., :n, :]
+    scores = scores.view(-1, windows, *scores.shape[1:]) + bias
+    out = scores.softmax(dim=-1).flatten(0, 1).to(v.dtype) @ v
+    return attention.proj(out.transpose(1, 2).reshape(b, n, c))
+
+
 WAYS: dict[str, Callable[[WindowAttention, Tensor, Tensor | None], Tensor]] = {
     "unfused": unfused,
     "fused": fused,
     "padded": padded,
     "padded_fused": padded_fused,
     "wide_scores": wide_scores,
+    "aligned": aligned,
 }
 
 
@@ -110,7 +125,8 @@ class Pair(nn.Module):
         return x
 
 
-def milliseconds(pair: Pair, x: Tensor, *, rounds: int = 20) -> float:
+def milliseconds(pair: Pair, x: Tensor, *, rounds: int = 10, bursts: int = 5) -> float:
+    """Of one step: the fastest burst."""
     compiled = torch.compile(pair)
 
     def step() -> None:
@@ -119,12 +135,15 @@ def milliseconds(pair: Pair, x: Tensor, *, rounds: int = 20) -> float:
 
     for _ in range(3):
         step()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(rounds):
-        step()
-    torch.cuda.synchronize()
-    return 1e3 * (time.perf_counter() - started) / rounds
+    found = []
+    for _ in range(bursts):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(rounds):
+            step()
+        torch.cuda.synchronize()
+        found.append(1e3 * (time.perf_counter() - started) / rounds)
+    return min(found)
 
 
 def main() -> None:

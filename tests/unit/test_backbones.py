@@ -148,6 +148,31 @@ def test_native_resolution(name: str) -> None:
         assert net.num_features == widths[name.split("_")[1]]
 
 
+def test_fused_windows_compute_what_timm_computes() -> None:
+    import timm
+
+    options = {"num_classes": 5, "img_size": 32, "patch_size": 4, "window_size": 4}
+    options |= {"embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)}
+    plain = timm.create_model("swin_tiny_patch4_window7_224", **options)
+    assert not plain.layers[0].blocks[0].attn.fused_attn, "timm fuses by default now: fuse_window_attention can go"
+    ours = create("swin_tiny_patch4_window7_224", **options)
+    assert all(block.attn.fused_attn for layer in ours.layers for block in layer.blocks)
+    ours.load_state_dict(plain.state_dict())
+    for parameters in zip(plain.parameters(), ours.parameters(), strict=True):  # rough biases: a lost one would show
+        if parameters[0].ndim == 2 and parameters[0].shape[0] == 49:
+            for table in parameters:
+                table.data.copy_(torch.linspace(-2, 2, table.numel()).view_as(table))
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = [network.eval()(images) for network in (plain, ours)]
+    torch.testing.assert_close(found[1], found[0])
+    for logits in found:
+        logits.square().sum().backward()
+    for (name, one), (_, two) in zip(plain.named_parameters(), ours.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            two.grad, one.grad, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
 def test_native_names() -> None:
     sizes = ("tiny", "small", "base")
     vit = {
