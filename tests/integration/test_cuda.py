@@ -95,6 +95,28 @@ def test_a_bf16_step_without_a_synchronisation(loss, head):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("soft", [False, True], ids=["hard", "soft"])
+@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+def test_compiled_slopes_equal_eager(name, soft):
+    """With a scale as CalAttn has it. A compiled backward pass computes values again, rounded otherwise: dual focal's
+    slope was NaN from the first update on."""
+    torch.compiler.reset()
+    function = losses.create(name)
+
+    def step(logits: torch.Tensor, scale: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return function(logits / scale.unsqueeze(1), labels)
+
+    g = torch.Generator(device="cuda").manual_seed(0)
+    logits = torch.randn(512, 10, device="cuda", generator=g).bfloat16().requires_grad_()
+    scale = (torch.rand(512, device="cuda", generator=g) + 0.5).requires_grad_()
+    labels = torch.randint(10, (512,), device="cuda", generator=g)
+    if soft:
+        labels = torch.randn(512, 10, device="cuda", generator=g).softmax(dim=1)
+    expected = torch.autograd.grad(step(logits, scale, labels), scale)[0]
+    found = torch.autograd.grad(torch.compile(step, fullgraph=True)(logits, scale, labels), scale)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["vit_nano_patch8_32", "swin_nano_patch4_window4_32", "resnet8_cifar"])
 def test_compiled_equals_eager(name):
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -126,6 +126,21 @@ def test_impossible_classes_do_no_harm(name):
         assert torch.isfinite(torch.autograd.grad(value, masked)[0]).all()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_slope_asks_which_entry_equals_the_maximum(name):
+    """The slope of `amax` does, and a compiler that computes the entry again, rounded otherwise, finds none: 0 / 0."""
+    logits, hard, soft = batch()
+    for labels in (hard, soft):
+        nodes, seen = [losses.create(name)(logits.clone().requires_grad_(), labels).grad_fn], set()
+        while nodes:
+            node = nodes.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                nodes += [before for before, _ in node.next_functions]
+        assert len(seen) > 3
+        assert not [node.name() for node in seen if node.name().startswith(("Amax", "Amin"))]
+
+
 @pytest.mark.parametrize("gamma", [0.01, 0.5, 1.0, 5.0])
 def test_focal_gradient_vanishes_where_the_answer_is_certain(gamma):
     for name in ("focal", "dual_focal"):

@@ -51,6 +51,9 @@ _ALWAYS = (
     "The validation images (5 % of the training set, fixed by a seed) get test-time transforms.",
     "smECE is the reference definition (Błasiok and Nakkiran) at bandwidth 0.05, not the formula the paper prints; ClassECE is "
     "over all class probabilities; HCFP@0.90 is not defined in the paper and given in two readings.",
+    "MMCE is the published formula (Kumar et al. 2018) with weight 2. Code in circulation divides the sums by their numbers of "
+    "pairs a second time, which leaves next to nothing of the term; which of the two the paper used is not known. As published, "
+    "the term weighs heavily here: compare the accuracy of these rows.",
     "CIFAR-10-C is made by this package's own corruptions at severity 5.",
     "SATS reads logits only, is fitted on the validation images, and stops on validation ECE.",
     "Swin has no CLS token: its pooled representation is used.",

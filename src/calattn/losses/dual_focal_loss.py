@@ -33,8 +33,11 @@ def dual_focal(
     log_probs = logits.log_softmax(dim=1)
     if labels.ndim == 1:
         chosen = log_probs.gather(1, labels.unsqueeze(1))
-        # Ranks are compared between log-probabilities: probabilities of 0 or 1 tie long before the logits do.
-        below = log_probs.exp().masked_fill(log_probs >= chosen, 0.0).amax(dim=1)
+        # Ranks are compared between log-probabilities: probabilities of 0 or 1 tie long before the logits do. A compiler may
+        # compute the same number twice and get two: the label's own class is named, not found by comparison, and the maximum
+        # is taken by its place. (The slope of `amax` divides by the number of entries equal to the maximum: NaN if none is.)
+        excluded = (log_probs >= chosen).scatter(1, labels.unsqueeze(1), True)
+        below = log_probs.masked_fill(excluded, -torch.inf).max(dim=1).values.exp()
         return reduce(_term(chosen.squeeze(1), below, gamma), reduction)
     # A class without label mass must not count, even at log p = −inf, where 0 · ∞ would be NaN.
     terms = _term(log_probs.masked_fill(labels == 0, 0.0), _next_below(log_probs), gamma)
@@ -47,7 +50,10 @@ def _term(log_probs: Tensor, below: Tensor, gamma: float) -> Tensor:
 
 def _next_below(log_probs: Tensor) -> Tensor:
     """For every class the largest probability strictly below its own, 0 for the lowest, in O(C log C)."""
-    ordered = log_probs.sort(dim=1).values
-    # searchsorted counts the strictly smaller entries, which steps over ties.
-    index = torch.searchsorted(ordered.detach(), log_probs.detach().contiguous()) - 1
-    return ordered.gather(1, index.clamp(min=0)).exp().masked_fill(index < 0, 0.0)
+    ordered, order = log_probs.sort(dim=1)
+    places = torch.arange(ordered.shape[1], device=ordered.device).expand_as(ordered)
+    rises = torch.ones_like(order, dtype=torch.bool)
+    rises[:, 1:] = ordered[:, 1:] > ordered[:, :-1]
+    before = places.where(rises, 0).cummax(dim=1).values - 1  # the last place before the run of equals
+    below = ordered.gather(1, before.clamp(min=0)).exp().masked_fill(before < 0, 0.0)
+    return torch.zeros_like(below).scatter(1, order, below)

@@ -30,6 +30,6 @@ def mbls(
     """
     margin, weight = non_negative(margin, "margin"), non_negative(weight, "weight")
     logits, labels = prepare(logits, labels)
-    excess = (logits.amax(dim=1, keepdim=True) - logits - margin).relu().mean(dim=1)
+    excess = (logits.max(dim=1, keepdim=True).values - logits - margin).relu().mean(dim=1)
     losses = over_labels(torch.neg, logits.log_softmax(dim=1), labels) + weight * excess
     return reduce(losses, reduction)
