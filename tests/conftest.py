@@ -1,22 +1,16 @@
-"""Shape and type checks are on in the tests: jaxtyping's import hook puts beartype on every calattn function."""
+"""Shape and type checks are on in the tests: jaxtyping's import hook puts beartype on calattn's functions."""
 
 import os
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
-import jaxtyping
-from jaxtyping import install_import_hook
-
-import tests.typecheck  # noqa: F401  (the hook names it as text)
-
-with install_import_hook("calattn", "tests.typecheck.checked"):
-    import calattn  # noqa: F401
-
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 
+import tests.typecheck  # noqa: F401  (puts the checks on, and so comes before calattn)
 from tests.browser import chromium
 
 torch.set_num_threads(1)  # two pytest workers on two cores: a pool each would fight, and lose by a factor of ten

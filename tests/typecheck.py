@@ -1,16 +1,26 @@
-"""The type checker that jaxtyping's import hook applies in the tests."""
+"""Importing this puts jaxtyping's shape checks and beartype on what is imported from calattn afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from beartype import beartype
-from beartype.roar import BeartypeDecorHintPep673Exception
+from beartype.roar import BeartypeDecorHintException
+from jaxtyping import install_import_hook
+
+# The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little.
+PARTS = (
+    *("attachment", "backbones", "checks", "engine", "heads", "losses", "metrics"),
+    *("posthoc", "readers", "report", "store", "types"),
+)
 
 
 def checked(function: Callable) -> Callable:
-    """beartype, except on methods that return `Self`, which beartype cannot check one function at a time."""
+    """beartype, except where it cannot: methods that return `Self`, arguments that are protocols."""
     try:
         return beartype(function)
-    except BeartypeDecorHintPep673Exception:
+    except BeartypeDecorHintException:
         return function
+
+
+install_import_hook([f"calattn.{part}" for part in PARTS], "tests.typecheck.checked")

@@ -1,24 +1,48 @@
 """CalAttn: per-image temperatures for vision transformers, and an honest way to judge calibration."""
 
-from calattn import _torchvision  # noqa: F401  isort: skip  (must run before anything imports torchvision)
+from __future__ import annotations
 
-from calattn import heads, losses, metrics, posthoc
-from calattn.attachment import Adapter, CalibratedModel, Overhead, attach, overhead
-from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
-from calattn.readers import read_predictions, stream_predictions
-from calattn.store import load_predictions, save_predictions
-from calattn.types import MetricRow, ModelOutput, Predictions
+import importlib
+from typing import TYPE_CHECKING
+
+from calattn import _torchvision
+
+if TYPE_CHECKING:
+    from calattn import heads, losses, metrics, posthoc
+    from calattn.attachment import Adapter, CalibratedModel, Overhead, attach, overhead
+    from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
+    from calattn.readers import read_predictions, stream_predictions
+    from calattn.store import load_predictions, save_predictions
+    from calattn.types import MetricRow, ModelOutput, Predictions
 
 __version__ = "0.1.0"
 
+_torchvision.install()
+
+# Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
+# name is fetched from its home on first use.
+_PARTS = ("backbones", "heads", "losses", "metrics", "posthoc", "report")
+_HOMES = {
+    **dict.fromkeys(("Adapter", "CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
+    **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
+    **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
+    **dict.fromkeys(("load_predictions", "save_predictions"), "store"),
+    **dict.fromkeys(("MetricRow", "ModelOutput", "Predictions"), "types"),
+}
+
 
 def __getattr__(name: str) -> object:
-    """`calattn.backbones` and `calattn.report` on first use: timm and rich are for those who want them."""
-    if name in ("backbones", "report"):
-        import importlib
-
+    if name in _PARTS:
         return importlib.import_module(f"calattn.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"calattn.{_HOMES[name]}"), name)
+        globals()[name] = value  # found without this function from now on
+        return value
     raise AttributeError(f"module 'calattn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PARTS, *_HOMES})
 
 
 __all__ = [

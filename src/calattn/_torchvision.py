@@ -4,17 +4,38 @@ Registry wheels of torchvision are CUDA builds. Beside a CPU-only torch their co
 `import torchvision` dies with "operator torchvision::nms does not exist", taking timm and torchmetrics with it.
 Declaring the two missing operator schemas first is enough: nothing in calattn calls them. Where the extension does
 load, it defines the operators itself and this module does nothing.
+
+The cure waits until somebody asks for torchvision, because it needs torch, which takes a second to import.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _fragments: list[torch.library.Library] = []  # a schema lives as long as its Library object
+
+
+class CureFirst(MetaPathFinder):
+    """Finds nothing: it is only asked first, and cures before the others look for torchvision."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+        if name == "torchvision" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            cure()
+
+
+def install() -> None:
+    """From now on the first `import torchvision` of the process, whoever makes it, is preceded by the cure."""
+    if "torchvision" not in sys.modules and not any(isinstance(finder, CureFirst) for finder in sys.meta_path):
+        sys.meta_path.insert(0, CureFirst())
 
 
 def _extension_loads() -> bool:
@@ -34,6 +55,8 @@ def _extension_loads() -> bool:
 
 def cure() -> bool:
     """Declares the operators if torchvision's extension cannot; returns whether it had to."""
+    import torch  # before the extension, which is linked against it
+
     if _fragments or _extension_loads():
         return bool(_fragments)
     fragment = torch.library.Library("torchvision", "FRAGMENT")
@@ -41,6 +64,3 @@ def cure() -> bool:
         fragment.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     _fragments.append(fragment)
     return True
-
-
-cure()

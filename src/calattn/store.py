@@ -136,6 +136,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def has_features(folder: Path) -> bool:
+    """Whether a predictions folder that can be read keeps features beside the logits."""
+    try:
+        return "features" in read_manifest(folder)["files"]
+    except (PredictionFileError, OSError):
+        return False
+
+
 def has_predictions(folder: Path) -> bool:
     """Whether a folder, or one in it, has a manifest, or a save that was interrupted left files there."""
     below = any(folder.glob(f"*/{MANIFEST}"))

@@ -156,6 +156,8 @@ def test_predict_writes_the_same_predictions_again(run):
     assert features == [run.predictions_path("test")]
     assert after.features is not None
     assert torch.allclose(before.logits, after.logits, atol=1e-5)  # another batch size, another order of sums
+    predict_folder(run.path, rules=["last"], splits=["test"], runtime=CPU)
+    assert run.predictions("test").features is not None, "predicting again lost what was kept on request"
 
 
 def test_predict_on_foreign_images(run, tmp_path):

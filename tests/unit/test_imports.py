@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import calattn
 
 ROOT = Path(calattn.__file__).parent
@@ -72,13 +74,23 @@ def test_import_is_light():
         "matplotlib",
         "PIL",
     ]
-    code = f"import sys, calattn; print([m for m in {heavy} if m in sys.modules])"
+    use = "[getattr(calattn, name) for name in calattn.__all__]"
+    code = f"import sys, calattn; assert 'torch' not in sys.modules; {use}; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
 
 
-def test_torchvision_imports_beside_this_torch():
-    code = "import calattn, torchvision, timm, torchmetrics; print(torchvision.__version__)"
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import calattn, torchvision, timm, torchmetrics",
+        "import torch, calattn, timm",
+        "import calattn.losses, torchmetrics.image",
+        "import calattn, importlib.util; importlib.util.find_spec('torchvision'); import torchvision, importlib; "
+        "importlib.reload(calattn); importlib.reload(torchvision)",
+    ],
+)
+def test_torchvision_imports_beside_this_torch(code):
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
 
@@ -86,3 +98,6 @@ def test_torchvision_imports_beside_this_torch():
 def test_public_names_exist():
     for name in calattn.__all__:
         assert hasattr(calattn, name)
+        assert name in dir(calattn)
+    with pytest.raises(AttributeError, match="has no attribute 'atach'"):
+        calattn.atach  # noqa: B018

@@ -14,8 +14,9 @@ import typer
 
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
+    from calattn.workbench.runtime import Runtime
 
-READING, MEASURING, OUTPUT = "What is in the file", "What is measured", "Output"
+READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
 RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
@@ -46,6 +47,10 @@ def _read(*names: str, text: str) -> Any:
 
 def _measure(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=MEASURING)
+
+
+def _where(*names: str, text: str, least: int | None = None) -> Any:
+    return typer.Option(*names, help=text, min=least, rich_help_panel=WHERE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,6 +157,57 @@ class Choice:
 
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a command runs: what never changes its result. The fields are those of `Runtime`."""
+
+    accelerator: Annotated[
+        str, _where("--accelerator", text="auto, cpu, cuda or mps; auto takes a GPU if there is one.")
+    ] = "auto"
+    threads: Annotated[int | None, _where("--threads", text="CPU threads of each process.", least=1)] = None
+    data_root: Annotated[
+        Path | None,
+        _where("--data-root", text="Where the data sets lie; default: $CALATTN_DATA (see `calattn data list`)."),
+    ] = None
+
+    def runtime(self) -> Runtime:
+        from calattn.workbench.runtime import Runtime
+
+        return Runtime(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices(Machine):
+    """Several devices of one machine."""
+
+    devices: Annotated[
+        str, _where("--devices", text="How many (4), which (0,2), or auto for all; each is a process of its own.")
+    ] = "1"
+    workers: Annotated[
+        int | None,
+        _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cluster(Devices):
+    """Several machines, and what long work needs."""
+
+    nodes: Annotated[int, _where("--nodes", text="How many machines; start them with torchrun.", least=1)] = 1
+    strategy: Annotated[
+        str, _where("--strategy", text="How devices share the work: auto, ddp, fsdp (large networks).")
+    ] = "auto"
+    save_seconds: Annotated[
+        float, _where("--save-seconds", text="Time between checkpoints: what a power cut may cost.", least=0)
+    ] = 60.0
+    tensorboard: Annotated[
+        bool, _where("--tensorboard", text="Also write the log for TensorBoard, in the run folder.")
+    ] = False
+
+
+MACHINE, DEVICES, CLUSTER = Machine(), Devices(), Cluster()
 
 
 def listed(text: str | None) -> list[str] | None:

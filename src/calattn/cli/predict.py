@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from calattn.cli import options
 from calattn.cli.console import print_json, progress, results_to
 from calattn.cli.errors import examples
 
-_WHERE = "Where it runs"
 
-
+@options.flat
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run's folder.")],
     checkpoint: Annotated[
@@ -36,29 +36,16 @@ def predict(
         ),
     ] = False,
     features: Annotated[
-        bool, typer.Option("--features", help="Keep the features beside the logits, for calibrators that need them.")
+        bool,
+        typer.Option(
+            "--features",
+            help="Keep the features beside the logits, as some calibrators need (and wherever they are kept already).",
+        ),
     ] = False,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images a batch; default: the spec's evaluation.batch_size.")
     ] = None,
-    accelerator: Annotated[
-        str, typer.Option(help="auto, cpu, cuda or mps; auto takes a GPU if there is one.", rich_help_panel=_WHERE)
-    ] = "auto",
-    devices: Annotated[
-        str, typer.Option(help="How many (4), which (0,2), or auto for all.", rich_help_panel=_WHERE)
-    ] = "1",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of each process.", rich_help_panel=_WHERE)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Processes that read images when they do not all fit in memory.", rich_help_panel=_WHERE
-        ),
-    ] = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="Where the data sets lie; default: $CALATTN_DATA.", rich_help_panel=_WHERE)
-    ] = None,
+    where: options.Devices = options.DEVICES,
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write a trained run's predictions into its folder, for evaluate, compare and calibrate.
@@ -68,10 +55,8 @@ def predict(
     resized as the run's own.
     """
     from calattn.workbench.predicting import predict_folder
-    from calattn.workbench.runtime import Runtime
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
-    runtime = Runtime(accelerator=accelerator, devices=devices, threads=threads, workers=workers, data_root=data_root)
     with progress(quiet=json) as bar:
         task = bar.add_task("predicting", total=None)
         written = predict_folder(
@@ -82,7 +67,7 @@ def predict(
             ood=ood,
             features=features,
             batch_size=batch_size,
-            runtime=runtime,
+            runtime=where.runtime(),
             on_batch=lambda count: bar.advance(task, count),
         )
     if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) > 0:

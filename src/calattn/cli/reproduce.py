@@ -15,7 +15,7 @@ from calattn.cli import options
 from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import FAILED, examples
 
-_RUNS, _WHERE = "Which runs", "Where it runs"
+_RUNS = "Which runs"
 ALL, REPORT = "all", "report"
 REPORT_FILE = "REPRODUCTION.md"
 
@@ -26,6 +26,7 @@ class Scale(enum.StrEnum):
     paper = "paper"
 
 
+@options.flat
 def reproduce(
     name: Annotated[
         str,
@@ -77,19 +78,10 @@ def reproduce(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the checkpoints of analysed runs.", rich_help_panel=_RUNS)
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side on the device.", rich_help_panel=_WHERE)] = 1,
-    accelerator: Annotated[
-        str, typer.Option(help="auto, cpu, cuda or mps; auto takes a GPU if there is one.", rich_help_panel=_WHERE)
-    ] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of each process.", rich_help_panel=_WHERE)
-    ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where the data sets lie; default: $CALATTN_DATA (see `calattn data list`).", rich_help_panel=_WHERE
-        ),
-    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Processes side by side on the device.", rich_help_panel=options.WHERE)
+    ] = 1,
+    where: options.Machine = options.MACHINE,
     json: options.Json = False,
 ) -> None:
     """Regenerate a table or figure of the paper: our number beside theirs.
@@ -101,7 +93,6 @@ def reproduce(
     """
     from calattn.experiments import catalogue
     from calattn.experiments.results import ResultStore
-    from calattn.workbench.runtime import Runtime
 
     chosen = _experiments(name)
     store = ResultStore(results, scale.value)
@@ -115,7 +106,7 @@ def reproduce(
     if plan:
         _show_plan(cells, store, document, as_json=json)
         return
-    runtime = Runtime(accelerator=accelerator, threads=threads, data_root=data_root)
+    runtime = where.runtime()
     failed = False
     if cells and not no_train:
         grid = _run(cells, store, runs, runtime, jobs=jobs, keep=keep, budget=time_budget)

@@ -12,12 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
+from calattn.cli import options
 from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
-_RUN, _WHERE = "The run", "Where it runs"
+_RUN = "The run"
 
 
+@options.flat
 def train(
     source: Annotated[
         str,
@@ -67,47 +69,7 @@ def train(
             rich_help_panel=_RUN,
         ),
     ] = False,
-    accelerator: Annotated[
-        str, typer.Option(help="auto, cpu, cuda or mps; auto takes a GPU if there is one.", rich_help_panel=_WHERE)
-    ] = "auto",
-    devices: Annotated[
-        str,
-        typer.Option(
-            help="How many (4), which (0,2), or auto for all; each is a process of its own.", rich_help_panel=_WHERE
-        ),
-    ] = "1",
-    nodes: Annotated[
-        int, typer.Option(min=1, help="How many machines; start them with torchrun.", rich_help_panel=_WHERE)
-    ] = 1,
-    strategy: Annotated[
-        str,
-        typer.Option(help="How devices share the work: auto, ddp, fsdp (large networks).", rich_help_panel=_WHERE),
-    ] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of each process.", rich_help_panel=_WHERE)
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Processes that read images when they do not all fit in memory.", rich_help_panel=_WHERE
-        ),
-    ] = None,
-    data_root: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where the data sets lie; default: $CALATTN_DATA (see `calattn data list`).", rich_help_panel=_WHERE
-        ),
-    ] = None,
-    save_seconds: Annotated[
-        float,
-        typer.Option(min=0, help="Time between checkpoints: what a power cut may cost.", rich_help_panel=_WHERE),
-    ] = 60.0,
-    tensorboard: Annotated[
-        bool,
-        typer.Option(
-            "--tensorboard", help="Also write the log for TensorBoard, in the run folder.", rich_help_panel=_WHERE
-        ),
-    ] = False,
+    where: options.Cluster = options.CLUSTER,
     json: Annotated[bool, typer.Option("--json", help="Print the summary (or the plan of a dry run) as JSON.")] = False,
 ) -> None:
     """Train a run, or go on with one that was interrupted: the same command resumes it, bit for bit on a CPU.
@@ -119,24 +81,13 @@ def train(
     file, and what --set changes. "Where it runs" is about the machine only.
     """
     from calattn.workbench.resolving import resolve
-    from calattn.workbench.runtime import Runtime
 
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}
     changes = [*(overrides or []), *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
         changes += _shorter_warmup(resolve(source, overrides or []), epochs)
     spec = resolve(source, changes)
-    runtime = Runtime(
-        accelerator=accelerator,
-        devices=devices,
-        nodes=nodes,
-        strategy=strategy,
-        threads=threads,
-        workers=workers,
-        data_root=data_root,
-        save_seconds=save_seconds,
-        tensorboard=tensorboard,
-    )
+    runtime = where.runtime()
     if dry_run:
         _show_plan(spec, runtime, run, as_json=json)
     else:

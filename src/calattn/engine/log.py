@@ -113,7 +113,7 @@ class TensorBoardMirror:
                 self._writer.add_scalar(tag, value, epoch)
         self._writer.flush()
 
-    def _histogram(self, tag: str, counts: list[float], edges: list[float], epoch: int) -> None:
+    def _histogram(self, tag: str, counts: list[int], edges: list[float], epoch: int) -> None:
         middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
         self._writer.add_histogram_raw(
             tag,

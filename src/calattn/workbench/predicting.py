@@ -21,7 +21,7 @@ from calattn.data.splits import load_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.predict import predict
 from calattn.engine.step import TrainStep
-from calattn.store import save_predictions
+from calattn.store import has_features, save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError
@@ -94,10 +94,17 @@ def predict_run(
     for rule in rules:
         model = run_model(folder, spec, rule, fabric=fabric, found=found)
         for subject in subjects:
-            made = predict_subject(
-                model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
-            )
             target = folder.predictions_path(subject.name, rule)
+            made = predict_subject(
+                model,
+                subject,
+                spec,
+                fabric=fabric,
+                runtime=runtime,
+                found=found,
+                features=features or has_features(target),  # what was kept on request is not lost by predicting again
+                on_batch=on_batch,
+            )
             if fabric.is_global_zero:
                 save_predictions(made, target, overwrite=True)
             written.append(target)
