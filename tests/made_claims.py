@@ -85,7 +85,7 @@ def made(
                 "devices": [{"name": "made-up device"}],
                 "started": "2026-01-01T00:00:00",
             },
-            "epochs": 60,
+            "epochs": spec.train.epochs,
             "training_seconds": 61.0,
             "images_per_second": 27_000.0,
             "parameters": {"backbone": 21_665_664, "head": 0 if cell.head == "none" else head_parameters},

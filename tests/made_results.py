@@ -17,7 +17,7 @@ PAIRED = ("accuracy", "nll", "brier", "ece", "smooth_ece", "adaptive_ece", "clas
 NUM_TEST = 2000
 
 
-def made_result(cell: Cell, scale: ScaleName, *, epochs: int = 12, points: int = 300) -> CellResult:
+def made_result(cell: Cell, scale: ScaleName, *, rows: int = 12, points: int = 300) -> CellResult:
     """A consistent document: bins add up to its ECE and accuracy, temperatures and phases fit each other."""
     rng = np.random.default_rng(zlib.crc32(f"{cell.name}/{scale}".encode()))
     spec = spec_of(cell, scale)
@@ -29,13 +29,13 @@ def made_result(cell: Cell, scale: ScaleName, *, epochs: int = 12, points: int =
             "spec": spec.model_dump(mode="json"),
             "spec_hash": spec.hash,
             "environment": {"commit": "0" * 40, "device": "made up"},
-            "epochs": epochs,
+            "epochs": spec.train.epochs,
             "training_seconds": 60.0,
             "images_per_second": 27000.0,
             "parameters": {"backbone": 21_665_664, "head": 0 if cell.head == "none" else 49_409},
         },
-        log=[_epoch(rng, i, epochs, head=cell.head) for i in range(1, epochs + 1)],
-        rules={rule: _rule(rng, rule, epochs, points, cell) for rule in ("last", "best-ece")},
+        log=[_epoch(rng, i, rows, head=cell.head) for i in range(1, rows + 1)],
+        rules={rule: _rule(rng, rule, spec.train.epochs, points, cell) for rule in ("last", "best-ece")},
         pair={} if cell.head == "none" else {rule: _pair(rng) for rule in ("last", "best-ece")},
     )
 

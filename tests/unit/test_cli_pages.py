@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import calattn
 from calattn.cli import pages, subjects
+from calattn.report.page import document as documents
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.training import train_run
 from tests.cli_runner import invoke, predictions
@@ -134,7 +135,7 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
 
 def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path, npz):
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
-    monkeypatch.setattr(pages.drawn, "__defaults__", (100,))
+    monkeypatch.setattr(documents, "MOST_SAMPLES", 100)
     found = invoke(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert found.code == 0, found.err
     subject = document_in(tmp_path / "p.html")["subjects"][0]

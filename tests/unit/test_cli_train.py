@@ -177,6 +177,18 @@ def test_a_resumed_run_says_where_it_goes_on(capsys, monkeypatch):
     assert [line.split("  ")[0] for line in went_on.err.splitlines()[1:]] == ["epoch 3/3"]
 
 
+def test_until_epoch_stops_there_and_the_run_goes_on_later(capsys, tmp_path):
+    first = train(capsys, "--until-epoch", "2")
+    assert "last (epoch 2)" in first.out
+    assert "unfinished: 2 of 3 epochs" in first.err
+    assert not is_finished(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run").spec())
+    train(capsys, "--until-epoch", "3")
+    assert is_finished(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run").spec())
+    whole = RunFolder(tmp_path / "run").predictions("test").logits
+    train(capsys, "--overwrite")
+    assert torch.equal(RunFolder(tmp_path / "run").predictions("test").logits, whole), "stopping changes nothing"
+
+
 def test_ctrl_c_in_a_process_of_its_own():
     script = Path(sys.executable).with_name("calattn")
     line = [str(script), "train", "digits", *KEYS, "--epochs", "100000", "--out", "run", "--accelerator", "cpu"]

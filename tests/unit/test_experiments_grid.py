@@ -42,8 +42,9 @@ class Told:
 def done(cell: Cell, **run: object) -> CellResult:
     from calattn.experiments.cells import spec_of
 
-    digest = spec_of(cell, "smoke").hash
-    return CellResult(cell=cell, scale="smoke", cell_hash=digest, run=run, log=[], rules={}, pair={})
+    spec = spec_of(cell, "smoke")
+    whole = {"spec": spec.model_dump(mode="json"), "epochs": spec.train.epochs}
+    return CellResult(cell=cell, scale="smoke", cell_hash=spec.hash, run=whole | run, log=[], rules={}, pair={})
 
 
 def test_twins_come_first_and_nothing_else_moves():
@@ -96,6 +97,44 @@ def test_without_its_twin_a_cell_is_not_compared_and_says_so(tmp_path):
     assert PLAIN.name in told.outcomes[0].remark
     folder = run_folder(HEAD, "smoke", tmp_path / "runs")
     assert list((folder / "checkpoints").glob("state-*.safetensors")), "keep"
+
+
+def test_an_unfinished_cell_is_a_hole_and_goes_on_to_what_it_would_have_been(tmp_path):
+    store, cells = ResultStore(tmp_path / "results", "smoke"), [PLAIN, HEAD]
+    halfway = dataclasses.replace(CPU, until_epoch=1)
+    result = run_cells(cells, "smoke", store=store, runs=tmp_path / "runs", runtime=halfway)
+    assert [outcome.remark for outcome in result.outcomes] == ["unfinished: 1 of 2 epochs"] * 2
+    assert not result.failed
+    assert store.get(HEAD) == Hole(cell=HEAD, reason="unfinished: 1 of 2 epochs"), "no table may take it for a result"
+    assert not store.names()
+    partly = store.unfinished(HEAD)
+    assert partly is not None
+    assert (partly.run["epochs"], partly.planned_epochs, partly.unfinished) == (1, 2, True)
+    assert partly.pair["last"]["pre"]["ece"], "compared with its twin at the same epoch"
+    scores = run_folder(HEAD, "smoke", tmp_path / "runs") / "ood.safetensors"
+    early = scores.read_bytes()
+    assert plan(cells, "smoke", store, until_epoch=1).todo == ()
+    assert plan(cells, "smoke", store).todo == (PLAIN, HEAD)
+
+    run_cells(cells, "smoke", store=store, runs=tmp_path / "runs", runtime=CPU)
+    assert scores.read_bytes() != early, "out-of-distribution scores are those of the network as it is now"
+    straight = ResultStore(tmp_path / "straight", "smoke")
+    run_cells(cells, "smoke", store=straight, runs=tmp_path / "straight-runs", runtime=CPU)
+    for cell in cells:
+        ours, theirs = store.get(cell), straight.get(cell)
+        assert isinstance(ours, CellResult)
+        assert isinstance(theirs, CellResult)
+        assert ours.rules == theirs.rules
+        assert ours.pair == theirs.pair
+        assert store.unfinished(cell) is None
+
+
+def test_a_twin_that_is_not_as_far_is_no_twin(tmp_path):
+    store = ResultStore(tmp_path / "results", "smoke")
+    run_cells([PLAIN], "smoke", store=store, runs=tmp_path / "runs", runtime=dataclasses.replace(CPU, until_epoch=1))
+    result = run_cells([HEAD], "smoke", store=store, runs=tmp_path / "runs", runtime=CPU)
+    assert "or not as far" in (result.outcomes[0].remark or "")
+    assert store.get(HEAD).pair == {}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ from calattn.experiments.order import ordered_cells
 from calattn.experiments.reproduction import report_text, write_report
 from calattn.experiments.results import ResultStore
 from tests.made_claims import helps, on_disk, world
+from tests.made_results import made_result
 
 RULES = ("last", "best-ece")
 NUMBER = re.compile(r"[+−]?\d[\d,]*(?:\.\d+)?")
@@ -231,6 +233,30 @@ def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None
     assert numbers(duel[3]) == pytest.approx(values, abs=0.000501)
     without = on_disk(tmp_path, world(helps, cells=[Cell(dataset="cifar10", model="deit")]))
     assert "Not run." in section(report_text(without), "The recipe that the paper leaves out")
+
+
+def test_the_papers_own_protocol_is_shown_as_far_as_it_was_run(text: str, tmp_path: Path) -> None:
+    assert "Not run." in section(text, "The paper's own protocol, as far as it was run")
+    cells = [Cell(dataset="cifar10", model="deit"), Cell(dataset="cifar10", model="deit", head="calattn")]
+    full = ResultStore(tmp_path, "paper")
+    whole, partly = (made_result(cell, "paper") for cell in cells)
+    full.put(whole)
+    full.put(dataclasses.replace(partly, run=partly.run | {"epochs": 40}))
+    rows = rows_of(
+        section(report_text(ResultStore(tmp_path, "reduced")), "The paper's own protocol, as far as it was run")
+    )
+    assert [row[:2] for row in rows[1::2]] == [
+        ["`cifar10-deit-ce_brier`", "350 of 350"],
+        ["`cifar10-deit-ce_brier-calattn`", "40 of 350"],
+    ]
+    last = rows[3]
+    assert numbers(last[4]) == [pytest.approx(100 * partly.metric("ece").value, abs=0.006)]
+    difference = partly.paired("ece")
+    assert numbers(last[-2]) == pytest.approx(
+        [100 * x for x in (difference.difference, difference.low, difference.high)], abs=0.006
+    )
+    keys = {"dataset": "cifar10", "backbone": "deit_small", "head": "calattn", "loss": "ce_brier"}
+    assert numbers(last[-1]) == [paper.value("ece", phase=phase, **keys) for phase in ("pre", "post")]
 
 
 def test_oddities_are_counted_and_the_grave_ones_listed(text: str) -> None:

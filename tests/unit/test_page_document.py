@@ -299,7 +299,7 @@ def test_comparisons_say_what_is_real():
 
 
 def test_of_many_samples_some_are_drawn_at_random_and_it_is_said(monkeypatch):
-    monkeypatch.setattr(documents.drawn, "__defaults__", (200,))
+    monkeypatch.setattr(documents, "MOST_SAMPLES", 200)
     labels = torch.arange(400) % 2  # every second one would be all of one kind
     p = calattn.Predictions.from_probs(torch.tensor([[0.88, 0.12]] * 400), labels, indices=torch.arange(400) + 7)
     asked: list[int] = []

@@ -205,6 +205,12 @@ class Cluster(Devices):
     tensorboard: Annotated[
         bool, _where("--tensorboard", text="Also write the log for TensorBoard, in the run folder.")
     ] = False
+    until_epoch: Annotated[
+        int | None,
+        _where(
+            "--until-epoch", text="Stop after this epoch; without it, the same command goes on from there.", least=1
+        ),
+    ] = None
 
 
 MACHINE, DEVICES, CLUSTER = Machine(), Devices(), Cluster()

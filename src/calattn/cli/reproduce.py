@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import fnmatch
 import logging
@@ -62,6 +63,15 @@ def reproduce(
             min=0, metavar="SECONDS", help="Start no cell that would not end within it.", rich_help_panel=_RUNS
         ),
     ] = None,
+    until_epoch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="EPOCH",
+            help="Train no further than this and keep what comes out as unfinished; later the runs go on.",
+            rich_help_panel=_RUNS,
+        ),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Where results are kept: one JSON file a cell, by scale.")] = Path(
         "results/reproduce"
     ),
@@ -104,9 +114,9 @@ def reproduce(
     cells = _matching(cells, only)
     document: dict[str, Any] = {"schema": 1, "command": "reproduce", "name": name, "scale": scale.value}
     if plan:
-        _show_plan(cells, store, document, as_json=json)
+        _show_plan(cells, store, document, until_epoch=until_epoch, as_json=json)
         return
-    runtime = where.runtime()
+    runtime = dataclasses.replace(where.runtime(), until_epoch=until_epoch)
     failed = False
     if cells and not no_train:
         grid = _run(cells, store, runs, runtime, jobs=jobs, keep=keep, budget=time_budget)
@@ -146,11 +156,13 @@ def _matching(cells: Sequence[Any], pattern: str | None) -> list[Any]:
     return found
 
 
-def _show_plan(cells: Sequence[Any], store: Any, document: dict[str, Any], *, as_json: bool) -> None:
+def _show_plan(
+    cells: Sequence[Any], store: Any, document: dict[str, Any], *, until_epoch: int | None, as_json: bool
+) -> None:
     from calattn.experiments.plan import plan
     from calattn.workbench.planning import duration
 
-    found = plan(cells, store.scale, store)
+    found = plan(cells, store.scale, store, until_epoch=until_epoch)
     if as_json:
         print_json(document | {"plan": found.as_dict()})
         return

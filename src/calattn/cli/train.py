@@ -134,6 +134,8 @@ def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_jso
         print_json({"schema": 1, "command": "train", "run": str(folder.path), **summary})
         return
     _print_summary(folder, summary)
+    if summary["epochs"] < spec.train.epochs:
+        note(f"unfinished: {summary['epochs']} of {spec.train.epochs} epochs; without --until-epoch the run goes on")
 
 
 @contextlib.contextmanager

@@ -36,9 +36,13 @@ _POLL_EVERY = 25
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the loop itself has to know. `save_seconds` is the time between checkpoints; 0 saves after every update."""
+    """What the loop itself has to know. `save_seconds` is the time between checkpoints; 0 saves after every update.
+
+    `until_epoch` stops a run early without changing it: its schedule is that of all `epochs`, and it can go on later.
+    """
 
     epochs: int
+    until_epoch: int | None = None
     seed: int = 0
     accumulate: int = 1
     clip_norm: float | None = None
@@ -46,6 +50,10 @@ class Settings:
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     channels_last: bool = False
     save_seconds: float = 60.0
+
+    @property
+    def last_epoch(self) -> int:
+        return self.epochs if self.until_epoch is None else min(self.epochs, self.until_epoch)
 
 
 class Reporter(Protocol):
@@ -106,14 +114,14 @@ class Trainer:
     # --- the run
 
     def fit(self) -> None:
-        """Runs from where `resume` left the trainer to the end.
+        """Runs from where `resume` left the trainer to the end, or to the end of `until_epoch`.
 
         Raises `Interrupted` or `NonFiniteLoss` after leaving the last good state on disk.
         """
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
             self._interrupt = interrupt
-            while self.state.epoch < self.settings.epochs:
+            while self.state.epoch < self.settings.last_epoch:
                 self._epoch()
             if self.state.unsaved:
                 self._save()

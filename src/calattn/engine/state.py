@@ -54,8 +54,9 @@ class TrainingState:
         self.epoch += 1
         self.update_in_epoch = 0
 
-    def weights(self) -> dict[str, Tensor]:
-        """The weights to evaluate, not copied. Sharded ones are gathered: all must ask, the first process gets them."""
+    def weights(self) -> dict[str, Tensor | None]:
+        """The weights to evaluate, not copied. Sharded ones are gathered: all must ask, and the first process gets them; the
+        others get their names."""
         if self.ema is not None:
             return self.ema.module.state_dict()
         return self._model_weights()
@@ -98,7 +99,7 @@ class TrainingState:
 
     # Sharded tensors are written whole, in the layout that one process would write, and divided again when read.
 
-    def _model_weights(self) -> dict[str, Tensor]:
+    def _model_weights(self) -> dict[str, Tensor | None]:
         return self._whole(self.model.state_dict())
 
     def _load_model(self, weights: dict[str, Tensor]) -> None:

@@ -71,9 +71,7 @@ class Results:
 
     def stored(self) -> Iterator[CellResult]:
         """Every result in the folder that is of today's spec, in the order of their names."""
-        for path in sorted(self.store.folder.glob("*.json")):
-            if path.name.endswith(".failed.json"):
-                continue
+        for path in self.store.names():
             found = self.get(Cell(**read_json(path)["cell"]))
             if isinstance(found, CellResult):
                 yield found

@@ -15,12 +15,14 @@ import torch
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.experiments.analysis import RULES, analyse
 from calattn.experiments.cells import Cell, ScaleName, spec_of
+from calattn.experiments.ood import FILE as OOD_FILE
 from calattn.experiments.ood import score_run
 from calattn.experiments.plan import Forecast, Plan, plan
 from calattn.experiments.results import ResultStore
 from calattn.store import MANIFEST
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.runtime import Runtime
+from calattn.workbench.summary import read_summary
 from calattn.workbench.training import RunReporter, train_run
 
 __all__ = ["GridReporter", "GridResult", "Outcome", "Plan", "plan", "run_cell", "run_cells", "run_folder"]
@@ -107,14 +109,15 @@ def run_cells(
 
     A run that fails leaves its reason in the store and the grid goes on. SIGTERM and Ctrl-C stop it (with the engine's
     `Interrupted`, or the usual exceptions), and the next call goes on where it stopped. No cell is started that would not
-    end within `budget` seconds. `keep` keeps the checkpoints of analysed runs. `jobs` processes share the device.
+    end within `budget` seconds. With `runtime.until_epoch`, cells stop there and are stored as unfinished. `keep` keeps
+    the checkpoints of analysed runs. `jobs` processes share the device.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, got {jobs}")
     if scale != store.scale:
         raise ValueError(f"the store holds results of the scale {store.scale!r}, not {scale!r}; open one for {scale!r}")
     runtime, reporter = runtime or Runtime(), reporter or Silent()
-    planned = plan(cells, scale, store)
+    planned = plan(cells, scale, store, until_epoch=runtime.until_epoch)
     work = Work(store=store, runs=Path(runs), runtime=runtime, keep=keep, jobs=min(jobs, max(1, len(planned.todo))))
     forecast = Forecast(planned.seconds, jobs=work.jobs)
     if work.jobs > 1:
@@ -178,20 +181,22 @@ def run_cell(cell: Cell, work: Work, *, training: RunReporter | None = None) -> 
 
 def _run_cell(cell: Cell, work: Work, started: float, training: RunReporter | None) -> str | None:
     scale = work.store.scale
-    folder = train_run(
-        spec_of(cell, scale), run_folder(cell, scale, work.runs), runtime=work.runtime, reporter=training
-    )
+    path = run_folder(cell, scale, work.runs)
+    before = _epochs(RunFolder(path))
+    folder = train_run(spec_of(cell, scale), path, runtime=work.runtime, reporter=training)
+    if before is not None and before < (_epochs(folder) or 0):
+        (folder.path / OOD_FILE).unlink(missing_ok=True)  # scores of the network as it was then
     scores = score_run(folder, cell, scale, rules=RULES, runtime=work.runtime, cache=work.cache)
     twin = _twin(cell, scale, work.runs)
     result = analyse(folder, cell, scale, twin=twin, ood=scores)
     cost = {"seconds": round(time.monotonic() - started, 1), "side_by_side": work.jobs}
     work.store.put(dataclasses.replace(result, run=result.run | cost))
-    if not work.keep:
+    if not work.keep and not result.unfinished:
         # Its twin's analysis needs predictions and scores, which stay.
         _remove_checkpoints(folder)
     if cell.head != "none" and twin is None:
-        return f"not compared with {cell.twin.name}: that run is not in {work.runs}"
-    return None
+        return f"not compared with {cell.twin.name}: that run is not in {work.runs}, or not as far"
+    return f"unfinished: {result.run['epochs']} of {result.planned_epochs} epochs" if result.unfinished else None
 
 
 def run_folder(cell: Cell, scale: ScaleName, runs: Path) -> Path:
@@ -200,12 +205,18 @@ def run_folder(cell: Cell, scale: ScaleName, runs: Path) -> Path:
 
 
 def _twin(cell: Cell, scale: ScaleName, runs: Path) -> RunFolder | None:
-    """The finished run without the head, where it is at hand."""
+    """The run without the head, trained as far as the cell's own, where it is at hand."""
     if cell.head == "none":
         return None
     folder = RunFolder(run_folder(cell.twin, scale, runs))
     needed = [folder.predictions_path(split, rule) / MANIFEST for split in ("validation", "test") for rule in RULES]
-    return folder if folder.summary_path.is_file() and all(path.is_file() for path in needed) else None
+    as_far = _epochs(folder) == _epochs(RunFolder(run_folder(cell, scale, runs)))
+    return folder if as_far and all(path.is_file() for path in needed) else None
+
+
+def _epochs(folder: RunFolder) -> int | None:
+    """How many epochs the run's predictions are of; None where it has no summary."""
+    return int(read_summary(folder)["epochs"]) if folder.summary_path.is_file() else None
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:

@@ -54,22 +54,28 @@ class Plan:
         }
 
 
-def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore) -> Plan:
+def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_epoch: int | None = None) -> Plan:
     """Sorts cells into done and to do, twins first, and estimates the latter.
 
-    A cell like one that is done (data set and network) is expected to take as long as that did.
+    A cell like one that is done (data set and network) is expected to take as long as that did. With `until_epoch`, cells that
+    got so far are done.
     """
     ordered = twins_first(cells)
     found = {cell: store.get(cell) for cell in ordered}
     done = {cell: result for cell, result in found.items() if isinstance(result, CellResult)}
+    if until_epoch is not None:
+        partly = {cell: store.unfinished(cell) for cell in ordered if cell not in done}
+        done |= {cell: each for cell, each in partly.items() if each is not None and each.run["epochs"] >= until_epoch}
     todo = tuple(cell for cell in ordered if cell not in done)
     known: dict[tuple[str, str], list[float]] = {}
     for cell, result in done.items():
-        if "seconds" in result.run:
+        if "seconds" in result.run and (until_epoch is None or result.run["epochs"] == until_epoch):
             alone = result.run["seconds"] / result.run.get("side_by_side", 1)
             known.setdefault((cell.dataset, cell.model), []).append(alone)
     seconds = {
-        cell: statistics.median(known[key]) if (key := (cell.dataset, cell.model)) in known else estimate(cell, scale)
+        cell: statistics.median(known[key])
+        if (key := (cell.dataset, cell.model)) in known
+        else estimate(cell, scale, until_epoch=until_epoch)
         for cell in todo
     }
     basis = "3 s a cell, as measured on one core" if scale == "smoke" else BASIS
@@ -89,7 +95,7 @@ def twins_first(cells: Iterable[Cell]) -> list[Cell]:
     return list(ordered)
 
 
-def estimate(cell: Cell, scale: ScaleName) -> float:
+def estimate(cell: Cell, scale: ScaleName, *, until_epoch: int | None = None) -> float:
     """Seconds of a cell by `BASIS`; at the scale "smoke", on one core."""
     if scale == "smoke":
         return _SMOKE
@@ -98,7 +104,8 @@ def estimate(cell: Cell, scale: ScaleName) -> float:
     rate = _MEASURED_RATE[side] * _MEASURED_FLOPS[side] / _operations(cell.model, cell.dataset, scale)
     # Tiny networks wait for the host, which the measured one at 32 px nearly does.
     rate = min(rate, _MEASURED_RATE[32])
-    return spec.train.epochs * _TRAINING_IMAGES.get(cell.dataset, 50_000) / rate + _OVERHEAD
+    epochs = spec.train.epochs if until_epoch is None else min(until_epoch, spec.train.epochs)
+    return epochs * _TRAINING_IMAGES.get(cell.dataset, 50_000) / rate + _OVERHEAD
 
 
 @functools.cache

@@ -21,7 +21,8 @@ from calattn.experiments.claim_report import (
 from calattn.experiments.comparisons import CIFAR
 from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
 from calattn.experiments.order import ordered_cells
-from calattn.experiments.results import CellResult, Hole, Phase, ResultStore, Rule
+from calattn.experiments.own_protocol import checkpoint_row, own_protocol, value
+from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
 from calattn.report.style import number
 
 LISTED_ODDITIES = ("claim", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
@@ -82,6 +83,7 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None) ->
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",
         f"## The recipe that the paper leaves out\n\n{_rival(results)}",
+        f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities()}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
         f"## The runs\n\n{_runs(stored)}",
@@ -139,7 +141,7 @@ def _checkpoints(stored: Sequence[CellResult]) -> str:
         header += [f"{rule}: epoch", "accuracy", "ECE", "NLL", "ECE + TS", "NLL + TS", "mean s"]
     rows = []
     for result in stored:
-        both = [cell for rule in claims.RULES for cell in _checkpoint(result, rule)]
+        both = [cell for rule in claims.RULES for cell in checkpoint_row(result, rule)]
         rows.append([f"`{result.cell.name}`", *both])
     if not rows:
         return "No results.\n"
@@ -165,25 +167,6 @@ def _early(stored: Sequence[CellResult]) -> str:
     )
 
 
-def _checkpoint(result: CellResult, rule: Rule) -> list[str]:
-    chosen = result.rules.get(rule, {})
-    shown: list[tuple[str, Phase]] = [
-        ("accuracy", "pre"),
-        ("ece", "pre"),
-        ("nll", "pre"),
-        ("ece", "post"),
-        ("nll", "post"),
-    ]
-    scale = chosen.get("scale", {}).get("mean")
-    values = [_value(result, metric, rule, phase) for metric, phase in shown]
-    return [str(chosen.get("epoch", NONE)), *values, NONE if scale is None else f"{scale:.3f}"]
-
-
-def _value(result: CellResult, metric: str, rule: Rule, phase: Phase) -> str:
-    row = result.metric(metric, rule=rule, phase=phase)
-    return NONE if row is None else number(metric, row.value)
-
-
 def _rival_cells() -> list[tuple[Cell, Cell]]:
     """(the paper's recipe, the rival's) of the same cell."""
     pairs = []
@@ -204,7 +187,7 @@ def _rival(results: Results) -> str:
         found = results.get(cell)
         for rule in claims.RULES if isinstance(found, CellResult) else ():
             assert isinstance(found, CellResult)
-            rows.append([f"`{cell.name}`", rule, *(_value(found, metric, rule, phase) for metric, phase in columns)])
+            rows.append([f"`{cell.name}`", rule, *(value(found, metric, rule, phase) for metric, phase in columns)])
     text = (
         "Mixup and drop-path are known means against memorising the training set. The paper compares CalAttn with no recipe of "
         "this kind; here the same cells are trained with it.\n\n"

@@ -42,9 +42,9 @@ class PairedDifference:
 class CellResult:
     """One cell's document. Its parts:
 
-    run       spec (settled), spec_hash, environment, epochs, training_seconds, images_per_second, parameters, seconds (wall,
-              training to analysis), side_by_side (how many runs shared the device), ood {sets: name → title, images;
-              missing: name → reason}, twin (name of the cell that `pair` is against, None where it was not at hand)
+    run       spec (settled), spec_hash, environment, epochs (trained), training_seconds, images_per_second, parameters,
+              seconds (wall time, training to analysis), side_by_side (how many runs shared the device), ood {sets: name →
+              title, images; missing: name → reason}, twin (name of the cell that `pair` is against, None where not at hand)
     log       a row an epoch (at most 100 of a longer run, the ends among them): epoch, train {loss, accuracy}, validation
               {accuracy, nll, brier, ece, scale, inverse_scale, feature_norm: each mean, std, cv}; the first, middle and last
               row also have the quantiles and the histogram {counts, edges} of the three
@@ -64,6 +64,15 @@ class CellResult:
     log: list[dict[str, Any]]
     rules: dict[str, dict[str, Any]]
     pair: dict[str, Any]
+
+    @property
+    def planned_epochs(self) -> int:
+        return int(self.run["spec"]["train"]["epochs"])
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether training stopped before its last epoch: such a result is shown as what it is and enters no table or verdict."""
+        return int(self.run["epochs"]) < self.planned_epochs
 
     def metric(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> MetricRow | None:
         """A metric of the test images, a fraction, with its interval; None where it was not measured."""
@@ -104,7 +113,10 @@ def _trimmed(text: str) -> str:
 
 
 class ResultStore:
-    """`<folder>/<scale>/<cell>.json`: written whole or not at all, found again by the cell's hash."""
+    """`<folder>/<scale>/<cell>.json`: written whole or not at all, found again by the cell's hash.
+
+    Beside it may lie <cell>.failed.json, why a cell has no result, and <cell>.unfinished.json, how far it got.
+    """
 
     def __init__(self, folder: Path, scale: ScaleName) -> None:
         self.folder, self.scale = Path(folder) / scale, scale
@@ -114,10 +126,29 @@ class ResultStore:
 
     def get(self, cell: Cell) -> CellResult | Hole:
         path = self.path(cell)
-        if not path.exists():
-            failure = path.with_suffix(".failed.json")
-            reason = read_json(failure)["reason"] if failure.exists() else "not run"
-            return Hole(cell=cell, reason=reason)
+        if path.exists():
+            return self._read(cell, path)
+        failure = path.with_suffix(".failed.json")
+        if failure.exists():
+            return Hole(cell=cell, reason=read_json(failure)["reason"])
+        partly = self.unfinished(cell)
+        if partly is not None:
+            return Hole(cell=cell, reason=f"unfinished: {partly.run['epochs']} of {partly.planned_epochs} epochs")
+        return Hole(cell=cell, reason="not run")
+
+    def unfinished(self, cell: Cell) -> CellResult | None:
+        """What a cell that was stopped before its last epoch had come to."""
+        path = self.path(cell).with_suffix(".unfinished.json")
+        found = self._read(cell, path) if path.exists() else None
+        return found if isinstance(found, CellResult) else None
+
+    def names(self, ending: str = "") -> list[Path]:
+        """The files of results, or those that end in ".failed" or ".unfinished"."""
+        kinds = (".failed", ".unfinished")
+        paths = sorted(self.folder.glob(f"*{ending}.json"))
+        return paths if ending else [path for path in paths if not path.stem.endswith(kinds)]
+
+    def _read(self, cell: Cell, path: Path) -> CellResult | Hole:
         found = read_json(path)
         wanted = spec_of(cell, self.scale).hash
         if found.get("format") != FORMAT or found.get("cell_hash") != wanted:
@@ -128,10 +159,14 @@ class ResultStore:
     def put(self, result: CellResult) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, **dataclasses.asdict(result)}
-        with atomic_write(self.path(result.cell)) as partial:
+        whole = self.path(result.cell)
+        target = whole.with_suffix(".unfinished.json") if result.unfinished else whole
+        with atomic_write(target) as partial:
             partial.write_text(document_text(document), encoding="utf-8")
-        self.path(result.cell).with_suffix(".failed.json").unlink(missing_ok=True)
-        return self.path(result.cell)
+        whole.with_suffix(".failed.json").unlink(missing_ok=True)
+        if not result.unfinished:
+            whole.with_suffix(".unfinished.json").unlink(missing_ok=True)
+        return target
 
     def fail(self, cell: Cell, reason: str) -> None:
         """Remembers why a cell has no result; the next attempt replaces it."""

@@ -33,6 +33,7 @@ class Runtime:
     data_root: Path | None = None
     save_seconds: float = 60.0
     tensorboard: bool = False
+    until_epoch: int | None = None  # stop there; the run is unfinished, and goes on without this
 
     def fabric(self, precision: str) -> Fabric:
         """The launched Fabric: after this, every process runs the same code with its own rank."""

@@ -50,13 +50,14 @@ def train_run(
 ) -> RunFolder:
     """Trains, or goes on training, in the folder `path`; then writes predictions and the summary.
 
-    A folder that holds the same spec is resumed, one that is finished is left as it is.
+    A folder that holds the same spec is resumed, one that is finished is left as it is. With `runtime.until_epoch` it may stop
+    before the end: predictions and summary are then those of the epoch it got to, and a later call goes on.
     """
     runtime = runtime or Runtime()
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
-    if not overwrite and is_finished(RunFolder(path), spec):
+    if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
         if reporter is not None and main:
             reporter.finished(RunFolder(path), before=True)
         return RunFolder(path)
@@ -105,8 +106,9 @@ def train_run(
     return folder
 
 
-def is_finished(folder: RunFolder, spec: RunSpec) -> bool:
+def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = None) -> bool:
     """Whether the folder holds this very spec's summary and the predictions it asks for: nothing is left to do."""
+    wanted_epochs = spec.train.epochs if until_epoch is None else min(spec.train.epochs, until_epoch)
     if not folder.summary_path.is_file():
         return False
     try:
@@ -114,6 +116,8 @@ def is_finished(folder: RunFolder, spec: RunSpec) -> bool:
     except RunFolderError:  # damaged: it is written again
         return False
     if not isinstance(summary, dict) or summary.get("spec") != spec.model_dump(mode="json"):
+        return False
+    if summary.get("epochs", 0) < wanted_epochs:
         return False
     wanted = itertools.product(("validation", "test"), spec.evaluation.checkpoints)
     return all((folder.predictions_path(split, rule) / MANIFEST).is_file() for split, rule in wanted)
@@ -167,6 +171,7 @@ def _trainer(
         log=RunLog(folder.log_path),
         settings=Settings(
             epochs=spec.train.epochs,
+            until_epoch=runtime.until_epoch,
             seed=spec.seed,
             accumulate=spec.optimizer.accumulate,
             clip_norm=spec.optimizer.clip_norm,

@@ -132,14 +132,14 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     }
 
 
-def drawn(n: int, most: int = MOST_SAMPLES) -> Int[Tensor, " m"] | None:
+def drawn(n: int) -> Int[Tensor, " m"] | None:
     """Which of n samples are drawn, in their order; None where all are.
 
     At random, by a fixed seed: every second one would be all of one kind in a file that alternates.
     """
-    if n <= most:
+    if n <= MOST_SAMPLES:
         return None
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most].sort().values
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:MOST_SAMPLES].sort().values
 
 
 def _columns(predictions: Predictions, classes: ClassBins) -> Columns:

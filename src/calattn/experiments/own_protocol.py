@@ -1,0 +1,75 @@
+"""The section of REPRODUCTION.md on networks trained by the paper's own protocol, whether they came to its end or not."""
+
+from __future__ import annotations
+
+from calattn.experiments import paper
+from calattn.experiments.cells import Cell
+from calattn.experiments.claim_report import NONE, markdown_table
+from calattn.experiments.evidence import Results
+from calattn.experiments.layouts.parts import of
+from calattn.experiments.results import CellResult, Phase, ResultStore, Rule
+from calattn.report.style import number
+from calattn.workbench.folder import read_json
+
+RULES: tuple[Rule, ...] = ("last", "best-ece")
+
+
+def own_protocol(store: ResultStore) -> str:
+    """The networks of the scale "paper" that lie beside the store, with the paper's ECE."""
+    full = ResultStore(store.folder.parent, "paper")
+    text = (
+        "At 224 px, with SGD in two steps over 350 epochs (`--scale paper`). A network that was stopped before its last epoch is "
+        "shown here only: it enters no table and no verdict.\n\n"
+    )
+    found = [*Results(full).stored(), *_unfinished(full)]
+    if not found:
+        return f"{text}Not run.\n"
+    header = ["network", "epochs", "rule (epoch)", "accuracy", "ECE", "NLL", "ECE + TS", "NLL + TS", "mean s"]
+    header += ["ECE minus that without the head", "the paper's ECE, and + TS"]
+    rows = [_row(result, rule) for result in found for rule in RULES if rule in result.rules]
+    return f"{text}{markdown_table(header, rows)}"
+
+
+def _unfinished(store: ResultStore) -> list[CellResult]:
+    cells = [Cell(**read_json(path)["cell"]) for path in store.names(".unfinished")]
+    return [found for cell in cells if (found := store.unfinished(cell)) is not None]
+
+
+def _row(result: CellResult, rule: Rule) -> list[str]:
+    epoch, *values = checkpoint_row(result, rule)
+    paired = result.paired("ece", rule=rule)
+    difference = NONE
+    if paired is not None:
+        low, high = (number("ece", end, signed=True) for end in (paired.low, paired.high))
+        difference = f"{number('ece', paired.difference, signed=True)} [{low}, {high}]"
+    epochs = f"{result.run['epochs']} of {result.planned_epochs}"
+    printed = ", ".join(_printed(result.cell, phase) for phase in ("pre", "post"))
+    return [f"`{result.cell.name}`", epochs, f"{rule} ({epoch})", *values, difference, printed]
+
+
+def _printed(cell: Cell, phase: str) -> str:
+    try:
+        found = paper.value("ece", **of(cell.dataset, cell.model, cell.head), loss=cell.loss, phase=phase)
+    except ValueError:  # the paper has no such row
+        return NONE
+    return f"{found:.2f}"
+
+
+def checkpoint_row(result: CellResult, rule: Rule) -> list[str]:
+    """Epoch, accuracy, ECE and NLL, the last two again after temperature scaling, and the mean scale."""
+    chosen = result.rules.get(rule, {})
+    shown: list[tuple[str, Phase]] = [
+        ("accuracy", "pre"),
+        ("ece", "pre"),
+        ("nll", "pre"),
+        ("ece", "post"),
+        ("nll", "post"),
+    ]
+    scale = chosen.get("scale", {}).get("mean")
+    values = [value(result, metric, rule, phase) for metric, phase in shown]
+    return [str(chosen.get("epoch", NONE)), *values, NONE if scale is None else f"{scale:.3f}"]
+
+
+def value(result: CellResult, metric: str, rule: Rule, phase: Phase) -> str:
+    row = result.metric(metric, rule=rule, phase=phase)
+    return NONE if row is None else number(metric, row.value)
