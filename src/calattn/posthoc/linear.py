@@ -21,6 +21,7 @@ from calattn.types import Predictions, row_blocks
 # 0.02, where a strength that does not know n and C (λ = 0.01, say) overfits to an NLL of 80 against 3.5.
 _PRIOR_OFF_DIAGONAL = 1 / (2 * 0.02**2)
 _PRIOR_INTERCEPT = 1 / (2 * 0.5**2)
+_FLATTEST = 1e-6  # of the steepest parameter's curvature: nobody is taken for flatter than that
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -53,21 +54,32 @@ class LinearCalibrator(Calibrator):
         """The penalty of a fit to n samples, with its gradients in W and b."""
         return 0.0, torch.zeros_like(weight), torch.zeros_like(bias)
 
+    def _penalty_curvature(self, identity: Tensor, n: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The penalty's second derivatives, by parameter."""
+        return torch.zeros_like(identity), identity.new_zeros(len(identity))
+
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
         inputs, labels = self._inputs(predictions), predictions.labels
         identity = self._identity(predictions.num_classes).to(inputs.device)
-        # L-BFGS starts from a unit metric: in units of the inputs' spread, W and b are equally steep.
-        unit = float((inputs - inputs.mean(dim=1, keepdim=True)).std(correction=0)) or 1.0
+        # L-BFGS starts from a unit metric: in units of its own curvature at the start, every parameter is equally steep.
+        curvature = [
+            found + extra
+            for found, extra in zip(
+                _curvature(inputs, identity), self._penalty_curvature(identity, len(labels)), strict=True
+            )
+        ]
+        units = torch.cat([each.flatten() for each in curvature])
+        units = units.clamp(min=max(_FLATTEST * float(units.max()), torch.finfo(units.dtype).tiny)).sqrt()
 
         def split(flat: np.ndarray) -> tuple[Tensor, Tensor]:
-            values = torch.from_numpy(flat).to(inputs.device)
-            return identity + values[: identity.numel()].view_as(identity) / unit, values[identity.numel() :]
+            values = torch.from_numpy(flat).to(inputs.device) / units
+            return identity + values[: identity.numel()].view_as(identity), values[identity.numel() :]
 
         def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
             weight, bias = split(flat)
             value, by_weight, by_bias = _nll(inputs, labels, weight, bias)
             extra, extra_weight, extra_bias = self._penalty(weight, bias, len(labels))
-            gradient = torch.cat([(by_weight + extra_weight).flatten() / unit, by_bias + extra_bias])
+            gradient = torch.cat([(by_weight + extra_weight).flatten(), by_bias + extra_bias]) / units
             return value + extra, gradient.cpu().numpy()
 
         start = np.zeros(identity.numel() + predictions.num_classes)
@@ -129,6 +141,19 @@ def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[
     return total / n, by_weight / n, by_bias / n
 
 
+def _curvature(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal of the NLL's second derivative in W and b, at W and b = 0."""
+    by_weight = torch.zeros_like(weight)
+    by_bias = weight.new_zeros(len(weight))
+    for rows in row_blocks(*inputs.shape):
+        z = inputs[rows].double()
+        probs = _affine(z, weight, by_bias.new_zeros(1)).softmax(dim=1)
+        spread = probs * (1 - probs)
+        by_bias += spread.sum(dim=0)
+        by_weight += (spread * z.square()).sum(dim=0) if weight.ndim == 1 else spread.T @ z.square()
+    return by_weight / len(inputs), by_bias / len(inputs)
+
+
 @CALIBRATORS.register("vector")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class VectorScaling(LinearCalibrator):
@@ -159,11 +184,17 @@ class _FullMatrix(LinearCalibrator):
     def _identity(self, num_classes: int) -> Tensor:
         return torch.eye(num_classes, dtype=torch.float64)
 
-    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:
-        c = bias.numel()
-        off = weight - torch.diag(weight.diagonal())
+    def _strengths(self, n: int, c: int) -> tuple[float, float]:
         by_off = _PRIOR_OFF_DIAGONAL / n if self.off_diagonal is None else self.off_diagonal / (c * (c - 1))
-        by_intercept = _PRIOR_INTERCEPT / n if self.intercept is None else self.intercept / c
+        return by_off, _PRIOR_INTERCEPT / n if self.intercept is None else self.intercept / c
+
+    def _penalty_curvature(self, identity: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        by_off, by_intercept = self._strengths(n, len(identity))
+        return 2 * by_off * (1 - identity), identity.new_full((len(identity),), 2 * by_intercept)
+
+    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:
+        by_off, by_intercept = self._strengths(n, bias.numel())
+        off = weight - torch.diag(weight.diagonal())
         value = by_off * float(off.square().sum()) + by_intercept * float(bias.square().sum())
         return value, 2 * by_off * off, 2 * by_intercept * bias
 
