@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo test test-fast test-slow bench lint format clean
+.PHONY: demo test test-fast test-slow bench reproduction lint format clean
 
 $(VENV)/.base: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (about two minutes the first time)"
@@ -44,6 +44,10 @@ test-slow: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks.metrics
+
+# REPRODUCTION.md and the tables and figures of results/reproduction, from the committed results; trains nothing.
+reproduction: $(VENV)/.base
+	$(VENV)/bin/calattn reproduce all --scale reduced --no-train --json --out results/reproduction --report REPRODUCTION.md > /dev/null
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
