@@ -59,10 +59,10 @@ def test_every_setting_of_the_spec_is_in_the_trainer(tmp_path):
     )  # fmt: skip
     found = build.load_data(spec)
     model = build.build_model(spec, num_classes=10, channels=1, size=8)
-    runtime = dataclasses.replace(CPU, save_seconds=5.0)
+    runtime = dataclasses.replace(CPU, save_seconds=5.0, until_epoch=4)
     trainer = training._trainer(spec, runtime, runtime.fabric("32-true"), model, found, RunFolder(tmp_path), None)
     assert dataclasses.asdict(trainer.settings) == {
-        "epochs": 9, "seed": 7, "accumulate": 2, "clip_norm": 0.7, "ema_decay": 0.95, "compile": False,
+        "epochs": 9, "until_epoch": 4, "seed": 7, "accumulate": 2, "clip_norm": 0.7, "ema_decay": 0.95, "compile": False,
         "channels_last": True, "save_seconds": 5.0,
     }  # fmt: skip
     assert (trainer.train.seed, trainer.train.batch_size) == (7, 8)
