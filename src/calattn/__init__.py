@@ -21,7 +21,10 @@ _torchvision.install()
 
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
 # name is fetched from its home on first use.
-_PARTS = ("backbones", "heads", "losses", "metrics", "posthoc", "report")
+_PARTS = (
+    *("attachment", "backbones", "checks", "heads", "losses", "metrics"),
+    *("posthoc", "readers", "registry", "report", "store", "types"),
+)
 _HOMES = {
     **dict.fromkeys(("Adapter", "CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),

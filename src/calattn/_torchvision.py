@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
+import threading
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,15 +27,24 @@ _fragments: list[torch.library.Library] = []  # a schema lives as long as its Li
 class CureFirst(MetaPathFinder):
     """Finds nothing: it is only asked first, and cures before the others look for torchvision."""
 
+    def __init__(self) -> None:
+        self._busy = threading.local()
+        self._cured = False
+
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
-        if name == "torchvision" and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        if name != "torchvision" or self._cured or getattr(self._busy, "now", False):
+            return
+        self._busy.now = True  # the cure looks for torchvision itself
+        try:
             cure()
+            self._cured = True  # only now: an interrupted cure is begun again
+        finally:
+            self._busy.now = False
 
 
 def install() -> None:
     """From now on the first `import torchvision` of the process, whoever makes it, is preceded by the cure."""
-    if "torchvision" not in sys.modules and not any(isinstance(finder, CureFirst) for finder in sys.meta_path):
+    if "torchvision" not in sys.modules and not any(type(each).__name__ == "CureFirst" for each in sys.meta_path):
         sys.meta_path.insert(0, CureFirst())
 
 

@@ -181,8 +181,16 @@ def test_until_epoch_stops_there_and_the_run_goes_on_later(capsys, tmp_path):
     first = train(capsys, "--until-epoch", "2")
     assert "last (epoch 2)" in first.out
     assert "unfinished: 2 of 3 epochs" in first.err
+    assert "2 of 3 epochs" in train(capsys, "--until-epoch", "2").err
+    assert "is unfinished: these are predictions after 2 of 3 epochs" in invoke(capsys, "evaluate", "run").err
+    assert "6 an epoch, 12 in all" in train(capsys, "--until-epoch", "2", "--dry-run").out
+    assert invoke(capsys, "predict", "run", "--checkpoint", "best-nll", "--split", "test").code == 0
+    outdated = tmp_path / "run" / "predictions" / "test.best-nll"
+    assert outdated.is_dir()
     assert not is_finished(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run").spec())
-    train(capsys, "--until-epoch", "3")
+    second = train(capsys, "--until-epoch", "3")
+    assert "test.best-nll; calattn predict makes them again" in second.err
+    assert not outdated.exists(), "it was of epoch 2 and would pass for the trained network's"
     assert is_finished(RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run").spec())
     whole = RunFolder(tmp_path / "run").predictions("test").logits
     train(capsys, "--overwrite")

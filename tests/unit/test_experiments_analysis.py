@@ -212,9 +212,7 @@ def test_a_long_log_is_thinned_and_the_document_stays_small(pair, tmp_path, epoc
     folder.log_path.unlink()
     lines = [json.dumps(row | {"epoch": epoch}) for epoch in range(1, epochs + 1)]
     folder.log_path.write_text("\n".join(lines) + "\n")
-    result = analyse(
-        folder, HEAD, "smoke", twin=pair.folder(PLAIN), ood=OodScores.load(source.path / "ood.safetensors")
-    )
+    result = analyse(folder, HEAD, "smoke", twin=pair.folder(PLAIN), ood=OodScores.load(source))
     kept = [each["epoch"] for each in result.log]
     assert rows <= len(kept) <= rows + 1
     assert (kept[0], kept[-1]) == (1, epochs)
@@ -226,7 +224,7 @@ def test_a_long_log_is_thinned_and_the_document_stays_small(pair, tmp_path, epoc
 
 def test_scores_are_kept_for_the_twin_and_not_made_again(pair, monkeypatch):
     folder = pair.folder(HEAD)
-    kept = OodScores.load(folder.path / ood.FILE)
+    kept = OodScores.load(folder)
     monkeypatch.setattr(ood, "run_model", None)  # would fail
     again = score_run(folder, HEAD, "smoke", rules=("last", "best-ece"), runtime=CPU)
     assert torch.equal(again.scores["last"]["svhn"], kept.scores["last"]["svhn"])

@@ -129,6 +129,34 @@ def test_an_unfinished_cell_is_a_hole_and_goes_on_to_what_it_would_have_been(tmp
         assert store.unfinished(cell) is None
 
 
+def test_scores_of_an_earlier_epoch_are_never_used(tmp_path, monkeypatch):
+    """Also not after a death between the end of training and the scoring."""
+    store, runs = ResultStore(tmp_path / "results", "smoke"), tmp_path / "runs"
+    run_cells([PLAIN], "smoke", store=store, runs=runs, runtime=dataclasses.replace(CPU, until_epoch=1))
+    early = store.unfinished(PLAIN)
+    with monkeypatch.context() as patched:
+        patched.setattr(grid, "score_run", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_cells([PLAIN], "smoke", store=store, runs=runs, runtime=CPU)
+    run_cells([PLAIN], "smoke", store=store, runs=runs, runtime=CPU)
+    straight = ResultStore(tmp_path / "straight", "smoke")
+    run_cells([PLAIN], "smoke", store=straight, runs=tmp_path / "other", runtime=CPU)
+    assert store.get(PLAIN).rules["last"]["ood"] == straight.get(PLAIN).rules["last"]["ood"]
+    assert store.get(PLAIN).rules["last"]["ood"] != early.rules["last"]["ood"]
+    assert store.get(PLAIN).run["seconds"] > early.run["seconds"], "all sittings count"
+
+
+@pytest.mark.parametrize("damage", ["{broken", "[]", "{}"])
+def test_a_damaged_summary_is_made_again(tmp_path, damage):
+    store, runs = ResultStore(tmp_path / "results", "smoke"), tmp_path / "runs"
+    run_cells([PLAIN], "smoke", store=store, runs=runs, runtime=CPU, keep=True)
+    store.path(PLAIN).unlink()
+    (run_folder(PLAIN, "smoke", runs) / "summary.json").write_text(damage)
+    result = run_cells([PLAIN, HEAD], "smoke", store=store, runs=runs, runtime=CPU)
+    assert not result.failed
+    assert store.get(HEAD).pair
+
+
 def test_a_twin_that_is_not_as_far_is_no_twin(tmp_path):
     store = ResultStore(tmp_path / "results", "smoke")
     run_cells([PLAIN], "smoke", store=store, runs=tmp_path / "runs", runtime=dataclasses.replace(CPU, until_epoch=1))

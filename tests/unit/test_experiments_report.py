@@ -255,6 +255,12 @@ def test_the_papers_own_protocol_is_shown_as_far_as_it_was_run(text: str, tmp_pa
     assert numbers(last[-2]) == pytest.approx(
         [100 * x for x in (difference.difference, difference.low, difference.high)], abs=0.006
     )
+    other = dataclasses.replace(cells[1], features="concat")
+    full.put(made_result(other, "paper"))
+    (row, _) = [row for row in rows_of(report_text(ResultStore(tmp_path, "reduced"))) if row[0] == f"`{other.name}`"][
+        :2
+    ]
+    assert row[-1] == "–, –", "the paper's table has no network with this input of the head"
     keys = {"dataset": "cifar10", "backbone": "deit_small", "head": "calattn", "loss": "ce_brier"}
     assert numbers(last[-1]) == [paper.value("ece", phase=phase, **keys) for phase in ("pre", "post")]
 

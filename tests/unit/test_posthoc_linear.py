@@ -113,3 +113,41 @@ def test_separable_data_without_a_penalty_is_not_converged():
 def test_bad_penalties_raise(options):
     with pytest.raises(ValueError, match="must be a penalty of at least 0"):
         DirichletCalibration(**options)
+
+
+def sure_and_sometimes_wrong(n: int, c: int, sharpness: float) -> Predictions:
+    """A tenth of the labels is not what a network that is certain of everything says."""
+    rng = torch.Generator().manual_seed(0)
+    labels, logits = torch.randint(c, (n,), generator=rng), torch.randn(n, c, generator=rng)
+    said = torch.where(torch.rand(n, generator=rng) < 0.1, torch.randint(c, (n,), generator=rng), labels)
+    logits[torch.arange(n), said] += 4
+    return Predictions(logits=sharpness * logits, labels=labels)
+
+
+@pytest.mark.parametrize("sharpness", [1e-6, 1.0, 10.0, 15.0])
+def test_the_scale_of_the_logits_does_not_keep_the_optimum_from_being_found(sharpness):
+    """Vector scaling can undo any scale: the same optimum, however sure the network was."""
+    found = VectorScaling().fit(sure_and_sometimes_wrong(400, 10, sharpness))
+    same = VectorScaling().fit(sure_and_sometimes_wrong(400, 10, 2.0))
+    assert found.converged_
+    assert found.objective_value_ == pytest.approx(same.objective_value_, rel=1e-6)
+
+
+def test_a_network_that_is_certain_is_calibrated_too():
+    certain = sure_and_sometimes_wrong(400, 10, 15.0)
+    found = DirichletCalibration().fit(certain)
+    before = float(torch.nn.functional.cross_entropy(certain.logits.double(), certain.labels))
+    assert before > 2
+    assert found.converged_
+    assert found.objective_value_ < 0.7
+
+
+@pytest.mark.parametrize("calibrator", [VectorScaling, MatrixScaling, DirichletCalibration])
+@pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")
+def test_extreme_logits_do_not_end_in_nan(calibrator):
+    for logits in (torch.tensor([[0.0, 2000.0]]), torch.tensor([[1e200, 0.0]], dtype=torch.float64)):
+        p = Predictions(logits=logits, labels=torch.tensor([0]))
+        found = calibrator().fit(p)
+        start = float(torch.nn.functional.cross_entropy(p.logits.double(), p.labels))
+        assert found.objective_value_ <= start + 1e-9
+        assert torch.isfinite(found.weight_).all()

@@ -118,3 +118,14 @@ def test_a_name_that_is_nothing():
         resolve("cifar01")
     with pytest.raises(SpecError, match="does not exist"):
         resolve("nowhere/a.yaml")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_name_and_its_options_may_be_set_in_any_order(order):
+    wanted = ["loss.name=focal", "loss.options.gamma=5", "optimizer.name=sgd", "optimizer.options.momentum=0.8"]
+    spec = resolve("digits", wanted[::order])
+    assert (spec.loss.name, spec.loss.options) == ("focal", {"gamma": 5})
+    assert (spec.optimizer.name, spec.optimizer.options) == ("sgd", {"momentum": 0.8})
+    assert resolve("digits", ["loss.options.gama=3", "loss.name=focal"][::order]).loss.options == {"gama": 3}, (
+        "a misspelt one is not lost: building the loss will name it"
+    )

@@ -351,7 +351,9 @@ def _about_floor(material: Material) -> str:
 def _fitting(material: Material) -> Iterator[str]:
     if material.folds is None:
         where = material.origin["validation"]
-        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {len(material.judge):,} others"
+        same = material.fit.fingerprint() == material.judge.fingerprint()
+        judged = "the same ones: the numbers say nothing about new data" if same else f"{len(material.judge):,} others"
+        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {judged}"
         return
     folds, n = material.num_folds, f"{len(material.judge):,}"
     yield (

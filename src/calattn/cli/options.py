@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calattn.metrics.state import Options
     from calattn.workbench.runtime import Runtime
 
+RUN = "The run"
 READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
 RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
@@ -144,7 +145,8 @@ class Measure:
             "threshold": self.threshold,
             "num_bootstrap": self.bootstrap,
             "level": self.level,
-            "generator": torch.Generator().manual_seed(self.resample_seed),
+            # None, not a generator of seed 0: the same resamples as `calattn.evaluate` draws unless told otherwise
+            "generator": torch.Generator().manual_seed(self.resample_seed) if self.resample_seed else None,
         }
 
 
@@ -161,7 +163,7 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where a command runs: what never changes its result. The fields are those of `Runtime`."""
+    """Where a command runs. The fields are those of `Runtime`."""
 
     accelerator: Annotated[
         str, _where("--accelerator", text="auto, cpu, cuda or mps; auto takes a GPU if there is one.")
@@ -207,8 +209,11 @@ class Cluster(Devices):
     ] = False
     until_epoch: Annotated[
         int | None,
-        _where(
-            "--until-epoch", text="Stop after this epoch; without it, the same command goes on from there.", least=1
+        typer.Option(
+            "--until-epoch",
+            min=1,
+            help="Stop after this epoch; without it, the same command goes on from there.",
+            rich_help_panel=RUN,
         ),
     ] = None
 

@@ -230,6 +230,8 @@ def _facts(place: Path) -> dict[str, Any]:
 
     spec = run_facts.side_file(place / SPEC, read_yaml)
     found = {name: run_facts.at(spec, *keys) for name, keys in _FACTS.items()}
+    if (partly := run_facts.unfinished(place)) is not None:
+        found["epochs"] = partly.removesuffix(" epochs")
     return {name: _plain_fact(value) for name, value in found.items() if value is not None}
 
 

@@ -43,6 +43,22 @@ def provenance(folder: RunFolder) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in found.items() if value not in (None, "")]
 
 
+def unfinished(place: Path) -> str | None:
+    """ "3 of 30 epochs" for a run that was stopped before its last epoch; None for others, and where nothing is known."""
+    from calattn.workbench.folder import RunFolder, read_json
+
+    path = RunFolder(place).summary_path
+    if not path.is_file():
+        return None
+    try:
+        summary = read_json(path)
+    except (ValueError, OSError):  # said where the page is made
+        return None
+    done, planned = at(summary, "epochs"), at(summary, "spec", "train", "epochs")
+    known = isinstance(done, int) and isinstance(planned, int)
+    return f"{done} of {planned} epochs" if known and done < planned else None
+
+
 def spec_text(folder: RunFolder) -> str | None:
     return side_file(folder.spec_path, lambda path: path.read_text(encoding="utf-8"))
 

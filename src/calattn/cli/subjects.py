@@ -12,7 +12,8 @@ from typing import Any, Self
 from rich.markup import escape
 
 from calattn.cli import options
-from calattn.cli.console import progress
+from calattn.cli.console import note, progress
+from calattn.cli.run_facts import unfinished
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, read_predictions, stream_predictions
 from calattn.store import MANIFEST
@@ -108,6 +109,7 @@ class Subject:
             "split": self.split,
             "checkpoint": self.checkpoint,
             "temperature": self.temperature,
+            "unfinished": None if self.run is None else unfinished(self.run),
         }
 
 
@@ -121,6 +123,8 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
             _refuse_contest(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
+        if (partly := unfinished(path)) is not None:
+            note(f"{path} is unfinished: these are predictions after {partly}")
         for split in choice.splits():
             place = _in_run(path, split, choice.checkpoint)
             found.append(Subject(path=place, reader=reader, run=path, split=split, checkpoint=choice.checkpoint))

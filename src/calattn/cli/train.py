@@ -16,8 +16,6 @@ from calattn.cli import options
 from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
-_RUN = "The run"
-
 
 @options.flat
 def train(
@@ -33,40 +31,45 @@ def train(
             "--set",
             metavar="KEY=VALUE",
             help="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. --dry-run shows all keys.",
-            rich_help_panel=_RUN,
+            rich_help_panel=options.RUN,
         ),
     ] = None,
     run: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="The run's folder; default: one under runs/ named by the spec.", rich_help_panel=_RUN
+            "--out", help="The run's folder; default: one under runs/ named by the spec.", rich_help_panel=options.RUN
         ),
     ] = None,
     size: Annotated[
         int | None,
         typer.Option(
-            help="Side in pixels of the images the network sees: 32, 224, … Sets data.size.", rich_help_panel=_RUN
+            help="Side in pixels of the images the network sees: 32, 224, … Sets data.size.",
+            rich_help_panel=options.RUN,
         ),
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Times through the training images. Sets train.epochs.", rich_help_panel=_RUN)
+        int | None,
+        typer.Option(help="Times through the training images. Sets train.epochs.", rich_help_panel=options.RUN),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Draws weights, order and augmentation (not the validation images). Sets seed.", rich_help_panel=_RUN
+            help="Draws weights, order and augmentation (not the validation images). Sets seed.",
+            rich_help_panel=options.RUN,
         ),
     ] = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Remove the run that the folder holds and start again.", rich_help_panel=_RUN),
+        typer.Option(
+            "--overwrite", help="Remove the run that the folder holds and start again.", rich_help_panel=options.RUN
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
             help="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
-            rich_help_panel=_RUN,
+            rich_help_panel=options.RUN,
         ),
     ] = False,
     where: options.Cluster = options.CLUSTER,

@@ -69,7 +69,16 @@ class TrainingProgress:
         self.is_main = True
         self._bars.update(self._bar, visible=False)
         if before:
-            self._print(f"{folder.path} is finished, nothing to do; --overwrite trains it again")
+            self._print(f"{folder.path} is {self._how_far(folder)}")
+
+    @staticmethod
+    def _how_far(folder: Any) -> str:
+        from calattn.cli.run_facts import unfinished
+
+        partly = unfinished(folder.path)
+        if partly is not None:
+            return f"as far as --until-epoch says: {partly}"
+        return "finished, nothing to do; --overwrite trains it again"
 
     def _show(self, description: str, *, done: int, total: int) -> None:
         if self._bars.tasks[0].description.split()[:1] != description.split()[:1]:

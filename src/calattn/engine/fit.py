@@ -121,7 +121,7 @@ class Trainer:
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
             self._interrupt = interrupt
-            while self.state.epoch < self.settings.last_epoch:
+            while self.state.epoch < self.settings.last_epoch or self.state.update_in_epoch:  # to the end of an epoch
                 self._epoch()
             if self.state.unsaved:
                 self._save()

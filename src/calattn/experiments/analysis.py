@@ -11,7 +11,7 @@ import torch
 from calattn.engine.log import RunLog
 from calattn.engine.measure import distribution
 from calattn.experiments.cells import SCALES, Cell, ScaleName, spec_of
-from calattn.experiments.ood import FILE, OodScores
+from calattn.experiments.ood import OodScores
 from calattn.experiments.results import CellResult
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import compare, default_resamples, evaluate
@@ -186,7 +186,7 @@ def _paired(
     phases: dict[str, Phases], twin: RunFolder, scale: ScaleName, ood: OodScores | None
 ) -> dict[str, dict[str, Any]]:
     resamples = SCALES[scale].resamples
-    other = OodScores.load(twin.path / FILE)
+    other = OodScores.load(twin)
     found: dict[str, dict[str, Any]] = {}
     for rule, mine in phases.items():
         theirs = predictions_of_phases(twin, rule)

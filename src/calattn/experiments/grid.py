@@ -15,12 +15,11 @@ import torch
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.experiments.analysis import RULES, analyse
 from calattn.experiments.cells import Cell, ScaleName, spec_of
-from calattn.experiments.ood import FILE as OOD_FILE
 from calattn.experiments.ood import score_run
 from calattn.experiments.plan import Forecast, Plan, plan
-from calattn.experiments.results import ResultStore
+from calattn.experiments.results import CellResult, ResultStore
 from calattn.store import MANIFEST
-from calattn.workbench.folder import RunFolder
+from calattn.workbench.folder import RunFolder, RunFolderError
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.summary import read_summary
 from calattn.workbench.training import RunReporter, train_run
@@ -40,6 +39,7 @@ class Outcome:
     seconds: float
     reason: str | None = None
     remark: str | None = None
+    unfinished: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,8 @@ class GridResult:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "finished": [outcome.cell.name for outcome in self.outcomes if outcome.reason is None],
+            "finished": [each.cell.name for each in self.outcomes if each.reason is None and not each.unfinished],
+            "unfinished": [each.cell.name for each in self.outcomes if each.unfinished],
             "failed": {outcome.cell.name: outcome.reason for outcome in self.failed},
             "skipped": [cell.name for cell in self.skipped],
             "left_out": [cell.name for cell in self.left_out],
@@ -168,7 +169,7 @@ def run_cell(cell: Cell, work: Work, *, training: RunReporter | None = None) -> 
     """Trains (or goes on training), analyses and stores one cell; what was to be expected to go wrong is stored as well."""
     started = time.monotonic()
     try:
-        remark = _run_cell(cell, work, started, training)
+        result, remark = _run_cell(cell, work, started, training)
     except EXPECTED as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         with contextlib.suppress(OSError):  # where the disk is full the reason cannot be kept either
@@ -176,27 +177,30 @@ def run_cell(cell: Cell, work: Work, *, training: RunReporter | None = None) -> 
         return Outcome(cell=cell, seconds=time.monotonic() - started, reason=reason)
     finally:
         _forget(work.runtime)
-    return Outcome(cell=cell, seconds=time.monotonic() - started, remark=remark)
+    seconds = time.monotonic() - started
+    return Outcome(cell=cell, seconds=seconds, remark=remark, unfinished=result.unfinished)
 
 
-def _run_cell(cell: Cell, work: Work, started: float, training: RunReporter | None) -> str | None:
+def _run_cell(cell: Cell, work: Work, started: float, training: RunReporter | None) -> tuple[CellResult, str | None]:
     scale = work.store.scale
     path = run_folder(cell, scale, work.runs)
-    before = _epochs(RunFolder(path))
+    partly = work.store.unfinished(cell)
     folder = train_run(spec_of(cell, scale), path, runtime=work.runtime, reporter=training)
-    if before is not None and before < (_epochs(folder) or 0):
-        (folder.path / OOD_FILE).unlink(missing_ok=True)  # scores of the network as it was then
     scores = score_run(folder, cell, scale, rules=RULES, runtime=work.runtime, cache=work.cache)
     twin = _twin(cell, scale, work.runs)
     result = analyse(folder, cell, scale, twin=twin, ood=scores)
-    cost = {"seconds": round(time.monotonic() - started, 1), "side_by_side": work.jobs}
+    sittings = 0.0 if partly is None else float(partly.run.get("seconds", 0.0))
+    cost = {"seconds": round(sittings + time.monotonic() - started, 1), "side_by_side": work.jobs}
     work.store.put(dataclasses.replace(result, run=result.run | cost))
     if not work.keep and not result.unfinished:
         # Its twin's analysis needs predictions and scores, which stay.
         _remove_checkpoints(folder)
+    remarks = []
+    if result.unfinished:
+        remarks.append(f"unfinished: {result.run['epochs']} of {result.planned_epochs} epochs")
     if cell.head != "none" and twin is None:
-        return f"not compared with {cell.twin.name}: that run is not in {work.runs}, or not as far"
-    return f"unfinished: {result.run['epochs']} of {result.planned_epochs} epochs" if result.unfinished else None
+        remarks.append(f"not compared with {cell.twin.name}: that run is not in {work.runs}, or not as far")
+    return result, "; ".join(remarks) or None
 
 
 def run_folder(cell: Cell, scale: ScaleName, runs: Path) -> Path:
@@ -215,8 +219,13 @@ def _twin(cell: Cell, scale: ScaleName, runs: Path) -> RunFolder | None:
 
 
 def _epochs(folder: RunFolder) -> int | None:
-    """How many epochs the run's predictions are of; None where it has no summary."""
-    return int(read_summary(folder)["epochs"]) if folder.summary_path.is_file() else None
+    """How many epochs the run's predictions are of; None where it has no summary, or a damaged one."""
+    try:
+        found = read_summary(folder)
+    except (RunFolderError, OSError):
+        return None
+    epochs = found.get("epochs") if isinstance(found, dict) else None
+    return epochs if isinstance(epochs, int) else None
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:

@@ -27,6 +27,7 @@ from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.predicting import Subject, check_same_split, predict_subject, run_model
 from calattn.workbench.runtime import Runtime
+from calattn.workbench.summary import read_summary
 
 SEVERITY = 5
 FILE = "ood.safetensors"  # in the run folder: its twin's analysis needs them after the checkpoints are gone
@@ -47,11 +48,15 @@ class OodSet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OodScores:
-    """Uncertainty (odds) by rule and set, "test" among them; what the sets are, and why some are missing."""
+    """Uncertainty (odds) by rule and set, "test" among them; what the sets are, and why some are missing.
+
+    `epochs`: how far the run was trained that they are of.
+    """
 
     scores: dict[str, dict[str, Float[Tensor, " m"]]]
     sets: dict[str, dict[str, Any]]
     missing: dict[str, str]
+    epochs: int | None = None
 
     def separations(self, rule: str) -> dict[str, Separation]:
         """By set; "cifar10_c" is the mean over the corruptions."""
@@ -69,13 +74,14 @@ class OodScores:
 
     def save(self, path: Path) -> None:
         tensors = {f"{rule}/{name}": values for rule, found in self.scores.items() for name, values in found.items()}
-        about = {"sets": json.dumps(self.sets), "missing": json.dumps(self.missing)}
+        about = {"sets": json.dumps(self.sets), "missing": json.dumps(self.missing), "epochs": json.dumps(self.epochs)}
         with atomic_write(path) as partial:
             save_file({name: values.float().contiguous() for name, values in tensors.items()}, partial, about)
 
     @classmethod
-    def load(cls, path: Path) -> OodScores | None:
-        """What `save` wrote; None where there is nothing whole."""
+    def load(cls, folder: RunFolder) -> OodScores | None:
+        """What was saved in the run's folder; None where there is nothing whole, or it is of an earlier epoch."""
+        path = folder.path / FILE
         scores: dict[str, dict[str, Tensor]] = {}
         try:
             with safe_open(path, framework="pt") as file:
@@ -85,7 +91,11 @@ class OodScores:
                     scores.setdefault(rule, {})[name] = file.get_tensor(key)
         except (FileNotFoundError, SafetensorError):
             return None
-        return cls(scores=scores, sets=json.loads(about["sets"]), missing=json.loads(about["missing"]))
+        epochs = json.loads(about.get("epochs", "null"))
+        if epochs is not None and epochs != read_summary(folder)["epochs"]:
+            return None
+        sets, missing = json.loads(about["sets"]), json.loads(about["missing"])
+        return cls(scores=scores, sets=sets, missing=missing, epochs=epochs)
 
 
 def score_run(
@@ -102,7 +112,7 @@ def score_run(
     Scores that are there are used again, unless some set was missing then and the checkpoints are still there to try.
     """
     rules = list(rules)
-    before = OodScores.load(folder.path / FILE)
+    before = OodScores.load(folder)
     again = any(folder.checkpoints_path.glob("state-*.safetensors"))
     if before is not None and set(rules) <= before.scores.keys() and not (before.missing and again):
         return before
@@ -130,7 +140,8 @@ def score_run(
         }
         for each in sets
     }
-    result = OodScores(scores=scores, sets=described, missing=missing)
+    epochs = int(read_summary(folder)["epochs"])
+    result = OodScores(scores=scores, sets=described, missing=missing, epochs=epochs)
     result.save(folder.path / FILE)
     return result
 

@@ -48,6 +48,9 @@ def _row(result: CellResult, rule: Rule) -> list[str]:
 
 
 def _printed(cell: Cell, phase: str) -> str:
+    plain = Cell(dataset=cell.dataset, model=cell.model, loss=cell.loss, head=cell.head, seed=cell.seed)
+    if cell != plain:  # another λ, input of the head or recipe: the paper's table has no such network
+        return NONE
     try:
         found = paper.value("ece", **of(cell.dataset, cell.model, cell.head), loss=cell.loss, phase=phase)
     except ValueError:  # the paper has no such row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +22,15 @@ from calattn.types import Predictions, row_blocks
 # 0.02, where a strength that does not know n and C (λ = 0.01, say) overfits to an NLL of 80 against 3.5.
 _PRIOR_OFF_DIAGONAL = 1 / (2 * 0.02**2)
 _PRIOR_INTERCEPT = 1 / (2 * 0.5**2)
-_FLATTEST = 1e-6  # of the steepest parameter's curvature: nobody is taken for flatter than that
+_FLATTEST = 1e-6  # of the steepest of W or of b: no curvature is taken for less than that share of it
+
+
+class _Minimum(NamedTuple):
+    value: float
+    weight: Tensor
+    bias: Tensor
+    converged: bool
+    iterations: int
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -61,15 +70,42 @@ class LinearCalibrator(Calibrator):
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
         inputs, labels = self._inputs(predictions), predictions.labels
         identity = self._identity(predictions.num_classes).to(inputs.device)
-        # L-BFGS starts from a unit metric: in units of its own curvature at the start, every parameter is equally steep.
-        curvature = [
-            found + extra
-            for found, extra in zip(
-                _curvature(inputs, identity), self._penalty_curvature(identity, len(labels)), strict=True
+        found = self._minimise(inputs, labels, identity, self._steepness(inputs, labels, identity))
+        if not found.converged and found.iterations < self.max_iterations:
+            # The line search gave up: rows of wild logits mislead the curvature. One unit for all is slow, and seldom fails.
+            spread = float((inputs - inputs.mean(dim=1, keepdim=True)).double().std(correction=0))
+            spread = spread if 0 < spread < np.inf else 1.0
+            plain = torch.ones(identity.numel() + len(identity), dtype=torch.float64, device=inputs.device)
+            plain[: identity.numel()] = spread
+            found = min(found, self._minimise(inputs, labels, identity, plain), key=lambda each: each.value)
+        if not found.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum. The split may be "
+                "separable; use a penalty, or a calibrator with fewer parameters",
+                FitWarning,
+                stacklevel=3,
             )
-        ]
-        units = torch.cat([each.flatten() for each in curvature])
-        units = units.clamp(min=max(_FLATTEST * float(units.max()), torch.finfo(units.dtype).tiny)).sqrt()
+        return {
+            "weight_": found.weight.cpu(),
+            "bias_": found.bias.cpu(),
+            "objective_value_": found.value,
+            "converged_": found.converged,
+            "iterations_": found.iterations,
+        }
+
+    def _steepness(self, inputs: Tensor, labels: Tensor, identity: Tensor) -> Tensor:
+        """The root of each parameter's curvature at the start, W before b: in these units all are equally steep."""
+        found = []
+        for nll, penalty in zip(
+            _curvature(inputs, labels, identity), self._penalty_curvature(identity, len(labels)), strict=True
+        ):
+            each = torch.nan_to_num((nll + penalty).flatten(), nan=0.0)  # squares of logits beyond 1e154 are infinite
+            least = max(_FLATTEST * float(each.max()), torch.finfo(each.dtype).tiny)
+            found.append(each.clamp(min=least).sqrt())
+        return torch.cat(found)
+
+    def _minimise(self, inputs: Tensor, labels: Tensor, identity: Tensor, units: Tensor) -> _Minimum:
+        """By L-BFGS, which starts from a unit metric, in the units given."""
 
         def split(flat: np.ndarray) -> tuple[Tensor, Tensor]:
             values = torch.from_numpy(flat).to(inputs.device) / units
@@ -82,7 +118,7 @@ class LinearCalibrator(Calibrator):
             gradient = torch.cat([(by_weight + extra_weight).flatten(), by_bias + extra_bias]) / units
             return value + extra, gradient.cpu().numpy()
 
-        start = np.zeros(identity.numel() + predictions.num_classes)
+        start = np.zeros(units.numel())
         import scipy.optimize  # here, to keep `import calattn` light
 
         found = scipy.optimize.minimize(
@@ -97,21 +133,9 @@ class LinearCalibrator(Calibrator):
                 "gtol": 1e-8,
             },
         )
-        if not found.success:
-            warnings.warn(
-                f"{type(self).__name__} stopped after {found.nit} iterations, short of an optimum. The split may be "
-                "separable; use a penalty, or a calibrator with fewer parameters",
-                FitWarning,
-                stacklevel=3,
-            )
-        weight, bias = split(found.x)
-        return {
-            "weight_": weight.cpu(),
-            "bias_": bias.cpu(),
-            "objective_value_": float(found.fun),
-            "converged_": bool(found.success),
-            "iterations_": int(found.nit),
-        }
+        where, value = (found.x, float(found.fun)) if np.isfinite(found.fun) else (start, float(objective(start)[0]))
+        success = bool(found.success) and where is found.x
+        return _Minimum(value, *split(where), converged=success, iterations=int(found.nit))
 
     def _apply(self, predictions: Predictions) -> Predictions:
         inputs = self._inputs(predictions)
@@ -141,14 +165,18 @@ def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[
     return total / n, by_weight / n, by_bias / n
 
 
-def _curvature(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal of the NLL's second derivative in W and b, at W and b = 0."""
+def _curvature(inputs: Tensor, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The diagonal of the NLL's second derivative in W and b, at W and b = 0.
+
+    p (1 − p) is next to nothing where a network is sure, and wrong: the square of the slope stands in for it there.
+    """
     by_weight = torch.zeros_like(weight)
     by_bias = weight.new_zeros(len(weight))
     for rows in row_blocks(*inputs.shape):
         z = inputs[rows].double()
         probs = _affine(z, weight, by_bias.new_zeros(1)).softmax(dim=1)
-        spread = probs * (1 - probs)
+        slope = probs.scatter_add(1, labels[rows].unsqueeze(1), probs.new_full((len(probs), 1), -1.0))
+        spread = torch.maximum(probs * (1 - probs), slope.square())
         by_bias += spread.sum(dim=0)
         by_weight += (spread * z.square()).sum(dim=0) if weight.ndim == 1 else spread.T @ z.square()
     return by_weight / len(inputs), by_bias / len(inputs)

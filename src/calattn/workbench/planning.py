@@ -33,6 +33,7 @@ class Plan:
     validation_images: int
     test_images: int
     updates_per_epoch: int
+    epochs: int
     seconds: float
     measured: str
 
@@ -43,7 +44,7 @@ class Plan:
     @property
     def text(self) -> str:
         share = self.head_params / self.backbone_params
-        updates = self.updates_per_epoch * self.spec.train.epochs
+        updates = self.updates_per_epoch * self.epochs
         return "\n".join(
             [
                 f"run        {self.run}",
@@ -76,6 +77,7 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     cost = overhead(model)
     seconds, measured = _timed(spec, runtime, model, found.dataset.channels, size)
     images = updates * spec.train.batch_size + len(found.validation_rows) / 3  # a forward pass is a third of a step
+    epochs = spec.train.epochs if runtime.until_epoch is None else min(runtime.until_epoch, spec.train.epochs)
     return Plan(
         spec=spec,
         run=run or run_path(spec),
@@ -86,7 +88,8 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
         validation_images=len(found.validation_rows),
         test_images=len(found.test),
         updates_per_epoch=updates,
-        seconds=seconds * spec.train.epochs * images / max(1, runtime.num_devices),
+        epochs=epochs,
+        seconds=seconds * epochs * images / max(1, runtime.num_devices),
         measured=measured,
     )
 

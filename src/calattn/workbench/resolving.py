@@ -15,6 +15,8 @@ from calattn.workbench.recipes import RECIPES
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.yamlfile import SpecError, parse_value, parse_yaml, read_yaml
 
+_NAMING = ("name", "backbone")
+
 
 def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
     """The spec that a recipe's name or a YAML file gives, after `key=value` overrides.
@@ -23,10 +25,15 @@ def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
     3
     """
     values = _layers(source, seen=())
-    for text in overrides:
-        path, value = _assignment(text)
+    # A new name ends the options of the old one, and must not end those that are set beside it: names come first.
+    for path, value in sorted(map(_assignment, overrides), key=lambda each: not _names(*each)):
         values = _merged(values, _nested(path, value))
     return checked(values)
+
+
+def _names(path: list[str], value: Any) -> bool:
+    """Whether an assignment says which loss, optimiser, … it is to be."""
+    return path[-1] in _NAMING or (isinstance(value, Mapping) and any(key in value for key in _NAMING))
 
 
 def checked(values: Mapping[str, Any]) -> RunSpec:
@@ -85,7 +92,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     for key, value in above.items():
         old = merged.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            for naming in ("name", "backbone"):
+            for naming in _NAMING:
                 if naming in value and value[naming] != old.get(naming):
                     old = {k: v for k, v in old.items() if k != "options"}
             merged[key] = _merged(old, value)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shutil
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,10 +87,12 @@ def train_run(
                 done=trainer.state.update,
                 main=main,
             )
+        since = trainer.state.update
         trainer.fit()
+        moved = trainer.state.update != since or _summarised(folder) not in (None, trainer.state.update)
         subjects = own_subjects(found)
         total = sum(subject.count for subject in subjects) * len(spec.evaluation.checkpoints) // fabric.world_size
-        predict_run(
+        written = predict_run(
             folder,
             spec,
             subjects,
@@ -99,6 +104,8 @@ def train_run(
             on_batch=functools.partial(reporter.predicted, total=total) if reporter and main else None,
         )
         if main:
+            if moved:
+                _remove_outdated(folder, keep=written)
             write_summary(folder, spec, model)
             if reporter is not None:
                 reporter.finished(folder, before=False)
@@ -121,6 +128,30 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
         return False
     wanted = itertools.product(("validation", "test"), spec.evaluation.checkpoints)
     return all((folder.predictions_path(split, rule) / MANIFEST).is_file() for split, rule in wanted)
+
+
+def _summarised(folder: RunFolder) -> int | None:
+    """The update that the folder's predictions are of, as far as its summary knows."""
+    try:
+        summary = read_summary(folder)
+    except (RunFolderError, OSError):
+        return None
+    return summary.get("updates") if isinstance(summary, dict) else None
+
+
+def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
+    """Predictions that were made when the run had not come so far would pass for those of the trained network."""
+    kept = {path.name for path in keep}
+    found = sorted(path for path in folder.all_predictions_path.glob("*") if (path / MANIFEST).is_file())
+    outdated = [path for path in found if path.name not in kept]
+    for path in outdated:
+        shutil.rmtree(path)
+    if outdated:
+        names = ", ".join(path.name for path in outdated)
+        warnings.warn(
+            f"predictions of the run before it went on are removed: {names}; calattn predict makes them again",
+            stacklevel=2,
+        )
 
 
 def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
