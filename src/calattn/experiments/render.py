@@ -115,7 +115,7 @@ def footnotes(table: Table, *, hashes: bool) -> list[str]:
     """What a reader must know: holes, scale, seeds, what "paper" is, definitions, notes and runs."""
     metrics = dict.fromkeys(row.quantity.metric for row in table.rows)
     notes = [f"({letter}) {' '.join(reason.split())}" for reason, letter in hole_letters(table).items()]
-    notes.append(f"Scale {table.scale}: {SCALES[table.scale].title}.")
+    notes.append(f"Scale {table.scale}: {SCALES[table.scale].title.rstrip('?')}.")
     entries = [entry for row in table.rows for entry in row.entries]
     if any(entry.paper is not None for entry in entries):
         notes.append(
