@@ -15,6 +15,7 @@ from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.workbench import build, predicting, training
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.loading import load_model
 from calattn.workbench.planning import plan_run, run_path
 from calattn.workbench.predicting import predict_folder
 from calattn.workbench.resolving import resolve
@@ -158,6 +159,22 @@ def test_predict_writes_the_same_predictions_again(run):
     assert torch.allclose(before.logits, after.logits, atol=1e-5)  # another batch size, another order of sums
     predict_folder(run.path, rules=["last"], splits=["test"], runtime=CPU)
     assert run.predictions("test").features is not None, "predicting again lost what was kept on request"
+
+
+def test_a_run_is_loaded_as_a_model(run):
+    loaded = load_model(run.path)
+    test = data.in_memory(data.load("digits", "test"))
+    stored = run.predictions("test")
+    with torch.no_grad():
+        logits = loaded.model(loaded.transform(test.array[: len(stored)]))
+    assert torch.allclose(logits, stored.calibrated_logits, atol=1e-5)
+    assert torch.equal(stored.labels, test.labels[: len(stored)]), "the same images"
+    assert loaded.class_names == stored.class_names
+    assert not loaded.model.training
+    with pytest.raises(ValueError, match=r"uint8 \[n, 1, h, w\], got torch.float32"):
+        loaded.transform(torch.zeros(1, 1, 8, 8))
+    with pytest.raises(ValueError, match="no checkpoint for rule 'best'"):
+        load_model(run.path, "best")
 
 
 def test_predict_on_foreign_images(run, tmp_path):

@@ -1,0 +1,78 @@
+"""`load_model`: a trained run as a model that can be called, from its folder alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from calattn import data
+from calattn.atomic import PathArg
+from calattn.attachment import CalibratedModel
+from calattn.data.augment import Augment
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.store import PredictionFileError, load_predictions
+from calattn.types import Predictions
+from calattn.workbench import build
+from calattn.workbench.folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """`model(transform(images))` are calibrated logits; `model.output(…)` has raw logits, scale and features beside them."""
+
+    model: CalibratedModel
+    augment: Augment
+    class_names: tuple[str, ...] | None
+
+    def transform(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c s s"]:
+        """What the run does to its test images: resized to the network's side, normalised."""
+        if images.ndim != 4 or images.dtype != torch.uint8 or images.shape[1] != self.augment.channels:
+            raise ValueError(
+                f"images must be uint8 [n, {self.augment.channels}, h, w], got {images.dtype} {list(images.shape)}"
+            )
+        height, width = images.shape[-2:]
+        return dataclasses.replace(self.augment, size_in=(height, width)).test(images)
+
+
+def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
+    """The network of a run folder under a checkpoint rule (last, best-nll, best-ece, best-accuracy), in evaluation mode.
+
+    The data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
+    """
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(checkpoint)
+    described, stored = data.describe(spec.data.name), _stored(folder)
+    num_classes = described.num_classes if stored is None else stored.num_classes
+    side = spec.data.size or (described.size[0] if described.size else None)
+    if num_classes is None or side is None:
+        raise ValueError(
+            f"{folder.path} has no predictions that say how many classes there are; run calattn predict first"
+        )
+    plain = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})  # weights come now
+    model = build.build_model(plain, num_classes=num_classes, channels=described.channels, size=side)
+    model.load_state_dict(weights)
+    augment = Augment(
+        channels=described.channels,
+        size_in=(side, side),
+        size_out=side,
+        interpolation=spec.data.interpolation,
+        mean=described.mean,
+        std=described.std,
+        num_classes=num_classes,
+    )
+    names = (described.class_names or None) if stored is None else stored.class_names
+    return LoadedModel(model=model.to(device).eval(), augment=augment, class_names=names)
+
+
+def _stored(folder: RunFolder) -> Predictions | None:
+    """Any predictions of the run: they know its classes."""
+    for path in sorted(folder.all_predictions_path.glob("*")):
+        try:
+            return load_predictions(path, features=False, verify=False)
+        except PredictionFileError:
+            continue
+    return None
