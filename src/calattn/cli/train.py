@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli import options
+from calattn.cli import completion, options
 from calattn.cli.console import errors_to, note, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
@@ -22,7 +22,9 @@ def train(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE|SPEC", help="The name of a recipe (`calattn list recipes`), or a spec of your own in YAML."
+            metavar="RECIPE|SPEC",
+            help="The name of a recipe (`calattn list recipes`), or a spec of your own in YAML.",
+            autocompletion=completion.recipe_or_spec,
         ),
     ],
     overrides: Annotated[
