@@ -122,6 +122,7 @@ def test_a_name_that_is_nothing():
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_name_and_its_options_may_be_set_in_any_order(order):
+    assert resolve("digits", ["model.backbone=vgg11", "model.options={}"][::order]).model.options == {}
     wanted = ["loss.name=focal", "loss.options.gamma=5", "optimizer.name=sgd", "optimizer.options.momentum=0.8"]
     spec = resolve("digits", wanted[::order])
     assert (spec.loss.name, spec.loss.options) == ("focal", {"gamma": 5})

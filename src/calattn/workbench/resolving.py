@@ -27,6 +27,8 @@ def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
     values = _layers(source, seen=())
     # A new name ends the options of the old one, and must not end those that are set beside it: names come first.
     for path, value in sorted(map(_assignment, overrides), key=lambda each: not _names(*each)):
+        if path[-1] == "options":  # all of them at once: {} means none
+            values = _merged(values, _nested(path, None))
         values = _merged(values, _nested(path, value))
     return checked(values)
 
