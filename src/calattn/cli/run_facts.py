@@ -45,18 +45,10 @@ def provenance(folder: RunFolder) -> list[tuple[str, str]]:
 
 def unfinished(place: Path) -> str | None:
     """ "3 of 30 epochs" for a run that was stopped before its last epoch; None for others, and where nothing is known."""
-    from calattn.workbench.folder import RunFolder, read_json
+    from calattn.workbench.folder import RunFolder
 
-    path = RunFolder(place).summary_path
-    if not path.is_file():
-        return None
-    try:
-        summary = read_json(path)
-    except (ValueError, OSError):  # said where the page is made
-        return None
-    done, planned = at(summary, "epochs"), at(summary, "spec", "train", "epochs")
-    known = isinstance(done, int) and isinstance(planned, int)
-    return f"{done} of {planned} epochs" if known and done < planned else None
+    progress = RunFolder(place).progress()
+    return None if progress is None else progress.unfinished
 
 
 def spec_text(folder: RunFolder) -> str | None:

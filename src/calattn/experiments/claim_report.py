@@ -256,3 +256,23 @@ def _p(p_value: float | None) -> str:
     if p_value is None:
         return NONE
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def checkpoint_row(result: CellResult, rule: Rule) -> list[str]:
+    """Epoch, accuracy, ECE and NLL, the last two again after temperature scaling, and the mean scale."""
+    chosen = result.rules.get(rule, {})
+    shown: list[tuple[str, Phase]] = [
+        ("accuracy", "pre"),
+        ("ece", "pre"),
+        ("nll", "pre"),
+        ("ece", "post"),
+        ("nll", "post"),
+    ]
+    scale = chosen.get("scale", {}).get("mean")
+    values = [metric_value(result, metric, rule, phase) for metric, phase in shown]
+    return [str(chosen.get("epoch", NONE)), *values, NONE if scale is None else f"{scale:.3f}"]
+
+
+def metric_value(result: CellResult, metric: str, rule: Rule, phase: Phase) -> str:
+    row = result.metric(metric, rule=rule, phase=phase)
+    return NONE if row is None else number(metric, row.value)

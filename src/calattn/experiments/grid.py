@@ -19,9 +19,8 @@ from calattn.experiments.ood import score_run
 from calattn.experiments.plan import Forecast, Plan, plan
 from calattn.experiments.results import CellResult, ResultStore
 from calattn.store import MANIFEST
-from calattn.workbench.folder import RunFolder, RunFolderError
+from calattn.workbench.folder import RunFolder
 from calattn.workbench.runtime import Runtime
-from calattn.workbench.summary import read_summary
 from calattn.workbench.training import RunReporter, train_run
 
 __all__ = ["GridReporter", "GridResult", "Outcome", "Plan", "plan", "run_cell", "run_cells", "run_folder"]
@@ -219,13 +218,8 @@ def _twin(cell: Cell, scale: ScaleName, runs: Path) -> RunFolder | None:
 
 
 def _epochs(folder: RunFolder) -> int | None:
-    """How many epochs the run's predictions are of; None where it has no summary, or a damaged one."""
-    try:
-        found = read_summary(folder)
-    except (RunFolderError, OSError):
-        return None
-    epochs = found.get("epochs") if isinstance(found, dict) else None
-    return epochs if isinstance(epochs, int) else None
+    progress = folder.progress()
+    return None if progress is None else progress.epochs
 
 
 def _remove_checkpoints(folder: RunFolder) -> None:

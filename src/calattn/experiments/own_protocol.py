@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from calattn.experiments import paper
 from calattn.experiments.cells import Cell
-from calattn.experiments.claim_report import NONE, markdown_table
+from calattn.experiments.claim_report import NONE, checkpoint_row, markdown_table
+from calattn.experiments.claims import RULES
 from calattn.experiments.evidence import Results
 from calattn.experiments.layouts.parts import of
-from calattn.experiments.results import CellResult, Phase, ResultStore, Rule
+from calattn.experiments.results import CellResult, ResultStore, Rule
 from calattn.report.style import number
 from calattn.workbench.folder import read_json
-
-RULES: tuple[Rule, ...] = ("last", "best-ece")
 
 
 def own_protocol(store: ResultStore) -> str:
@@ -56,23 +55,3 @@ def _printed(cell: Cell, phase: str) -> str:
     except ValueError:  # the paper has no such row
         return NONE
     return f"{found:.2f}"
-
-
-def checkpoint_row(result: CellResult, rule: Rule) -> list[str]:
-    """Epoch, accuracy, ECE and NLL, the last two again after temperature scaling, and the mean scale."""
-    chosen = result.rules.get(rule, {})
-    shown: list[tuple[str, Phase]] = [
-        ("accuracy", "pre"),
-        ("ece", "pre"),
-        ("nll", "pre"),
-        ("ece", "post"),
-        ("nll", "post"),
-    ]
-    scale = chosen.get("scale", {}).get("mean")
-    values = [value(result, metric, rule, phase) for metric, phase in shown]
-    return [str(chosen.get("epoch", NONE)), *values, NONE if scale is None else f"{scale:.3f}"]
-
-
-def value(result: CellResult, metric: str, rule: Rule, phase: Phase) -> str:
-    row = result.metric(metric, rule=rule, phase=phase)
-    return NONE if row is None else number(metric, row.value)

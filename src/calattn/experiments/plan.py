@@ -79,14 +79,12 @@ def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_e
         else estimate(cell, scale, until_epoch=until_epoch)
         for cell in todo
     }
-    for cell in todo:  # of what was begun, the rest is left
+    for cell in todo if scale != "smoke" else ():  # of what was begun, the rest is left
         begun = store.unfinished(cell)
         if begun is not None:
             last = begun.planned_epochs if until_epoch is None else min(until_epoch, begun.planned_epochs)
             share = max(0.0, 1 - begun.run["epochs"] / last)
-            seconds[cell] = (
-                _OVERHEAD + share * max(0.0, seconds[cell] - _OVERHEAD) if scale != "smoke" else seconds[cell]
-            )
+            seconds[cell] = _OVERHEAD + share * max(0.0, seconds[cell] - _OVERHEAD)
     basis = "3 s a cell, as measured on one core" if scale == "smoke" else BASIS
     like = sum((cell.dataset, cell.model) in known for cell in todo)
     basis += f"; {like} of {len(todo)} as long as finished cells of the same kind took" if like else ""

@@ -12,8 +12,10 @@ from calattn.experiments import claims, paper
 from calattn.experiments.cells import SCALES, Cell, ScaleName
 from calattn.experiments.claim_report import (
     NONE,
+    checkpoint_row,
     claim_section,
     markdown_table,
+    metric_value,
     outcome_table,
     rules_text,
     verdict_table,
@@ -21,7 +23,7 @@ from calattn.experiments.claim_report import (
 from calattn.experiments.comparisons import CIFAR
 from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
 from calattn.experiments.order import ordered_cells
-from calattn.experiments.own_protocol import checkpoint_row, own_protocol, value
+from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
 from calattn.report.style import number
 
@@ -187,7 +189,9 @@ def _rival(results: Results) -> str:
         found = results.get(cell)
         for rule in claims.RULES if isinstance(found, CellResult) else ():
             assert isinstance(found, CellResult)
-            rows.append([f"`{cell.name}`", rule, *(value(found, metric, rule, phase) for metric, phase in columns)])
+            rows.append(
+                [f"`{cell.name}`", rule, *(metric_value(found, metric, rule, phase) for metric, phase in columns)]
+            )
     text = (
         "Mixup and drop-path are known means against memorising the training set. The paper compares CalAttn with no recipe of "
         "this kind; here the same cells are trained with it.\n\n"

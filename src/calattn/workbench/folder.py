@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pydantic
 
@@ -45,6 +45,19 @@ class RunFolderError(ValueError):
 
 class RunFolderWriteError(RunFolderError, OSError):
     """A folder that cannot be written to (full disk, no permission). An OSError too, for callers who look for that."""
+
+
+class Progress(NamedTuple):
+    """Epochs trained, epochs that the spec asks for, and updates of the weights."""
+
+    epochs: int
+    planned: int
+    updates: int
+
+    @property
+    def unfinished(self) -> str | None:
+        """ "3 of 30 epochs" where there is more to train."""
+        return f"{self.epochs} of {self.planned} epochs" if self.epochs < self.planned else None
 
 
 class RunFolder:
@@ -130,6 +143,15 @@ class RunFolder:
                 f"{self.spec_path} is no spec that this calattn reads ({where}: {first['msg']}); "
                 "use the version that wrote it, another --out, or --overwrite"
             ) from None
+
+    def progress(self) -> Progress | None:
+        """How far the network was trained that the predictions are of; None without a summary, or with a damaged one."""
+        try:
+            found = read_json(self.summary_path)
+            done = Progress(int(found["epochs"]), int(found["spec"]["train"]["epochs"]), int(found["updates"]))
+        except (RunFolderError, KeyError, TypeError, ValueError):
+            return None
+        return done
 
     def predictions_path(self, split: str, rule: str = "last") -> Path:
         return self.all_predictions_path / (split if rule == "last" else f"{split}.{rule}")

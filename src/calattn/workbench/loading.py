@@ -17,6 +17,7 @@ from calattn.store import PredictionFileError, load_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.spec import RunSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,6 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
-    weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(checkpoint)
     described, stored = data.describe(spec.data.name), _stored(folder)
     num_classes = described.num_classes if stored is None else stored.num_classes
     side = spec.data.size or (described.size[0] if described.size else None)
@@ -52,9 +52,7 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
         raise ValueError(
             f"{folder.path} has no predictions that say how many classes there are; run calattn predict first"
         )
-    plain = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})  # weights come now
-    model = build.build_model(plain, num_classes=num_classes, channels=described.channels, size=side)
-    model.load_state_dict(weights)
+    model = trained_network(folder, spec, checkpoint, num_classes=num_classes, channels=described.channels, size=side)
     augment = Augment(
         channels=described.channels,
         size_in=(side, side),
@@ -66,6 +64,17 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
     )
     names = (described.class_names or None) if stored is None else stored.class_names
     return LoadedModel(model=model.to(device).eval(), augment=augment, class_names=names)
+
+
+def trained_network(
+    folder: RunFolder, spec: RunSpec, rule: str, *, num_classes: int, channels: int, size: int
+) -> CalibratedModel:
+    """The spec's network with the weights that a checkpoint rule chose; pretrained ones are not fetched for that."""
+    weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule)
+    unpretrained = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})
+    model = build.build_model(unpretrained, num_classes=num_classes, channels=channels, size=size)
+    model.load_state_dict(weights)
+    return model
 
 
 def _stored(folder: RunFolder) -> Predictions | None:

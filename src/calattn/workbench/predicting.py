@@ -18,13 +18,13 @@ from calattn.data.augment import Augment
 from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
-from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.predict import predict
 from calattn.engine.step import TrainStep
 from calattn.store import has_features, save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError
+from calattn.workbench.loading import trained_network
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
 
@@ -189,11 +189,9 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
 def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, found: build.RunData) -> Any:
     """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
     size = build.network_size(spec, found.train)
-    unpretrained = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})
-    model = build.build_model(
-        unpretrained, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size
+    model = trained_network(
+        folder, spec, rule, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size
     )
-    model.load_state_dict(CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule))
     return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
 
 

@@ -87,9 +87,10 @@ def train_run(
                 done=trainer.state.update,
                 main=main,
             )
-        since = trainer.state.update
+        since, before = trainer.state.update, folder.progress()
         trainer.fit()
-        moved = trainer.state.update != since or _summarised(folder) not in (None, trainer.state.update)
+        update = trainer.state.update
+        moved = update != since or (before is not None and before.updates != update)
         subjects = own_subjects(found)
         total = sum(subject.count for subject in subjects) * len(spec.evaluation.checkpoints) // fabric.world_size
         written = predict_run(
@@ -128,15 +129,6 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
         return False
     wanted = itertools.product(("validation", "test"), spec.evaluation.checkpoints)
     return all((folder.predictions_path(split, rule) / MANIFEST).is_file() for split, rule in wanted)
-
-
-def _summarised(folder: RunFolder) -> int | None:
-    """The update that the folder's predictions are of, as far as its summary knows."""
-    try:
-        summary = read_summary(folder)
-    except (RunFolderError, OSError):
-        return None
-    return summary.get("updates") if isinstance(summary, dict) else None
 
 
 def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
