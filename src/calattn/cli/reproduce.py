@@ -161,7 +161,7 @@ def _show_plan(
     cells: Sequence[Any], store: Any, document: dict[str, Any], *, until_epoch: int | None, as_json: bool
 ) -> None:
     from calattn.experiments.plan import plan
-    from calattn.workbench.planning import duration
+    from calattn.workbench.durations import duration
 
     found = plan(cells, store.scale, store, until_epoch=until_epoch)
     if as_json:
@@ -184,7 +184,7 @@ def _run(
 ) -> Any:
     from calattn.cli.grid_progress import GridProgress
     from calattn.experiments.grid import run_cells
-    from calattn.workbench.planning import duration
+    from calattn.workbench.durations import duration
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     with GridProgress(errors_to(), jobs=jobs) as reporter:

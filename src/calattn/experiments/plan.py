@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from calattn.experiments.cells import Cell, ScaleName, spec_of
+from calattn.experiments.operations import operations
 from calattn.experiments.results import CellResult, ResultStore
 
 # Measured on an H200 (results/bench-training.json, engine of this package): DeiT-S, images a second by image size.
@@ -108,33 +108,11 @@ def estimate(cell: Cell, scale: ScaleName, *, until_epoch: int | None = None) ->
         return _SMOKE
     spec = spec_of(cell, scale)
     side = 224 if (spec.data.size or 32) >= 128 else 32
-    rate = _MEASURED_RATE[side] * _MEASURED_FLOPS[side] / _operations(cell.model, cell.dataset, scale)
+    rate = _MEASURED_RATE[side] * _MEASURED_FLOPS[side] / operations(spec)
     # Tiny networks wait for the host, which the measured one at 32 px nearly does.
     rate = min(rate, _MEASURED_RATE[32])
     epochs = spec.train.epochs if until_epoch is None else min(until_epoch, spec.train.epochs)
     return epochs * _TRAINING_IMAGES.get(cell.dataset, 50_000) / rate + _OVERHEAD
-
-
-@functools.cache
-def _operations(model: str, dataset: str, scale: ScaleName) -> float:
-    """Floating point operations of a forward pass, counted on a network without memory or weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from calattn import data
-    from calattn.workbench import build
-
-    spec = spec_of(Cell(dataset=dataset, model=model), scale)
-    described = data.describe(spec.data.name)
-    size = spec.data.size or max(described.size or (224,))
-    with torch.device("meta"):
-        network = build.build_model(
-            spec, num_classes=described.num_classes or 1000, channels=described.channels, size=size
-        ).eval()
-        images = torch.zeros(1, described.channels, size, size)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network(images)
-    return float(counter.get_total_flops())
 
 
 class Forecast:
