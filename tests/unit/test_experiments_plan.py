@@ -90,12 +90,16 @@ def test_the_data_sets_own_cells_come_first(tmp_path):
 
 
 def test_times_of_a_part_are_not_those_of_the_whole(tmp_path):
-    """Stopped at epoch 6 of 60 it took 30 s; that says something about others until epoch 6, and nothing about 60."""
+    """Stopped at epoch 6 of 60 it took 30 s; that tells of others until epoch 6, not of all 60; nor the other way round."""
     store = ResultStore(tmp_path, "reduced")
     store.put(finished(PLAIN, 30, epochs=6))
     cell = Cell(dataset="mnist", model="deit")
     assert plan([cell], "reduced", store, until_epoch=6).seconds[cell] == pytest.approx(30 * 57_000 / 47_500)
     assert plan([cell], "reduced", store).seconds[cell] == estimate(cell, "reduced")
+    store.put(finished(PLAIN, 300))
+    assert plan([cell], "reduced", store).seconds[cell] == pytest.approx(300 * 57_000 / 47_500)
+    other = plan([cell], "reduced", store, until_epoch=6).seconds[cell]
+    assert other == estimate(cell, "reduced", until_epoch=6)
 
 
 REDUCED = ("reproduce", "all", "--scale", "reduced", "--plan", "--results", "nowhere")
