@@ -382,7 +382,7 @@ CASES = [
     Case("unknown list", lambda _: "list loses", ("loses", "losses", "calattn list --help")),
     Case("nothing matches", lambda _: "list losses zzz", ("no losses match 'zzz'", "calattn list losses")),
     Case("unknown data set", lambda _: "data get cifar11", ("unknown data set 'cifar11'", "did you mean 'cifar10'?")),
-    Case("data set that is not here", lambda _: "data show svhn --root .", ("calattn data get svhn",)),
+    Case("data set that is not here", lambda _: "data show svhn --data-root .", ("calattn data get svhn",)),
     Case("image folder that is not there", lambda _: "data show imagefolder:nowhere", ("nowhere",)),
     # train: the spec
     Case("unknown recipe", lambda _: "train digit", ("neither a recipe nor a YAML file", "did you mean 'digits'?")),
@@ -443,7 +443,7 @@ CASES = [
     Case(
         "data to train on that is not here",
         lambda _: "train mnist --out run --data-root .",
-        ("calattn data get mnist --root .",),
+        ("calattn data get mnist --data-root .",),
     ),
     Case("zero images", image_folder(images=0), ("pics/train/a holds no image", "add some or remove the folder")),
     Case("one class of images", image_folder("a", "a"), ("only one class (a)", "needs two or more")),

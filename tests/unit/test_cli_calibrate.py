@@ -21,8 +21,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
-from calattn.cli.calibrate import atomic_folder
-from calattn.cli.contest import learned
+from calattn.cli.calibration_files import atomic_folder
+from calattn.cli.contest_report import learned
 from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
@@ -219,6 +219,57 @@ def test_differences_are_those_of_compare(capsys, files):
     tied = [each["method"] for each in finite if not each["from_leader"]["nll"]["significant"]]
     assert found.json["tied_with_leader"] == tied
     assert f"best by NLL: {found.json['leader']}" in found.json["verdict"][0]
+
+
+IN_SAMPLE = "no method is called best: each was judged on the samples it was fitted on"
+
+
+@pytest.fixture
+def in_sample(files):
+    return ("calibrate", files[0], "--validation", files[0], "--metrics", "accuracy", "--bootstrap", 20)
+
+
+def test_judged_on_what_was_fitted_on_nothing_leads(capsys, in_sample, tmp_path):
+    result = invoke(capsys, *in_sample, "--method", "all", "--json", "--out", tmp_path / "out")
+    assert result.code == 0
+    assert result.json["leader"] is None
+    assert result.json["no_leader"].startswith(IN_SAMPLE)
+    assert result.json["tied_with_leader"] is None
+    assert result.json["verdict"] == [result.json["no_leader"]]
+    named = [name for name in CALIBRATORS if name != "frozen_calattn"]
+    assert [each["method"] for each in result.json["methods"]] == named  # not the order of a ranking
+    assert all(each["from_before"] and each["from_leader"] is None for each in result.json["methods"])
+    assert "leader" not in result.err
+    assert (tmp_path / "out" / named[0] / "calibrator.safetensors").is_file()
+
+
+def test_judged_on_what_was_fitted_on_the_text_names_no_best(capsys, in_sample):
+    shown = invoke(capsys, *in_sample, "--method", "all").out
+    assert IN_SAMPLE in shown
+    assert "the numbers say nothing about new data" in shown
+    for word in ("best by", "leads", "leader"):
+        assert word not in shown
+    alone = invoke(capsys, *in_sample, "--method", "vector").out
+    assert IN_SAMPLE in alone
+    assert "more than chance" not in alone
+
+
+def test_without_a_leader_all_has_nothing_to_write(capsys, in_sample, tmp_path):
+    target = tmp_path / "probs.csv"
+    refused = invoke(capsys, *in_sample, "--method", "all", "--write", target)
+    assert refused.code == 2
+    assert "name one --method" in refused.err
+    assert not target.exists()
+    assert invoke(capsys, *in_sample, "--method", "vector", "--write", target).code == 0
+    assert target.is_file()
+
+
+def test_other_samples_have_a_leader(capsys, files):
+    common = ("--method", "all", "--metrics", "accuracy", "--bootstrap", 0, "--json")
+    for fitted in (("--validation", files[1]), ()):  # a file of its own, or folds of this one
+        result = invoke(capsys, "calibrate", files[0], *fitted, *common)
+        assert result.json["leader"] == result.json["methods"][0]["method"]
+        assert result.json["no_leader"] is None
 
 
 def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):

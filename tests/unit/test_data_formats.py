@@ -248,7 +248,7 @@ def test_missing_says_the_command(name, tmp_path, monkeypatch):
 
 
 def test_missing_command_carries_the_root(tmp_path):
-    with pytest.raises(data.DataMissing, match=r"calattn data get mnist --root '.*a b'$"):
+    with pytest.raises(data.DataMissing, match=r"calattn data get mnist --data-root '.*a b'$"):
         data.load("mnist", "train", root=tmp_path / "a b")
 
 

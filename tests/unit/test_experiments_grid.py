@@ -10,8 +10,9 @@ import pytest
 
 from calattn.experiments import grid, worker
 from calattn.experiments.cells import CNNS, TRANSFORMERS, Cell
+from calattn.experiments.estimates import estimate
 from calattn.experiments.grid import Outcome, Work, run_cells, run_folder
-from calattn.experiments.plan import Forecast, estimate, plan, twins_first
+from calattn.experiments.plan import Forecast, plan, twins_first
 from calattn.experiments.results import CellResult, Hole, ResultStore
 from calattn.workbench.runtime import Runtime
 from tests.runs import CPU

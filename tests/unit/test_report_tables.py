@@ -93,6 +93,7 @@ def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
     column = list(evaluations["plain"].rows).index("nll") + 1
     marked = [cell.startswith("[bold]") for cell in table.columns[column]._cells]
     assert marked == [name == better for name in evaluations]
+    assert "[bold]" not in "".join(leaderboard(evaluations, bold_best=False).columns[column]._cells)
 
 
 @pytest.mark.parametrize(

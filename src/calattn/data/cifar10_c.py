@@ -164,6 +164,7 @@ DATASETS.add(
         read=read,
         splits=SPLITS,
         class_names=TEN_NAMES,
+        unpacked=("labels.npy",),
         remotes=(
             Remote(
                 name=ARCHIVE,

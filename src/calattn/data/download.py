@@ -77,8 +77,9 @@ def is_here(name: str, *, root: PathArg | None = None) -> bool:
         for remote in dataset.remotes
     )
     packed = all((folder / file).is_file() for file in npm.FILES[dataset.npm]) if dataset.npm in npm.FILES else False
+    unpacked = bool(dataset.unpacked) and all(any(folder.rglob(name)) for name in dataset.unpacked)
     other = folder.is_dir() and (any(folder.rglob("*.parquet")) or any((folder / "train").glob("n*")))
-    return dataset.embedded or (bool(dataset.remotes) and official) or packed or other
+    return dataset.embedded or (bool(dataset.remotes) and official) or packed or unpacked or other
 
 
 def _is_here(dataset: Dataset, folder: Path, source: Source) -> bool:
@@ -204,5 +205,5 @@ def _check_space(remote: Remote, folder: Path, partial: Path) -> None:
     if needed > free:
         raise DataError(
             f"{remote.name} needs {needed / 1e6:,.0f} MB more but {folder} has {free / 1e6:,.0f} MB free; "
-            "make room or choose another place with --root"
+            "make room or choose another place with --data-root"
         )

@@ -61,6 +61,9 @@ def _find(folder: Path, name: str) -> Path:
     raise FilesMissing(f"there is no {name}[.gz] in {folder}")
 
 
+FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+
+
 def _remotes(bases: tuple[str, ...], files: dict[str, tuple[str, int]]) -> tuple[Remote, ...]:
     """Checksums are those that torchvision states, sizes are those of the publisher's files."""
     return tuple(
@@ -82,6 +85,7 @@ DATASETS.add(
         flip=False,
         read=functools.partial(read, class_names=DIGIT_NAMES),
         class_names=DIGIT_NAMES,
+        unpacked=FILES,
         remotes=_remotes(
             ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
             {
@@ -110,6 +114,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, class_names=FASHION_NAMES),
         class_names=FASHION_NAMES,
+        unpacked=FILES,
         remotes=_remotes(
             (
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",

@@ -125,6 +125,7 @@ DATASETS.add(
         std=(0.2770, 0.2691, 0.2821),
         flip=True,
         read=read,
+        unpacked=("wnids.txt",),
         remotes=(
             Remote(
                 name=f"{TOP}.zip",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal
 
 from calattn.registry import Registry
@@ -94,6 +95,7 @@ _CNN_NAMES = {
 }
 
 
+@functools.cache
 def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
     """The run that fills a cell. Its hash (before the machine has settled what is "auto") is the cell's identity.
 

@@ -22,6 +22,7 @@ from calattn import data
 from calattn.atomic import atomic_write
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.experiments.cells import Cell, ScaleName
+from calattn.experiments.order import CIFARS
 from calattn.experiments.separation import Separation, uncertainty
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
@@ -32,7 +33,6 @@ from calattn.workbench.summary import read_summary
 SEVERITY = 5
 FILE = "ood.safetensors"  # in the run folder: its twin's analysis needs them after the checkpoints are gone
 _SMOKE_CORRUPTIONS = ("gaussian_noise", "contrast", "pixelate")
-_CIFAR = ("cifar10", "cifar100")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,7 @@ def ood_sets(
     if scale == "smoke":
         assert isinstance(test, data.ArrayImages)
         return _smoke_sets(test), {}
-    if cell.dataset not in _CIFAR:
+    if cell.dataset not in CIFARS:
         return [], {}
     sets, missing = [], {}
     try:
@@ -170,7 +170,7 @@ def ood_sets(
 
 def prepare(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None, cache: Path) -> None:
     """Makes the corrupted images once for several processes, which map the files in `cache` instead of making their own."""
-    if scale == "smoke" or not any(cell.dataset in _CIFAR for cell in cells):
+    if scale == "smoke" or not any(cell.dataset in CIFARS for cell in cells):
         return
     try:
         sets = _cifar10_c(root, None)

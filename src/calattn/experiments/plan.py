@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from calattn.experiments.cells import Cell, ScaleName, spec_of
+from calattn.experiments.cells import Cell, ScaleName
+from calattn.experiments.estimates import OVERHEAD, Experience
+from calattn.experiments.order import ordered_cells
 from calattn.experiments.results import CellResult, ResultStore
-
-# Measured on an H200 (results/bench-training.json, engine of this package): DeiT-S, images a second by image size.
-_MEASURED_RATE = {32: 27_000.0, 224: 8_900.0}
-_MEASURED_FLOPS = {32: 2.84e9, 224: 9.20e9}  # of the same networks, one forward pass of one image
-# Compiling (52 to 63 s, less once cached), predictions of both checkpoints, 16 bootstraps: of every cell.
-_OVERHEAD = 90.0
-_SMOKE = 3.0  # measured on one core: two epochs, predictions and analysis
-_TRAINING_IMAGES = {
-    "cifar10": 47_500,
-    "cifar100": 47_500,
-    "mnist": 57_000,
-    "tiny_imagenet": 95_000,
-    "imagenet1k": 1_217_000,
-}
-BASIS = (
-    "H200: 27,000 images/s of DeiT-S at 32 px and 8,900 at 224 px as measured, other networks in proportion to their "
-    f"operations, and {_OVERHEAD:.0f} s a cell for compiling and analysis"
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,38 +39,35 @@ class Plan:
 def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_epoch: int | None = None) -> Plan:
     """Sorts cells into done and to do, twins first, and estimates the latter.
 
-    A cell like one that is done (data set and network) is expected to take as long as that did. With `until_epoch`, cells that
-    got so far are done.
+    Cells are expected to take what finished ones like them took (`Experience`). With `until_epoch`, cells that got so far are
+    done.
     """
     ordered = twins_first(cells)
-    found = {cell: store.get(cell) for cell in ordered}
-    done = {cell: result for cell, result in found.items() if isinstance(result, CellResult)}
-    if until_epoch is not None:
-        partly = {cell: store.unfinished(cell) for cell in ordered if cell not in done}
-        done |= {cell: each for cell, each in partly.items() if each is not None and each.run["epochs"] >= until_epoch}
-    todo = tuple(cell for cell in ordered if cell not in done)
-    known: dict[tuple[str, str], list[float]] = {}
-    for cell, result in done.items():
-        so_far = result.planned_epochs if until_epoch is None else min(until_epoch, result.planned_epochs)
-        if "seconds" in result.run and result.run["epochs"] == so_far:
-            alone = result.run["seconds"] / result.run.get("side_by_side", 1)
-            known.setdefault((cell.dataset, cell.model), []).append(alone)
-    seconds = {
-        cell: statistics.median(known[key])
-        if (key := (cell.dataset, cell.model)) in known
-        else estimate(cell, scale, until_epoch=until_epoch)
-        for cell in todo
-    }
+    # Also those that nobody asked for: of how long they took others can be told.
+    known = {cell: _result(cell, store, until_epoch) for cell in dict.fromkeys((*ordered, *ordered_cells(scale)))}
+    done = tuple(cell for cell in ordered if known[cell] is not None)
+    todo = tuple(cell for cell in ordered if known[cell] is None)
+    experience = Experience(scale, until_epoch=until_epoch)
+    for result in known.values():
+        if result is not None:
+            experience.add(result)
+    seconds = {cell: experience.seconds(cell) for cell in todo}
     for cell in todo if scale != "smoke" else ():  # of what was begun, the rest is left
         begun = store.unfinished(cell)
         if begun is not None:
             last = begun.planned_epochs if until_epoch is None else min(until_epoch, begun.planned_epochs)
             share = max(0.0, 1 - begun.run["epochs"] / last)
-            seconds[cell] = _OVERHEAD + share * max(0.0, seconds[cell] - _OVERHEAD)
-    basis = "3 s a cell, as measured on one core" if scale == "smoke" else BASIS
-    like = sum((cell.dataset, cell.model) in known for cell in todo)
-    basis += f"; {like} of {len(todo)} as long as finished cells of the same kind took" if like else ""
-    return Plan(scale=scale, done=tuple(done), todo=todo, seconds=seconds, basis=basis)
+            seconds[cell] = OVERHEAD + share * max(0.0, seconds[cell] - OVERHEAD)
+    return Plan(scale=scale, done=done, todo=todo, seconds=seconds, basis=experience.basis(todo))
+
+
+def _result(cell: Cell, store: ResultStore, until_epoch: int | None) -> CellResult | None:
+    """What a cell that is done has come to; done is also what got as far as `until_epoch`."""
+    found = store.get(cell)
+    if isinstance(found, CellResult):
+        return found
+    partly = None if until_epoch is None else store.unfinished(cell)
+    return partly if partly is not None and until_epoch is not None and partly.run["epochs"] >= until_epoch else None
 
 
 def twins_first(cells: Iterable[Cell]) -> list[Cell]:
@@ -100,41 +79,6 @@ def twins_first(cells: Iterable[Cell]) -> list[Cell]:
             ordered[cell.twin] = None
         ordered[cell] = None
     return list(ordered)
-
-
-def estimate(cell: Cell, scale: ScaleName, *, until_epoch: int | None = None) -> float:
-    """Seconds of a cell by `BASIS`; at the scale "smoke", on one core."""
-    if scale == "smoke":
-        return _SMOKE
-    spec = spec_of(cell, scale)
-    side = 224 if (spec.data.size or 32) >= 128 else 32
-    rate = _MEASURED_RATE[side] * _MEASURED_FLOPS[side] / _operations(cell.model, cell.dataset, scale)
-    # Tiny networks wait for the host, which the measured one at 32 px nearly does.
-    rate = min(rate, _MEASURED_RATE[32])
-    epochs = spec.train.epochs if until_epoch is None else min(until_epoch, spec.train.epochs)
-    return epochs * _TRAINING_IMAGES.get(cell.dataset, 50_000) / rate + _OVERHEAD
-
-
-@functools.cache
-def _operations(model: str, dataset: str, scale: ScaleName) -> float:
-    """Floating point operations of a forward pass, counted on a network without memory or weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from calattn import data
-    from calattn.workbench import build
-
-    spec = spec_of(Cell(dataset=dataset, model=model), scale)
-    described = data.describe(spec.data.name)
-    size = spec.data.size or max(described.size or (224,))
-    with torch.device("meta"):
-        network = build.build_model(
-            spec, num_classes=described.num_classes or 1000, channels=described.channels, size=size
-        ).eval()
-        images = torch.zeros(1, described.channels, size, size)
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network(images)
-    return float(counter.get_total_flops())
 
 
 class Forecast:

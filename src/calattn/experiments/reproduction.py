@@ -273,17 +273,10 @@ def _run(result: CellResult) -> list[str]:
         str(run["epochs"]),
         f"{run['training_seconds']:.0f}",
         NONE if rate is None else f"{rate:,.0f}",
-        _device(environment) + (f" (shared by {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
+        result.device + (f" (shared by {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
         _commit(environment.get("commit")),
         str(environment.get("started") or NONE),
     ]
-
-
-def _device(environment: dict[str, Any]) -> str:
-    devices = environment.get("devices") or []
-    if devices:
-        return str(devices[0]["name"])
-    return str((environment.get("cpu") or {}).get("model") or "CPU")
 
 
 def _commit(commit: dict[str, Any] | None) -> str:

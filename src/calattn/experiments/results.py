@@ -70,6 +70,13 @@ class CellResult:
         return int(self.run["spec"]["train"]["epochs"])
 
     @property
+    def device(self) -> str:
+        """What it was trained on."""
+        environment = self.run.get("environment") or {}
+        devices = environment.get("devices") or []
+        return str(devices[0]["name"] if devices else (environment.get("cpu") or {}).get("model") or "CPU")
+
+    @property
     def unfinished(self) -> bool:
         """Whether training stopped before its last epoch: such a result is shown as what it is and enters no table or verdict."""
         return int(self.run["epochs"]) < self.planned_epochs

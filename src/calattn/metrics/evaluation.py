@@ -52,6 +52,13 @@ class Evaluation:
         return self.rows[name]
 
     def as_dict(self) -> dict[str, dict[str, float | None]]:
+        """Name → value, low, high, as JSON takes them (NaN and infinity aside); low and high are None without an interval.
+
+        >>> from calattn import Predictions, evaluate
+        >>> found = Predictions(logits=[[2.0, 0.0], [0.0, 2.0]], labels=[0, 0])
+        >>> evaluate(found, metrics=["accuracy"], num_bootstrap=0).as_dict()
+        {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
+        """
         return {row.name: {"value": row.value, "low": row.low, "high": row.high} for row in self.rows.values()}
 
     def __repr__(self) -> str:

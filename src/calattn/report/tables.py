@@ -33,7 +33,13 @@ def evaluation_table(evaluations: Evaluations, *, title: str | None = None) -> T
     return table
 
 
-def leaderboard(evaluations: Evaluations, *, title: str | None = None, metrics: Sequence[str] | None = None) -> Table:
+def leaderboard(
+    evaluations: Evaluations,
+    *,
+    title: str | None = None,
+    metrics: Sequence[str] | None = None,
+    bold_best: bool = True,
+) -> Table:
     """Evaluations as rows in the order given, metrics (some, or all) as columns; the best of each metric is bold."""
     table = Table(title=title, caption=_caption(evaluations), caption_style="dim", caption_justify="left")
     table.add_column("", no_wrap=True)  # two names cut to the same letters would be one
@@ -43,7 +49,7 @@ def leaderboard(evaluations: Evaluations, *, title: str | None = None, metrics: 
     best = {metric: _best(metric, [each[metric].value for each in evaluations.values()]) for metric in metrics}
     for name, evaluation in evaluations.items():
         cells = [_cell(evaluation, metric, "\n[dim]{}[/dim]") for metric in metrics]
-        bold = [evaluation[metric].value == best[metric] for metric in metrics]
+        bold = [bold_best and evaluation[metric].value == best[metric] for metric in metrics]
         table.add_row(escape(name), *(f"[bold]{c}[/bold]" if b else c for c, b in zip(cells, bold, strict=True)))
     return table
 

@@ -13,6 +13,7 @@ from calattn.attachment import CalibratedModel, overhead
 from calattn.backbones import fitted
 from calattn.engine.step import StepResult, TrainStep
 from calattn.workbench import build
+from calattn.workbench.durations import duration
 from calattn.workbench.folder import spec_text
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
@@ -114,13 +115,3 @@ def _timed(spec: RunSpec, runtime: Runtime, model: CalibratedModel, channels: in
         best = min(best, time.perf_counter() - started)
     name = torch.cuda.get_device_name() if gpu else f"{torch.get_num_threads()} CPU thread(s)"
     return best / count, f"from steps of {count} random images on {name}, not compiled"
-
-
-def duration(seconds: float) -> str:
-    """
-    >>> duration(42), duration(600), duration(40000)
-    ('42 s', '10 min', '11.1 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -62,7 +64,7 @@ def _layers(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
 
 def _read(source: str) -> tuple[dict[str, Any], Path | None]:
     if source in RECIPES:
-        return parse_yaml(RECIPES.text(source), source), None
+        return copy.deepcopy(_recipe(source)), None
     path = Path(source)
     if path.suffix.lower() not in (".yaml", ".yml") and not path.exists():
         near = difflib.get_close_matches(source, list(RECIPES), n=1)
@@ -73,6 +75,11 @@ def _read(source: str) -> tuple[dict[str, Any], Path | None]:
     if path.is_dir():
         raise SpecError(f"{path} is a folder; give the YAML file, or {path / 'spec.yaml'} for the spec of a run")
     return read_yaml(path), path.parent
+
+
+@functools.cache  # parsing takes 4 ms, and a grid has hundreds of specs
+def _recipe(name: str) -> dict[str, Any]:
+    return parse_yaml(RECIPES.text(name), name)
 
 
 def _assignment(text: str) -> tuple[list[str], Any]:

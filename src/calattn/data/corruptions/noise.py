@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.stats import poisson
 from torch import Tensor
 
 from calattn.data.corruptions.catalogue import corruption
@@ -33,6 +32,8 @@ def shot_noise(images: Float[Tensor, "n c h w"], draws: Draws, *, photons: int) 
 @functools.lru_cache(maxsize=8)
 def _poisson_steps(photons: int) -> tuple[Tensor, Tensor]:
     """The distribution functions of the 256 rates end to end, each raised by its byte, and (start of each − its first count)."""
+    from scipy.stats import poisson  # a second to import, and every command that knows the data sets would wait for it
+
     starts, steps, length = [], [], 0
     for byte in range(256):
         rate = photons * byte / 255

@@ -1,0 +1,158 @@
+"""What is said of a contest of calibrators: the JSON document, the verdict, and remarks on what the numbers are of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from calattn.cli.contest import NO_LEADER
+
+if TYPE_CHECKING:
+    from calattn import Difference
+    from calattn.cli.contest import Contest, Entry, Material
+    from calattn.posthoc import Calibrator
+
+_BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, and of no interest to who fitted it
+
+
+def document(contest: Contest, material: Material) -> dict[str, Any]:
+    """The stable JSON form (schema 1): fractions in full precision."""
+    leader = contest.leader
+    tied = [e.method for e in contest.entries if e.from_leader is not None and not e.from_leader["nll"].significant]
+    return {
+        "schema": 1,
+        "command": "calibrate",
+        **material.origin,
+        "fitted_on": len(material.fit),
+        "folds": material.num_folds or None,
+        "seed": material.seed,
+        "floor": material.floor,
+        "labels_at_floor": material.raised[1],
+        "samples": contest.before.num_samples,
+        "level": contest.before.level,
+        "resamples": contest.before.num_bootstrap,
+        "before": contest.before.as_dict(),
+        "leader": None if leader is None else leader.method,
+        "no_leader": NO_LEADER if contest.in_sample else None,
+        "tied_with_leader": None if leader is None or leader.from_before is None else tied,
+        "verdict": verdict_lines(contest),
+        "methods": [_described(entry) for entry in contest.entries],
+        "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
+    }
+
+
+def verdict_lines(contest: Contest) -> list[str]:
+    """What the differences say, in words; none without resamples, and in-sample only why not."""
+    from calattn.report.ranking import verdict
+
+    if contest.in_sample:
+        return [NO_LEADER]
+    leader = contest.leader
+    if leader is None or leader.from_before is None:
+        return []
+    from_before = {e.method: e.from_before for e in contest.entries if e.from_before is not None}
+    from_leader = {e.method: e.from_leader for e in contest.entries if e.from_leader is not None}
+    return verdict(leader.method, from_before, from_leader, level=contest.before.level)
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    learned = {name: getattr(entry.calibrator, name) for name in entry.calibrator.learned_names()}
+    return {
+        "method": entry.method,
+        "after": entry.evaluation.as_dict(),
+        "seconds": entry.seconds,
+        # Numbers only; tensors are in the calibrator's file.
+        "learned": {name: value for name, value in learned.items() if isinstance(value, float | int | str)},
+        "from_before": _differences(entry.from_before),
+        "from_leader": _differences(entry.from_leader),
+        "warnings": list(entry.warnings),
+    }
+
+
+def _differences(found: dict[str, Difference] | None) -> dict[str, Any] | None:
+    from calattn.report import sentence
+
+    if found is None:
+        return None
+    names = ("difference", "low", "high", "p_value", "significant")
+    return {
+        metric: {name: getattr(each, name) for name in names} | {"sentence": sentence(each)}
+        for metric, each in found.items()
+    }
+
+
+def remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
+    """What was left out, what the numbers are of, and what is kept."""
+    for reason, names in reasons(contest).items():
+        yield f"skipped {', '.join(names)}: {reason}"
+    infinite = [each.method for each in contest.entries if each.evaluation["nll"].value == math.inf]
+    if infinite and not material.floor:
+        yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
+    if material.floor:
+        yield _about_floor(material)
+    if not contest.before.num_bootstrap:
+        yield "without resamples (--bootstrap 0) nothing is said about chance"
+    elif contest.leader is not None and len(contest.entries) > 1:
+        yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
+    yield from _fitting(material)
+    if single:
+        yield learned(contest.entries[0].calibrator)
+
+
+def reasons(contest: Contest) -> dict[str, list[str]]:
+    """Reason → the methods skipped for it."""
+    found: dict[str, list[str]] = {}
+    for name, reason in contest.skipped.items():
+        found.setdefault(reason, []).append(name)
+    return found
+
+
+def _about_floor(material: Material) -> str:
+    count, of_labels = material.raised
+    if not count:
+        return (
+            f"--floor {material.floor:g} raised no probability of these predictions: they are as the file states them"
+        )
+    return (
+        f"--floor {material.floor:g} raised {count:,} probabilities before anything was measured, {of_labels:,} of "
+        "them a label's: what is shown as it is has these changes too"
+    )
+
+
+def _fitting(material: Material) -> Iterator[str]:
+    if material.folds is None:
+        where = material.origin["validation"]
+        others = f"{len(material.judge):,} others"
+        judged = "the same ones: the numbers say nothing about new data" if material.in_sample else others
+        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {judged}"
+        return
+    folds, n = material.num_folds, f"{len(material.judge):,}"
+    yield (
+        f"numbers are of {n} out-of-fold predictions: {folds} folds, stratified by label, seed {material.seed}; "
+        "each sample was calibrated by a fit that had not seen it"
+    )
+    yield f"the calibrator itself (--out) is one more fit, on all {n} samples"
+
+
+def learned(calibrator: Calibrator) -> str:
+    """What a fit has learned, in words: the temperature, or the numbers, and which tensors there are."""
+    from calattn.posthoc import TemperatureScaling
+
+    if isinstance(calibrator, TemperatureScaling):
+        t = calibrator.temperature_
+        shown = f"{t:.2f}" if 0.1 <= t < 1000 else f"{t:.3g}"
+        why = f"lowest {calibrator.objective.upper()}" if calibrator.converged_ else "the end of its range"
+        return f"T = {shown} ({why})"
+    values = {name: getattr(calibrator, name) for name in calibrator.learned_names()}
+    of_fit = {name.rstrip("_").replace("_", " "): value for name, value in values.items() if name not in _BOOKKEEPING}
+    numbers = [f"{name} = {_in_words(it)}" for name, it in of_fit.items() if isinstance(it, float | int | str)]
+    tensors = [name for name, value in of_fit.items() if not isinstance(value, float | int | str)]
+    kept = f"tensors ({', '.join(tensors)}) are in the calibrator's file (--out)"
+    return f"learned: {', '.join(numbers)}; {kept}" if numbers else f"learned: {kept}"
+
+
+def _in_words(value: float | int | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
