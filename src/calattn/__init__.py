@@ -9,7 +9,7 @@ from calattn import _torchvision
 
 if TYPE_CHECKING:
     from calattn import heads, losses, metrics, posthoc
-    from calattn.adapters import Adapter
+    from calattn.adapters import Adapter, LayerAdapter
     from calattn.attachment import CalibratedModel, Overhead, attach, overhead
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
     from calattn.readers import read_predictions, stream_predictions
@@ -27,7 +27,7 @@ _PARTS = (
     *("posthoc", "readers", "registry", "report", "store", "types"),
 )
 _HOMES = {
-    **dict.fromkeys(("Adapter",), "adapters"),
+    **dict.fromkeys(("Adapter", "LayerAdapter"), "adapters"),
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
@@ -55,6 +55,7 @@ __all__ = [
     "CalibratedModel",
     "Difference",
     "Evaluation",
+    "LayerAdapter",
     "MetricRow",
     "ModelOutput",
     "Overhead",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
+import torch
 from torch import Tensor, nn
 
 
@@ -23,10 +25,9 @@ class Adapter:
     """How to read a network that is not timm's: its features, and the classifier on top of them.
 
     `features(model, x)` gives the classifier's input `[b, num_features]`, or a pair of it and the patch
-    tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. Only the Dirichlet head
-    asks for `num_classes`.
+    tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. What the model was called
+    with goes to `features`, keywords too. Only the Dirichlet head asks for `num_classes`.
 
-    >>> import torch
     >>> from calattn.attachment import attach
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
@@ -34,7 +35,7 @@ class Adapter:
     torch.Size([2, 3])
     """
 
-    features: Callable[[Any, Any], Tensor | tuple[Tensor, Tensor]]
+    features: Callable[..., Tensor | tuple[Tensor, Tensor]]
     classifier: Callable[[Any, Tensor], Tensor]
     num_features: int
     num_patch_features: int | None = None
@@ -47,8 +48,8 @@ class Adapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
 
-    def read(self, backbone: nn.Module, x: Any) -> Reading:
-        given = self.features(backbone, x)
+    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+        given = self.features(backbone, *args, **inputs)
         cls, tokens = given if isinstance(given, tuple) else (given, None)
         _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
         logits = self.classifier(backbone, cls)
@@ -76,12 +77,8 @@ class TimmAdapter:
 
     @classmethod
     def of(cls, backbone: nn.Module) -> TimmAdapter:
-        needed = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
-        missing = [name for name in needed if not hasattr(backbone, name)]
         kind = type(backbone).__name__
-        if missing and isinstance(inner := getattr(backbone, "module", None), nn.Module):
-            raise ValueError(f"{kind} wraps the classifier: attach to its .module ({type(inner).__name__}), then wrap")
-        if missing:
+        if missing := missing_in_timm(backbone):
             raise ValueError(f"{kind} is no timm classifier (it has no {', '.join(missing)}); pass adapter=Adapter(…)")
         if not backbone.num_classes:
             raise ValueError(f"{kind} has num_classes={backbone.num_classes}: no classifier, so no logits to calibrate")
@@ -103,8 +100,8 @@ class TimmAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
 
-    def read(self, backbone: Any, x: Any) -> Reading:
-        maps = backbone.forward_features(x)
+    def read(self, backbone: Any, *args: Any, **inputs: Any) -> Reading:
+        maps = backbone.forward_features(*args, **inputs)
         if self.linear_head:
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
             logits = backbone.get_classifier()(cls)
@@ -120,6 +117,152 @@ class TimmAdapter:
         if self.num_prefix_tokens is None:
             return reading.cls
         return _mean_token(reading.tokens, after=self.num_prefix_tokens)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerAdapter:
+    """Reads the input of the final layer during an ordinary pass: Hugging Face, torchvision and their like.
+
+    `layer` is the name of the classifying layer as `named_modules` has it. The network returns the logits, or an
+    object that has `.logits`. With `straight`, they have to be what the layer itself returned: `of` asks for that
+    where it chose the layer without being told.
+
+    >>> from calattn.attachment import attach
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> attach(net).adapter
+    LayerAdapter(layer='3', num_features=8, num_classes=3, straight=True)
+    """
+
+    layer: str
+    num_features: int
+    num_classes: int | None = None
+    straight: bool = False
+
+    @classmethod
+    def of(cls, backbone: nn.Module, classifier: str | None = None) -> LayerAdapter:
+        """The layer called `classifier`, by default the last linear layer."""
+        kind = type(backbone).__name__
+        layers = {name: module for name, module in backbone.named_modules() if name}
+        linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
+        for wrapped in ("module", "_orig_mod"):
+            if isinstance(inner := getattr(backbone, wrapped, None), nn.Module) and [inner] == [*backbone.children()]:
+                name = type(inner).__name__
+                raise ValueError(f"{kind} wraps the classifier: attach to its .{wrapped} ({name}), then wrap")
+        if classifier is None and not linear:
+            missing = ", ".join(missing_in_timm(backbone))
+            raise ValueError(
+                f"{kind} is no timm classifier (it has no {missing}) and holds no nn.Linear; pass adapter=Adapter(…)"
+            )
+        name = linear[-1] if classifier is None else classifier
+        if name not in layers:
+            raise ValueError(
+                f"{kind} has no layer {name!r}; its last linear ones are {', '.join(linear[-3:]) or 'none'}"
+            )
+        found: Any = layers[name]
+        if not isinstance(getattr(found, "in_features", None), int):
+            raise ValueError(
+                f"classifier={name!r} is a {type(found).__name__}, whose width is not known: name the linear layer in it, "
+                f"or pass adapter=LayerAdapter(layer={name!r}, num_features=…)"
+            )
+        num_classes = getattr(found, "out_features", None)
+        return cls(layer=name, num_features=found.in_features, num_classes=num_classes, straight=classifier is None)
+
+    def widths(self) -> dict[str, int]:
+        return {"cls": self.num_features}
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs patch tokens, which are not in the input of {self.layer!r}; pass adapter=Adapter(…)"
+
+    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+        if inputs.get("labels") is not None:
+            raise ValueError(
+                "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"
+            )
+        output, seen = _watch(backbone, self.layer, args, inputs)
+        kind = type(backbone).__name__
+        logits = _logits(output, kind)
+        if len(seen) != 1:
+            raise ValueError(f"{kind} ran its layer {self.layer!r} {len(seen)} times in a pass, not once; {_NAME_IT}")
+        (cls, own), width = seen[0], self.num_features
+        if self.straight and logits is not own:
+            raise ValueError(
+                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; {_NAME_IT}"
+            )
+        if not isinstance(cls, Tensor) or cls.ndim != 2 or cls.shape[1] != width or cls.shape[0] != logits.shape[0]:
+            shape = list(cls.shape) if isinstance(cls, Tensor) else type(cls).__name__
+            raise ValueError(
+                f"{self.layer!r} of {kind} reads {shape}, not one vector [b, {width}] an image; {_NAME_IT}"
+            )
+        if self.num_classes not in (None, logits.shape[1]):
+            raise ValueError(
+                f"{kind} gives {logits.shape[1]} logits, its layer {self.layer!r} {self.num_classes}; {_NAME_IT}"
+            )
+        return Reading(logits, cls, None)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        return _mean_token(reading.tokens, after=0)
+
+
+_NAME_IT = "name the layer that classifies, classifier='…', or pass adapter=Adapter(…)"
+
+
+@no_type_check  # Dynamo cannot trace a shape checker's wrapper on a module that is made within the graph
+class _Watched(nn.Module):
+    def __init__(self, layer: nn.Module, seen: list[tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seen = seen
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.layer(*args, **kwargs)
+        self.seen.append(((*args, *kwargs.values())[0], output))
+        return output
+
+
+def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[str, Any]) -> tuple[Any, list]:
+    """One pass: what the backbone returned, and each (input, output) of the named layer in it."""
+    seen: list[tuple[Any, Any]] = []
+    layer = backbone.get_submodule(name)
+    if torch.compiler.is_dynamo_compiling():
+        # Dynamo cannot trace the registering of a hook, but plays an exchange of modules through without making it:
+        # at run time the graph only sets the layer to itself.
+        parent, _, own = name.rpartition(".")
+        holder = backbone.get_submodule(parent)
+        setattr(holder, own, _Watched(layer, seen))
+        try:
+            return backbone(*args, **inputs), seen
+        finally:
+            setattr(holder, own, layer)
+
+    thread = threading.get_ident()  # the hook also sees passes that other threads make meanwhile
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if torch.compiler.is_dynamo_compiling() or threading.get_ident() == thread:
+            seen.append(((*args, *kwargs.values())[0], output))
+
+    handle = layer.register_forward_hook(keep, with_kwargs=True)
+    try:
+        return backbone(*args, **inputs), seen
+    finally:
+        handle.remove()
+
+
+def _logits(output: Any, kind: str) -> Tensor:
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"{kind} returned {shape}, neither logits [b, c] nor an object that has them as .logits")
+    if isinstance(output, tuple) and any(part is not None for part in output[1:]):
+        raise ValueError(f"{kind} returned auxiliary logits too, whose loss would be lost; set its aux_logits to False")
+    return logits
+
+
+_TIMM = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
+
+
+def missing_in_timm(backbone: nn.Module) -> list[str]:
+    """What a network lacks to be read as timm's; empty if it is one."""
+    return [name for name in _TIMM if not hasattr(backbone, name)]
 
 
 def _widths(num_features: int, num_patch_features: int | None) -> dict[str, int]:

@@ -10,31 +10,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from calattn.adapters import Adapter, TimmAdapter
+from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, missing_in_timm
 from calattn.heads import HEADS, Head
 from calattn.types import ModelOutput
 
 Features = Literal["cls", "patch_mean", "concat"]
+AnyAdapter = Adapter | LayerAdapter | TimmAdapter
 
 
 class CalibratedModel(nn.Module):
     """A backbone and a head as one drop-in classifier, made by `attach`.
 
-    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts. Each call is
-    one pass through `model.backbone`, which is the caller's own object, unchanged; its tensors are
-    `backbone.*` in the state dict and the head's are `head.*`.
+    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; keywords go to the
+    backbone as they are, so that `model(pixel_values=x)` works where it does there. Each call is one pass through
+    `model.backbone`, which is the caller's own object, unchanged; its tensors are `backbone.*` in the state dict
+    and the head's are `head.*`.
     """
 
-    def __init__(self, backbone: nn.Module, head: Head, *, features: Features, adapter: Adapter | TimmAdapter) -> None:
+    def __init__(self, backbone: nn.Module, head: Head, *, features: Features, adapter: AnyAdapter) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
         self.features = features
         self.adapter = adapter
 
-    def output(self, x: Any) -> ModelOutput:
+    def output(self, x: Any = None, **inputs: Any) -> ModelOutput:
         """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
-        reading = self.adapter.read(self.backbone, x)
+        reading = self.adapter.read(self.backbone, *(() if x is None else (x,)), **inputs)
         if self.features == "cls":
             features = reading.cls
         elif self.features == "patch_mean":
@@ -43,8 +45,8 @@ class CalibratedModel(nn.Module):
             features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
         return self.head(features, reading.logits)
 
-    def forward(self, x: Any) -> Float[Tensor, "b c"]:
-        return self.output(x).calibrated_logits
+    def forward(self, x: Any = None, **inputs: Any) -> Float[Tensor, "b c"]:
+        return self.output(x, **inputs).calibrated_logits
 
     def no_weight_decay(self) -> set[str]:
         """The backbone's own exceptions (position embeddings, …), for timm's optimiser factory."""
@@ -64,6 +66,8 @@ class CalibratedModel(nn.Module):
     def __getattr__(self, name: str) -> Any:
         # What timm's own functions ask a model for: without these, timm.data.resolve_model_data_config would fall back
         # to ImageNet's normalisation in silence.
+        if name == "num_classes" and isinstance(self.adapter, LayerAdapter) and self.adapter.num_classes:
+            return self.adapter.num_classes  # torchvision's own number, if any, stays behind when a layer is replaced
         if name in ("num_classes", "pretrained_cfg", "default_cfg"):
             return getattr(super().__getattr__("backbone"), name)
         return super().__getattr__(name)
@@ -88,13 +92,15 @@ def attach(
     bias: bool = True,
     *,
     head: str = "calattn",
-    adapter: Adapter | None = None,
+    classifier: str | None = None,
+    adapter: Adapter | LayerAdapter | None = None,
 ) -> CalibratedModel:
     """The backbone with a head on its features; until the first step, outputs equal the bare backbone's.
 
     `features` is what the head reads: `cls`, the classifier's own input; `patch_mean`, the mean of the final
     patch tokens; `concat`, both. `head` is a name in `calattn.heads.HEADS`. The head is float32 on the
-    backbone's device.
+    backbone's device. Of a network that is not timm's the last linear layer is read; `classifier` names another one,
+    an `adapter` does what else is needed.
 
     >>> from calattn.backbones import create
     >>> model = attach(create("resnet8_cifar", num_classes=10))
@@ -104,7 +110,9 @@ def attach(
     """
     if isinstance(backbone, CalibratedModel):
         raise ValueError("the model already has a head; attach to its .backbone instead")
-    reader = TimmAdapter.of(backbone) if adapter is None else adapter
+    reader = _adapter(backbone, classifier) if adapter is None else adapter
+    if classifier is not None and adapter is not None:
+        raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")
     widths = reader.widths()
     if features not in widths:
         offered = ", ".join(repr(name) for name in widths)
@@ -155,6 +163,12 @@ def overhead(model: CalibratedModel) -> Overhead:
         backbone_bytes=_bytes(model.backbone),
         added_bytes=_bytes(model.head),
     )
+
+
+def _adapter(backbone: nn.Module, classifier: str | None) -> LayerAdapter | TimmAdapter:
+    if classifier is None and not missing_in_timm(backbone):
+        return TimmAdapter.of(backbone)
+    return LayerAdapter.of(backbone, classifier)
 
 
 def _bytes(module: nn.Module) -> int:
