@@ -181,7 +181,10 @@ class LayerAdapter:
         output, seen = _watch(backbone, self.layer, args, inputs)
         kind = type(backbone).__name__
         logits = _logits(output, kind)
-        if len(seen) != 1:
+        if not seen:
+            compiled = f"is {kind} compiled? compile the attached model instead"
+            raise ValueError(f"the layer {self.layer!r} of {kind} did not run; {_NAME_IT} ({compiled})")
+        if len(seen) > 1:
             raise ValueError(f"{kind} ran its layer {self.layer!r} {len(seen)} times in a pass, not once; {_NAME_IT}")
         (cls, own), width = seen[0], self.num_features
         if self.straight and logits is not own:

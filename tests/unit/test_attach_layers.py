@@ -20,7 +20,6 @@ from torch import nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from calattn import _torchvision  # noqa: F401  torchvision imports only after calattn
 from calattn.adapters import Adapter, LayerAdapter
 from calattn.attachment import CalibratedModel, attach, overhead
 
@@ -369,7 +368,7 @@ def test_errors_of_attach_say_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("net", "options", "message"),
     [
-        (TwoHeads(), {"adapter": LayerAdapter(layer="spare", num_features=8)}, "ran its layer 'spare' 0 times"),
+        (TwoHeads(), {"adapter": LayerAdapter(layer="spare", num_features=8)}, "layer 'spare' of TwoHeads did not run"),
         (TwoHeads(), {"classifier": "body"}, "gives 7 logits, its layer 'body' 8"),
         (TwoHeads(), {"adapter": LayerAdapter(layer="body", num_features=9)}, r"'body' of TwoHeads reads \[2, 12\]"),
         (nn.Sequential(nn.Flatten(2), nn.Linear(4, 7)), {}, r"Sequential returned shape \[2, 3, 7\]"),
@@ -390,6 +389,21 @@ def test_errors_of_a_pass_say_what_to_do(net: nn.Module, options: dict[str, Any]
     x = torch.zeros(2, 3, 2, 2)
     with pytest.raises(ValueError, match=message):
         attach(net, **options)(x[0] if isinstance(net[0] if isinstance(net, nn.Sequential) else net, nn.LSTM) else x)
+
+
+def test_a_layer_that_runs_twice() -> None:
+    shared = nn.Linear(12, 12)
+    with pytest.raises(ValueError, match=r"ran its layer '1' 2 times in a pass"):
+        attach(nn.Sequential(nn.Flatten(), shared, shared))(torch.zeros(2, 3, 2, 2))
+
+
+def test_a_network_compiled_before() -> None:
+    """Dynamo does not look whether hooks came since; the answer is an error, not stale features."""
+    net = build("stand-in").eval()
+    net.compile(backend="eager")
+    net(images())
+    with pytest.raises(ValueError, match=r"did not run.*compile the attached model instead"):
+        attach(net)(images())
 
 
 def test_auxiliary_logits_are_not_dropped_in_silence() -> None:
