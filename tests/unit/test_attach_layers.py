@@ -147,6 +147,23 @@ def test_drop_in(key: str, training: bool) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
 
 
+@pytest.mark.slow
+def test_every_torchvision_architecture() -> None:
+    """The first by name of each class; SqueezeNet has no linear layer. Regnets cannot be built on the meta device."""
+    names = [name for name in models.list_models(module=models) if not name.startswith(("squeezenet", "regnet"))]
+    firsts: dict[str, str] = {}
+    for name in names:
+        with torch.device("meta"):
+            firsts.setdefault(type(models.get_model(name)).__name__, name)
+    assert len(firsts) >= 15
+    for name in [*firsts.values(), "regnet_x_400mf", "regnet_y_400mf", "swin_v2_t", "efficientnet_v2_s", "resnet50"]:
+        net = models.get_model(name, num_classes=7).eval()
+        pixels = 224 if name in ("vit_b_16", "maxvit_t") else 299  # Inception v3 takes no less
+        large = torch.randn(1, 3, pixels, pixels)
+        with torch.no_grad():
+            assert torch.equal(attach(net)(large), net(large)), name
+
+
 @pytest.mark.parametrize("key", TORCHVISION)
 def test_the_last_layer_is_found(key: str) -> None:
     _, _, layer, width = TORCHVISION[key]
