@@ -10,7 +10,7 @@ from jaxtyping import install_import_hook
 
 # The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little.
 PARTS = (
-    *("attachment", "backbones", "checks", "engine", "heads", "losses", "metrics"),
+    *("adapters", "attachment", "backbones", "checks", "engine", "heads", "losses", "metrics"),
     *("posthoc", "readers", "report", "store", "types"),
 )
 

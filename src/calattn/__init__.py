@@ -9,7 +9,8 @@ from calattn import _torchvision
 
 if TYPE_CHECKING:
     from calattn import heads, losses, metrics, posthoc
-    from calattn.attachment import Adapter, CalibratedModel, Overhead, attach, overhead
+    from calattn.adapters import Adapter, LayerAdapter
+    from calattn.attachment import CalibratedModel, Overhead, attach, overhead
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
@@ -22,11 +23,12 @@ _torchvision.install()
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
 # name is fetched from its home on first use.
 _PARTS = (
-    *("attachment", "backbones", "checks", "heads", "losses", "metrics"),
+    *("adapters", "attachment", "backbones", "checks", "heads", "losses", "metrics"),
     *("posthoc", "readers", "registry", "report", "store", "types"),
 )
 _HOMES = {
-    **dict.fromkeys(("Adapter", "CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
+    **dict.fromkeys(("Adapter", "LayerAdapter"), "adapters"),
+    **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
     **dict.fromkeys(("load_predictions", "save_predictions"), "store"),
@@ -53,6 +55,7 @@ __all__ = [
     "CalibratedModel",
     "Difference",
     "Evaluation",
+    "LayerAdapter",
     "MetricRow",
     "ModelOutput",
     "Overhead",

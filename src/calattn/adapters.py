@@ -1,0 +1,345 @@
+"""Adapters: how to read a network, in one pass, for its logits and the features behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, no_type_check
+
+import torch
+from torch import Tensor, nn
+
+
+class Reading(NamedTuple):
+    """What one pass through a backbone gave: logits, the classifier's own input, the final tokens."""
+
+    logits: Tensor
+    cls: Tensor
+    tokens: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """How to read a network that is not timm's: its features, and the classifier on top of them.
+
+    `features(model, x)` gives the classifier's input `[b, num_features]`, or a pair of it and the patch
+    tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. What the model was called
+    with goes to `features`, keywords too. Only the Dirichlet head asks for `num_classes`.
+
+    >>> from calattn.attachment import attach
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
+    >>> attach(net, adapter=adapter)(torch.zeros(2, 3, 2, 2)).shape
+    torch.Size([2, 3])
+    """
+
+    features: Callable[..., Tensor | tuple[Tensor, Tensor]]
+    classifier: Callable[[Any, Tensor], Tensor]
+    num_features: int
+    num_patch_features: int | None = None
+    num_classes: int | None = None
+
+    def widths(self) -> dict[str, int]:
+        """The width of each kind of features on offer."""
+        return _widths(self.num_features, self.num_patch_features)
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
+
+    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+        given = self.features(backbone, *args, **inputs)
+        cls, tokens = given if isinstance(given, tuple) else (given, None)
+        _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
+        logits = self.classifier(backbone, cls)
+        _check_shape(logits, "classifier", self.num_classes, "does it return the logits alone?")
+        return Reading(logits, cls, tokens)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        return _mean_token(reading.tokens, after=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimmAdapter:
+    """Reads any network with timm's `forward_features` → `forward_head`, without importing timm.
+
+    `num_prefix_tokens` counts class, distillation and register tokens: the patch tokens come after them. None
+    means that the classifier already reads the pooled patches (Swin, CNNs, average-pooled ViTs): `patch_mean`
+    is then that tensor.
+    """
+
+    num_features: int
+    num_classes: int
+    num_patch_features: int
+    num_prefix_tokens: int | None
+    linear_head: bool
+
+    @classmethod
+    def of(cls, backbone: nn.Module) -> TimmAdapter:
+        kind = type(backbone).__name__
+        if missing := missing_in_timm(backbone):
+            raise ValueError(f"{kind} is no timm classifier (it has no {', '.join(missing)}); pass adapter=Adapter(…)")
+        if not backbone.num_classes:
+            raise ValueError(f"{kind} has num_classes={backbone.num_classes}: no classifier, so no logits to calibrate")
+        if getattr(backbone, "distilled_training", False):
+            raise ValueError(_DISTILLED)
+        return cls(
+            num_features=_classifier_width(backbone),
+            num_classes=int(backbone.num_classes),  # type: ignore[arg-type]
+            num_patch_features=int(backbone.num_features),  # type: ignore[arg-type]
+            num_prefix_tokens=_prefix_tokens(backbone),
+            linear_head=_linear_head(backbone),
+        )
+
+    def widths(self) -> dict[str, int]:
+        if self.num_prefix_tokens is None:
+            return {"cls": self.num_features, "patch_mean": self.num_features}
+        return _widths(self.num_features, self.num_patch_features)
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
+
+    def read(self, backbone: Any, *args: Any, **inputs: Any) -> Reading:
+        maps = backbone.forward_features(*args, **inputs)
+        if self.linear_head:
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+            logits = backbone.get_classifier()(cls)
+        else:
+            # Only forward_head knows how these logits come about. It runs first, so that under one seed they
+            # carry the dropout mask of the bare network; the features then carry a mask of their own. A
+            # BatchNorm inside the head counts the batch twice here (CPUBone; GhostNet with its dropout).
+            logits = _vectors(backbone.forward_head(maps))
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+        return Reading(logits, cls, maps)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        if self.num_prefix_tokens is None:
+            return reading.cls
+        return _mean_token(reading.tokens, after=self.num_prefix_tokens)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerAdapter:
+    """Reads the input of the final layer during an ordinary pass: Hugging Face, torchvision and their like.
+
+    `layer` is the name of the classifying layer as `named_modules` has it. The network returns the logits, or an
+    object that has `.logits`. With `straight`, they have to be what the layer itself returned: `of` asks for that
+    where it chose the layer without being told.
+
+    >>> from calattn.attachment import attach
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> attach(net).adapter
+    LayerAdapter(layer='3', num_features=8, num_classes=3, straight=True)
+    """
+
+    layer: str
+    num_features: int
+    num_classes: int | None = None
+    straight: bool = False
+
+    @classmethod
+    def of(cls, backbone: nn.Module, classifier: str | None = None) -> LayerAdapter:
+        """The layer called `classifier`, by default the last linear layer."""
+        kind = type(backbone).__name__
+        layers = {name: module for name, module in backbone.named_modules() if name}
+        linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
+        for wrapped in ("module", "_orig_mod"):
+            if isinstance(inner := getattr(backbone, wrapped, None), nn.Module) and [inner] == [*backbone.children()]:
+                name = type(inner).__name__
+                raise ValueError(f"{kind} wraps the classifier: attach to its .{wrapped} ({name}), then wrap")
+        if classifier is None and not linear:
+            missing = ", ".join(missing_in_timm(backbone))
+            raise ValueError(
+                f"{kind} is no timm classifier (it has no {missing}) and holds no nn.Linear; pass adapter=Adapter(…)"
+            )
+        name = linear[-1] if classifier is None else classifier
+        if name not in layers:
+            raise ValueError(
+                f"{kind} has no layer {name!r}; its last linear ones are {', '.join(linear[-3:]) or 'none'}"
+            )
+        found: Any = layers[name]
+        if not isinstance(getattr(found, "in_features", None), int):
+            raise ValueError(
+                f"classifier={name!r} is a {type(found).__name__}, whose width is not known: name the linear layer in it, "
+                f"or pass adapter=LayerAdapter(layer={name!r}, num_features=…)"
+            )
+        num_classes = getattr(found, "out_features", None)
+        return cls(layer=name, num_features=found.in_features, num_classes=num_classes, straight=classifier is None)
+
+    def widths(self) -> dict[str, int]:
+        return {"cls": self.num_features}
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs patch tokens, which are not in the input of {self.layer!r}; pass adapter=Adapter(…)"
+
+    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+        if inputs.get("labels") is not None:
+            raise ValueError(
+                "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"
+            )
+        output, seen = _watch(backbone, self.layer, args, inputs)
+        kind = type(backbone).__name__
+        logits = _logits(output, kind)
+        if not seen:
+            compiled = f"is {kind} compiled? compile the attached model instead"
+            raise ValueError(f"the layer {self.layer!r} of {kind} did not run; {_NAME_IT} ({compiled})")
+        if len(seen) > 1:
+            raise ValueError(f"{kind} ran its layer {self.layer!r} {len(seen)} times in a pass, not once; {_NAME_IT}")
+        (cls, own), width = seen[0], self.num_features
+        if self.straight and logits is not own:
+            raise ValueError(
+                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; {_NAME_IT}"
+            )
+        if not isinstance(cls, Tensor) or cls.ndim != 2 or cls.shape[1] != width or cls.shape[0] != logits.shape[0]:
+            shape = list(cls.shape) if isinstance(cls, Tensor) else type(cls).__name__
+            raise ValueError(
+                f"{self.layer!r} of {kind} reads {shape}, not one vector [b, {width}] an image; {_NAME_IT}"
+            )
+        if self.num_classes not in (None, logits.shape[1]):
+            raise ValueError(
+                f"{kind} gives {logits.shape[1]} logits, its layer {self.layer!r} {self.num_classes}; {_NAME_IT}"
+            )
+        return Reading(logits, cls, None)
+
+    def patch_mean(self, reading: Reading) -> Tensor:
+        return _mean_token(reading.tokens, after=0)
+
+
+_NAME_IT = "name the layer that classifies, classifier='…', or pass adapter=Adapter(…)"
+
+
+@no_type_check  # Dynamo cannot trace a shape checker's wrapper on a module that is made within the graph
+class _Watched(nn.Module):
+    def __init__(self, layer: nn.Module, seen: list[tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seen = seen
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.layer(*args, **kwargs)
+        self.seen.append(((*args, *kwargs.values())[0], output))
+        return output
+
+
+def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[str, Any]) -> tuple[Any, list]:
+    """One pass: what the backbone returned, and each (input, output) of the named layer in it."""
+    seen: list[tuple[Any, Any]] = []
+    layer = backbone.get_submodule(name)
+    if torch.compiler.is_dynamo_compiling():
+        # Dynamo cannot trace the registering of a hook, but plays an exchange of modules through without making it:
+        # at run time the graph only sets the layer to itself.
+        parent, _, own = name.rpartition(".")
+        holder = backbone.get_submodule(parent)
+        setattr(holder, own, _Watched(layer, seen))
+        try:
+            return backbone(*args, **inputs), seen
+        finally:
+            setattr(holder, own, layer)
+
+    thread = threading.get_ident()  # the hook also sees passes that other threads make meanwhile
+
+    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if torch.compiler.is_dynamo_compiling() or threading.get_ident() == thread:
+            seen.append(((*args, *kwargs.values())[0], output))
+
+    handle = layer.register_forward_hook(keep, with_kwargs=True)
+    try:
+        return backbone(*args, **inputs), seen
+    finally:
+        handle.remove()
+
+
+def _logits(output: Any, kind: str) -> Tensor:
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"{kind} returned {shape}, neither logits [b, c] nor an object that has them as .logits")
+    if isinstance(output, tuple) and any(part is not None for part in output[1:]):
+        raise ValueError(f"{kind} returned auxiliary logits too, whose loss would be lost; set its aux_logits to False")
+    return logits
+
+
+_TIMM = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
+
+
+def missing_in_timm(backbone: nn.Module) -> list[str]:
+    """What a network lacks to be read as timm's; empty if it is one."""
+    return [name for name in _TIMM if not hasattr(backbone, name)]
+
+
+def _widths(num_features: int, num_patch_features: int | None) -> dict[str, int]:
+    if num_patch_features is None:
+        return {"cls": num_features}
+    return {
+        "cls": num_features,
+        "patch_mean": num_patch_features,
+        "concat": num_features + num_patch_features,
+    }
+
+
+def _classifier_width(backbone: Any) -> int:
+    """The width of the classifier's input: by the classifier itself, else timm's `head_hidden_size`."""
+    width = getattr(backbone.get_classifier(), "in_features", None)
+    if isinstance(width, int):
+        return width
+    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)
+
+
+def _linear_head(backbone: Any) -> bool:
+    """Whether logits = classifier(forward_head(…, pre_logits=True)), so that the head's layers run once.
+
+    Not with two heads, a normalising head, VOLO's token classifier, or dropout, on whichever side it sits.
+    """
+    layers = [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    dropout = any([getattr(backbone, "drop_rate", 0.0), *layers])
+    classifier = backbone.get_classifier()
+    plain = isinstance(classifier, nn.Linear) and getattr(backbone, "aux_head", None) is None
+    if not plain or dropout:
+        return False
+    # Some classifiers are the linear part of a head that normalises first (EfficientViT, SHViT): only a head that knows
+    # `pre_logits` itself is known to have done everything else by then.
+    holder = next(module for module in backbone.modules() if any(child is classifier for child in module.children()))
+    return holder is backbone or "pre_logits" in inspect.signature(holder.forward).parameters
+
+
+def _prefix_tokens(backbone: nn.Module) -> int | None:
+    """How many tokens precede the patch tokens, or None where the classifier reads the pooled patches."""
+    pool = getattr(backbone, "global_pool", None)
+    declared = getattr(backbone, "num_prefix_tokens", None)
+    if pool == "token":  # CaiT, XCiT, ConViT, … do not declare: they have a class token, distilled ones two
+        return declared or (1 if getattr(backbone, "head_dist", None) is None else 2)
+    if isinstance(pool, str) and pool not in ("", "avg") and declared is not None:
+        return declared  # attention pooling (SigLIP) and its like: the classifier does not read the mean
+    return None
+
+
+def _check_shape(values: Any, name: str, width: int | None, hint: str) -> None:
+    """Adapters are written by hand: what they return is checked (shapes only, so compiled graphs stay whole)."""
+    wanted = f"[b, {'c' if width is None else width}]"
+    if not isinstance(values, Tensor):
+        raise ValueError(f"Adapter.{name} returned {type(values).__name__}, not a tensor {wanted}; {hint}")
+    if values.ndim != 2 or (width is not None and values.shape[1] != width):
+        raise ValueError(f"Adapter.{name} returned shape {list(values.shape)}, not {wanted}; {hint}")
+
+
+def _mean_token(tokens: Any, *, after: int) -> Tensor:
+    if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] <= after:
+        got = f"shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(f"no patch tokens [b, n, d] at the backbone's end, but {got}: it offers only 'cls'")
+    return tokens[:, after:].mean(dim=1)
+
+
+_DISTILLED = (
+    "the backbone gives one output per head (distilled training), which cannot share a scale; "
+    "call backbone.set_distilled_training(False)"
+)
+
+
+def _vectors(values: Any) -> Tensor:
+    """The `[b, d]` that forward_head gave, or an error that says what to change."""
+    if isinstance(values, tuple | list):
+        raise ValueError(_DISTILLED)
+    if values.ndim != 2:
+        raise ValueError(f"the backbone's head gives shape {list(values.shape)}, not [b, d]: set its global_pool")
+    return values
