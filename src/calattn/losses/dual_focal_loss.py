@@ -33,10 +33,11 @@ def dual_focal(
     log_probs = logits.log_softmax(dim=1)
     if labels.ndim == 1:
         chosen = log_probs.gather(1, labels.unsqueeze(1))
-        # Ranks are compared between log-probabilities: probabilities of 0 or 1 tie long before the logits do. A compiler may
-        # compute the same number twice and get two: the label's own class is named, not found by comparison, and the maximum
-        # is taken by its place. (The slope of `amax` divides by the number of entries equal to the maximum: NaN if none is.)
-        excluded = (log_probs >= chosen).scatter(1, labels.unsqueeze(1), True)
+        # Ranks are compared between logits: probabilities of 0 or 1 tie long before they do. A compiler may compute the same
+        # number twice and get two, log-probabilities above all, which it sums anew: ties in half precision would be broken.
+        # So the label's own class is named, not found by comparison, and the maximum is taken by its place. (The slope of
+        # `amax` divides by the number of entries equal to the maximum: NaN if none is.)
+        excluded = (logits >= logits.gather(1, labels.unsqueeze(1))).scatter(1, labels.unsqueeze(1), True)
         below = log_probs.masked_fill(excluded, -torch.inf).max(dim=1).values.exp()
         return reduce(_term(chosen.squeeze(1), below, gamma), reduction)
     # A class without label mass must not count, even at log p = −inf, where 0 · ∞ would be NaN.
