@@ -58,7 +58,7 @@ def test_a_plan_waits_for_torch_and_nothing_else_that_is_slow():
         f"import sys; from calattn.cli.app import run; run({arguments}); print([m for m in {slow} if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "77 to do" in out.stdout
+    assert "79 to do" in out.stdout
     assert out.stdout.splitlines()[-1] == "[]"
 
 
@@ -132,7 +132,7 @@ def test_missing_data_and_the_command_that_gets_it(capsys, tmp_path):
         "training": sum(cell.dataset == "cifar10" for cell in ordered_cells("reduced")),
         "ood": sum(cell.dataset == "cifar100" for cell in ordered_cells("reduced")),  # made from CIFAR-10's images
     }
-    assert (found["svhn"]["training"], found["svhn"]["ood"]) == (0, 71)
+    assert (found["svhn"]["training"], found["svhn"]["ood"]) == (0, 73)
     for name in found:
         (tmp_path / "there" / name).mkdir(parents=True)
         (tmp_path / "there" / name / "test-00000-of-00001.parquet").touch()

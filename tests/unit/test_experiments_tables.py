@@ -12,11 +12,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from calattn.experiments import paper
 from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells, tables_of
-from calattn.experiments.cells import LOSSES, SCALES, Cell, spec_of
+from calattn.experiments.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
 from calattn.experiments.latex import latex_text
 from calattn.experiments.layouts import LAYOUTS
 from calattn.experiments.order import reduced_steps
@@ -24,6 +25,7 @@ from calattn.experiments.render import csv_rows, footnotes, latex, markdown, ric
 from calattn.experiments.results import CellResult, ResultStore
 from calattn.experiments.sizes import cost_of
 from calattn.experiments.tables import NOT_AT_THIS_SCALE, OOD_SETS, Table, measured, printed
+from calattn.workbench.build import build_model
 from tests.made_results import made_result, made_store
 
 TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "table"]
@@ -87,7 +89,16 @@ def test_the_first_runs_are_the_seven_losses_of_deit():
         for loss in LOSSES
         for head in ("none", "calattn")
     }
-    assert [len(step) for step in reduced_steps()] == [28, 12, 12, 9, 6, 4, 6]
+    assert [len(step) for step in reduced_steps()] == [28, 12, 6, 11, 4, 4, 6, 8]
+
+
+@pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])
+def test_no_two_networks_of_a_scale_are_one(scale):
+    """Trained from random weights, DeiT-S is ViT-S: two names for one network would count every finding twice."""
+    specs = {model: spec_of(Cell(dataset="cifar10", model=model), scale) for model in TRANSFORMERS}
+    with torch.device("meta"):
+        networks = [build_model(spec, num_classes=10, channels=3, size=spec.data.size or 8) for spec in specs.values()]
+    assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == len(specs)
 
 
 def test_smoke_has_something_of_every_data_set_of_every_table():

@@ -239,7 +239,7 @@ def _write(name: str, chosen: Sequence[Any], store: Any, out: Path, report: Path
             results_to().print(experiment.show(store))
         written += experiment.write(store, out)
     if name in (ALL, REPORT):
-        write_report(store, report)
+        write_report(store, report, tables=out / store.scale)
         written.append(report)
     return written
 

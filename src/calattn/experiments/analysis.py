@@ -160,7 +160,7 @@ def _pictured(test: Predictions, cell: Cell) -> dict[str, Any]:
         "scaled_max_prob": scaled.amax(dim=1),
         "scale": torch.ones(len(rows)) if rows.scale is None else rows.scale,
     }
-    found["scatter"] = {name: [_digits(float(value), 4) for value in values] for name, values in columns.items()}
+    found["scatter"] = {name: [_digits(float(value), 6) for value in values] for name, values in columns.items()}
     found["scatter"]["correct"] = (scaled.argmax(dim=1) == rows.labels).int().tolist()
     return found
 

@@ -46,6 +46,7 @@ class Experiment:
     priority: int
     draw: Draw | None = None
     drawn_cells: tuple[Cell, ...] = ()
+    by_rule: bool = False
 
     def cells(self, scale: ScaleName) -> tuple[Cell, ...]:
         """What must be run at a scale, twins included, so that a difference can always be tested in pairs."""
@@ -65,6 +66,10 @@ class Experiment:
         if self.draw is None:
             return write_tables(tables_of(self.name, store), folder, self.name)
         return [path for drawn in self.draw(self._found(store)) for path in drawn.write(folder)]
+
+    def files(self, suffix: str) -> tuple[str, ...]:
+        """The names of its files of a kind; some figures have one for each checkpoint rule."""
+        return tuple(f"{self.name}-{rule}.{suffix}" for rule in RULES) if self.by_rule else (f"{self.name}.{suffix}",)
 
     def _all_cells(self, scale: ScaleName) -> set[Cell]:
         if self.kind == "figure":
@@ -122,14 +127,16 @@ EXPERIMENTS.add(
 )
 
 
-def _add_figure(name: str, label: str, title: str, priority: int, draw: Draw, cells: tuple[Cell, ...]) -> None:
-    found = Experiment(
-        name=name, kind="figure", label=label, title=title, priority=priority, draw=draw, drawn_cells=cells
-    )
+def _add_figure(
+    name: str, label: str, title: str, priority: int, draw: Draw, cells: tuple[Cell, ...], *, by_rule: bool = False
+) -> None:
+    words = {"name": name, "label": label, "title": title}
+    found = Experiment(**words, kind="figure", priority=priority, draw=draw, drawn_cells=cells, by_rule=by_rule)
     EXPERIMENTS.add(name, found)
 
 
-_add_figure("cls_norm", "fig:cls_norm_maxprob", "Feature norm against confidence", 1, draw_norms, norm_cells())
+_title = "Feature norm against confidence"
+_add_figure("cls_norm", "fig:cls_norm_maxprob", _title, 1, draw_norms, norm_cells(), by_rule=True)
 for _name, _label, _table, _metric, _shown in (
     ("delta_ece", "fig:delta", "ece", "ece", "ECE"),
     ("delta_smece", "fig:delta_smECE", "smece", "smooth_ece", "smECE"),
@@ -140,6 +147,5 @@ for _name, _label, _table, _metric, _shown in (
 _add_figure(
     "dynamics", "fig:temporal_dynamics_calattn", "The scale during training", 3, draw_dynamics, dynamics_cells()
 )
-_add_figure(
-    "reliability", "fig:reliad_c10_300", "Reliability diagrams before scaling", 3, draw_reliability, reliability_cells()
-)
+_title = "Reliability diagrams before scaling"
+_add_figure("reliability", "fig:reliad_c10_300", _title, 3, draw_reliability, reliability_cells(), by_rule=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from calattn.experiments import paper
@@ -15,6 +17,8 @@ from calattn.experiments.evidence import (
     Outcome,
     Results,
 )
+from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
+from calattn.experiments.phases import find_phases
 from calattn.experiments.results import CellResult
 from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Effect, Finding, Verdict, mean_accuracy, mean_effect
 from calattn.metrics import METRICS
@@ -23,9 +27,9 @@ from calattn.report.style import between, number
 NONE = "–"
 Printed = Callable[[Outcome], tuple[str, dict[str, paper.Cell]]]
 """An outcome's table in the paper, and the keys of its rows but for the head."""
-BACKBONES = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}
 _OOD_TITLES = {"ood_svhn": "AUROC against SVHN", "ood_cifar10_c": "AUROC against CIFAR-10-C"}
 _COUNTED = ("parameters", "cv")
+_TITLES = DATASETS | MODELS | LOSS_TITLES | {"cls": "CLS", "patch_mean": "patch mean", "concat": "both"}
 
 
 def _of(outcome: Outcome, **more: paper.Cell) -> dict[str, paper.Cell]:
@@ -58,13 +62,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def verdict_table(verdicts: Mapping[str, Verdict]) -> str:
     """One row a claim: the verdict and, for each checkpoint rule, the mean effect and how many families it rests on."""
     header = ["claim", "verdict", "why", "effect at `last`", "effect at `best-ece`"]
-    header += ["families at `last`", "families at `best-ece`", "with results / planned", "seeds a family"]
+    header += ["families with results / planned", "seeds a family"]
     rows = []
     for name, verdict in verdicts.items():
         findings = [verdict.findings.get("last", verdict.findings.get("any")), verdict.findings.get("best-ece")]
         shown = [f"**{CLAIMS[name].title}** (`{name}`)", verdict.title, verdict.reading]
         shown += [_effect_of(finding) for finding in findings]
-        shown += [counts_text(finding.outcomes) if finding else NONE for finding in findings]
         rows.append([*shown, _coverage(verdict), _seeds(verdict)])
     return markdown_table(header, rows)
 
@@ -78,11 +81,13 @@ known), and treat gains and losses alike.
 
 1. A *family* is a comparison of two settings (data set, network, loss, head, post-hoc step) over all seeds that were run.
 2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired
-   bootstrap difference on the test images; otherwise the intervals of both sides are joined as if independent, which makes
-   the interval too wide, not too narrow. All intervals are 95 %.
+   bootstrap difference on the test images (for AUROC against other images, DeLong's paired difference); otherwise the
+   intervals of both sides are joined as if independent, which makes the interval too wide, not too narrow. All intervals
+   are 95 %, and take the checkpoint and the temperature as given.
 3. Several seeds are averaged, and their spread (Student) is joined to the interval. With one seed the interval covers the
    choice of test images, not another training: such a verdict is about these networks.
-4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim, and
+4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim at
+   that checkpoint rule (those with results: as cells arrive, a decision can change), and
    at least the smallest effect that matters ({smallest}). Less than that is *too small*; no interval is *undecided*; the rest
    is *within chance*.
 5. A gain that comes with more than {price} point of accuracy lost is *traded*, and so is a loss that comes with more than
@@ -91,8 +96,8 @@ known), and treat gains and losses alike.
    claims it throughout, none is worse. "Kept" and "does not matter" have their own rules, given with the claim; settings are
    the same where the interval lies within ± {same} points.
 7. A claim *holds* if it holds at the last epoch (`last`) and at the epoch with the lowest validation ECE (`best-ece`, the
-   paper's own rule); if at one of them only, it *holds only under* that rule. With results for fewer than half of the families
-   it is *not tested*.
+   rule that the authors' published log points to); if at one of them only, it *holds only under* that rule. With results for
+   fewer than half of the planned families it is *not tested*.
 8. The effect in the table is the mean over families. Its interval is Student's over families, where there are at least
    {ENOUGH_FAMILIES} of them, and has the mean ends of their own intervals otherwise. Families share test images and
    networks: read it as the spread of the effect; the decisions rest on the families.
@@ -102,29 +107,98 @@ known), and treat gains and losses alike.
 def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
     """What the paper says, how it was tested, and every number the verdict rests on."""
     parts = [f"### {claim.title}: {verdict.title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
-    parts.append(f"**Result.** {_result(verdict)}{_price_of_rule(claim, verdict, results)}\n")
-    outcomes = [(rule, outcome) for rule, finding in verdict.findings.items() for outcome in finding.outcomes]
+    remarks = _price_of_rule(claim, verdict, results) + _untouched(claim, results)
+    parts.append(f"**Result.** {_result(verdict)}{remarks}\n")
+    outcomes = _by_rule({rule: finding.outcomes for rule, finding in verdict.findings.items()})
     if outcomes:
-        parts.append(outcome_table(outcomes, printed=PRINTED.get(claim.name)))
+        parts.append(_table(claim, outcomes, results))
     if others := _others(claim, results):
         parts.append(f"Not judged, for comparison:\n\n{others}")
+    if beside := _by_rule(claim.beside(results)):
+        parts.append(f"Not judged, other pairs:\n\n{outcome_table(beside)}")
     if verdict.missing:
-        parts.append(f"Without results: {', '.join(f'`{name}`' for name in verdict.missing)}.\n")
+        parts.append(f"{len(verdict.missing)} planned cells have no result: see “What was not run”.\n")
     return "\n".join(parts)
+
+
+def _by_rule(found: Mapping[str, Sequence[Outcome]]) -> list[tuple[str, Outcome]]:
+    return [(rule, outcome) for rule, outcomes in found.items() for outcome in outcomes]
+
+
+def _table(claim: Claim, outcomes: Sequence[tuple[str, Outcome]], results: Results) -> str:
+    metric = outcomes[0][1].metric
+    if metric == "parameters":
+        return _parameter_table([outcome for _, outcome in outcomes])
+    return phase_table(results) if metric == "cv" else outcome_table(outcomes, printed=PRINTED.get(claim.name))
+
+
+def _parameter_table(outcomes: Sequence[Outcome]) -> str:
+    rows = []
+    for each in outcomes:
+        shown = [family_title(f"{each.cell.dataset} {each.cell.model}"), f"{each.a:,.0f}", f"{each.b:,.0f}"]
+        rows.append([*shown, value_text("parameters", each.effect), _decision(each)])
+    return markdown_table(["the paper's network", "its parameters", "the head's", "share", "0.1 %"], rows)
+
+
+def phase_table(results: Results) -> str:
+    """Every network with CalAttn that has a log long enough, part by part; the judged ones are among them."""
+    header = ["network", "mean s: epoch 1", "phase I's end", "phase II", "end", "variation: epoch 1", "phase I's end"]
+    header += ["phase II", "end", "I: both fall", "II: stays low", "III: rises", "III: mean crosses 1"]
+    rows, counts = [], Counter[str]()
+    for result in results.stored():
+        phases = find_phases(result.log) if result.cell.head == "calattn" else None
+        if phases is None:
+            continue
+        moments = (phases.start, phases.aligned, phases.middle, phases.end)
+        seen = {name: getattr(phases, name) for name in ("alignment", "uniform", "diverse", "crossing")}
+        counts.update(name for name, there in seen.items() if there)
+        shown = [f"`{result.cell.name}`", *(f"{each.mean:.3f}" for each in moments)]
+        shown += [*(f"{each.cv:.3f}" for each in moments), *("yes" if there else "no" for there in seen.values())]
+        rows.append(shown)
+    parts = ("alignment", "uniform", "diverse", "crossing")
+    rows.append([f"**yes in, of {len(rows)}**", *[""] * 8, *(str(counts[name]) for name in parts)])
+    return markdown_table(header, rows)
 
 
 def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, printed: Printed | None = None) -> str:
     """One row a family and rule; `printed` finds the paper's numbers for the same setting."""
-    header = ["family", "rule", "metric", "reference → tested", "difference [95 %]", "p (Holm)", "accuracy", "seeds"]
+    relative = any(each.metric == "ece" for _, each in outcomes)
+    header = [
+        "family",
+        "rule",
+        "metric",
+        "reference → tested",
+        "difference [95 %]",
+        *(["relative"] if relative else []),
+    ]
+    header += ["p (Holm)", "difference of accuracy", "seeds"]
     rows = []
     for rule, each in outcomes:
         values = f"{value_text(each.metric, each.a)} → {value_text(each.metric, each.b)}"
         ends = between(each.metric, each.low, each.high, signed=True)
         difference = f"{value_text(each.metric, each.effect, signed=True)} {ends}"
-        shown = [each.family, rule, metric_title(each.metric), values, difference.strip(), _p(each.p_value)]
-        shown += [number("accuracy", each.accuracy, signed=True), ", ".join(map(str, each.seeds)), _decision(each)]
+        shown = [family_title(each.family), rule, metric_title(each.metric), values, difference.strip()]
+        shown += [_relative(each)] if relative else []
+        shown += [_p(each.p_value), number("accuracy", each.accuracy, signed=True)]
+        shown += [", ".join(map(str, each.seeds)), _decision(each)]
         rows.append([*shown, *([] if printed is None else [_printed(each, printed)])])
     return markdown_table([*header, "decision", *([] if printed is None else ["the paper's"])], rows)
+
+
+def family_title(family: str) -> str:
+    """A family by the names of the tables.
+
+    >>> family_title("cifar10 deit ce_brier, ood_svhn"), family_title("cifar100 deit: patch_mean against cls")
+    ('CIFAR-10 DeiT-S CE+BS', 'CIFAR-100 DeiT-S: patch mean against CLS')
+    """
+    family = re.sub(r", ood_\w+$", "", family)  # the metric's column says so
+    return re.sub(r"\w+", lambda word: _TITLES.get(word[0], word[0]), family)
+
+
+def _relative(outcome: Outcome) -> str:
+    if outcome.metric != "ece" or not outcome.a:
+        return NONE
+    return f"{100 * outcome.effect / outcome.a:+.0f} %".replace("-", "−")
 
 
 def _printed(outcome: Outcome, printed: Printed) -> str:
@@ -204,6 +278,18 @@ def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
     return f" At `best-ece` the accuracy of these networks, with and without the head, is {mean} points from that at `last`."
 
 
+def _untouched(claim: Claim, results: Results) -> str:
+    """Where T* = 1, what is judged after temperature scaling is what was judged before it."""
+    if claim.name != "complementary_to_ts":
+        return ""
+    found = [each for cell in claim.cells(results.scale) if isinstance(each := results.get(cell), CellResult)]
+    counts = []
+    for rule in ("last", "best-ece"):
+        known = [each.temperature(rule=rule) for each in found if rule in each.rules]
+        counts.append(f"{sum(t == 1.0 for t in known)} of {len(known)} at `{rule}`")
+    return f" Networks with T* = 1, whose numbers are those before scaling: {', '.join(counts)}." if found else ""
+
+
 def _others(claim: Claim, results: Results) -> str:
     rows = [
         [metric_title(metric), rule, effect_text(mean_effect(outcomes)), counts_text(outcomes)]
@@ -221,7 +307,8 @@ def _effect_of(finding: Finding | None) -> str:
     if metric not in _COUNTED:
         return effect_text(finding.effect)
     effects = [outcome.effect for outcome in finding.outcomes]
-    return f"{value_text(metric, min(effects))} to {value_text(metric, max(effects))}, at any epoch"
+    ends = dict.fromkeys(value_text(metric, end) for end in (min(effects), max(effects)))
+    return " to ".join(ends) + (" more parameters" if metric == "parameters" else " in the variation, II to end")
 
 
 def _decision(outcome: Outcome) -> str:
@@ -241,6 +328,8 @@ def _seeds(verdict: Verdict) -> str:
     if not verdict.seeds:
         return NONE
     fewest, most = verdict.seeds
+    if not most:
+        return NONE
     return str(fewest) if fewest == most else f"{fewest} to {most}"
 
 

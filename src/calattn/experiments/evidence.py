@@ -22,8 +22,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from calattn.experiments.cells import Cell
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore, Rule
@@ -37,6 +37,7 @@ DECISIONS: tuple[Decision, ...] = ("better", "within chance", "too small", "trad
 LEVEL = 0.05
 ACCURACY_PRICE = 0.01
 """More accuracy than this, lost for a gain of calibration, is too dear."""
+_NORMAL = statistics.NormalDist().inv_cdf(1 - LEVEL / 2)
 
 SMALLEST: dict[str, float] = {
     "accuracy": 0.01,
@@ -133,6 +134,27 @@ class Outcome:
     decision: Decision = "within chance"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The rules of decision. The defaults are those fixed beforehand; others show what hangs on them (`robustness`).
+
+    `correct`: Holm's correction. `smallest`: effects have to matter. `welch`: standard errors of images and seeds are added
+    and judged by Student's t with Welch and Satterthwaite's degrees of freedom. `pooled_seeds`: so, and one variance over
+    seeds, from the families that have several, is given to all. `like_accuracy`: families whose accuracies differ by more
+    than a point, in whichever direction, are left out. `most`: "in every setting" is read as "in most".
+    """
+
+    correct: bool = True
+    smallest: bool = True
+    welch: bool = False
+    pooled_seeds: bool = False
+    like_accuracy: bool = False
+    most: bool = False
+
+
+REGISTERED = Rules()
+
+
 def better_sign(metric: str) -> int:
     """+1 where more is better.
 
@@ -145,7 +167,12 @@ def better_sign(metric: str) -> int:
 
 
 def outcomes_of(
-    comparisons: Sequence[Comparison], *, rule: Rule, results: Results, guard: bool = True
+    comparisons: Sequence[Comparison],
+    *,
+    rule: Rule,
+    results: Results,
+    guard: bool = True,
+    rules: Rules = REGISTERED,
 ) -> tuple[Outcome, ...]:
     """The families that have results, decided together (Holm over all of them), in the order of their names."""
     families: dict[tuple[str, str], list[SeedDifference]] = {}
@@ -153,8 +180,11 @@ def outcomes_of(
         found = seed_difference(comparison, rule=rule, results=results)
         if found is not None:
             families.setdefault((comparison.family, comparison.metric), []).append(found)
-    joined = [_over_seeds(*family, families[family]) for family in sorted(families)]
-    return decide(joined, guard=guard)
+    pooled = _pooled(families.values()) if rules.pooled_seeds else None
+    joined = [_over_seeds(*family, families[family], rules, pooled) for family in sorted(families)]
+    if rules.like_accuracy:
+        joined = [each for each in joined if each.metric == "accuracy" or abs(each.accuracy or 0.0) <= ACCURACY_PRICE]
+    return decide(joined, guard=guard, rules=rules)
 
 
 def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> SeedDifference | None:
@@ -180,13 +210,14 @@ def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> 
     )
 
 
-def decide(outcomes: Sequence[Outcome], *, guard: bool = True) -> tuple[Outcome, ...]:
+def decide(outcomes: Sequence[Outcome], *, guard: bool = True, rules: Rules = REGISTERED) -> tuple[Outcome, ...]:
     """Rules 3 to 5 of this file: each outcome with its decision and its corrected p-value."""
-    corrected = holm([each.p_value for each in outcomes])
+    p_values = [each.p_value for each in outcomes]
+    corrected = holm(p_values) if rules.correct else p_values
     decided = []
     for outcome, p_value in zip(outcomes, corrected, strict=True):
         known = dataclasses.replace(outcome, p_value=p_value)
-        decided.append(dataclasses.replace(known, decision=_decision(known, guard=guard)))
+        decided.append(dataclasses.replace(known, decision=_decision(known, guard=guard, smallest=rules.smallest)))
     return tuple(decided)
 
 
@@ -219,7 +250,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     return mean, mean - arm, mean + arm
 
 
-def _student(freedom: int) -> float:
+def _student(freedom: float) -> float:
     from scipy import stats
 
     return float(stats.t.ppf(1 - LEVEL / 2, freedom))
@@ -250,12 +281,14 @@ def _joined(
     return value, low, high, False
 
 
-def _over_seeds(family: str, metric: str, found: Sequence[SeedDifference]) -> Outcome:
+def _over_seeds(
+    family: str, metric: str, found: Sequence[SeedDifference], rules: Rules, pooled: _Variance | None
+) -> Outcome:
     found = sorted(
         found, key=lambda each: each.comparison.b.cell
     )  # the order of reading must not show in the last digit
     effect = statistics.fmean(each.value for each in found)
-    low, high = _interval_over_seeds(effect, found)
+    low, high, p_value = _interval_over_seeds(effect, found, rules, pooled)
     prices = [each.accuracy for each in found if each.accuracy is not None]
     return Outcome(
         family=family,
@@ -266,7 +299,7 @@ def _over_seeds(family: str, metric: str, found: Sequence[SeedDifference]) -> Ou
         effect=effect,
         low=low,
         high=high,
-        p_value=_p_value(effect, low, high),
+        p_value=p_value,
         accuracy=statistics.fmean(prices) if prices else None,
         paired=all(each.paired for each in found),
         seeds=tuple(each.comparison.b.cell.seed for each in found),
@@ -274,39 +307,72 @@ def _over_seeds(family: str, metric: str, found: Sequence[SeedDifference]) -> Ou
     )
 
 
-def _interval_over_seeds(effect: float, found: Sequence[SeedDifference]) -> tuple[float | None, float | None]:
-    """Rule 2 of this file; one seed keeps its interval to the last digit."""
+class _Variance(NamedTuple):
+    """Over seeds, with its degrees of freedom."""
+
+    value: float
+    freedom: float
+
+
+def _interval_over_seeds(
+    effect: float, found: Sequence[SeedDifference], rules: Rules, pooled: _Variance | None
+) -> tuple[float | None, float | None, float | None]:
+    """Low, high and p: rules 2 and 3 of this file; one seed keeps its interval to the last digit."""
     known = [(each.value, each.low, each.high) for each in found if each.low is not None and each.high is not None]
     if len(known) < len(found):
-        return None, None
-    if len(known) == 1:
-        return known[0][1], known[0][2]
-    spread = mean_interval([value for value, _, _ in known])
-    assert spread is not None
-    seeds = spread[2] - spread[0]
+        return None, None, None
     below = statistics.fmean(value - low for value, low, _ in known)
     above = statistics.fmean(high - value for value, _, high in known)
-    return effect - math.hypot(below, seeds), effect + math.hypot(above, seeds)
-
-
-def _p_value(effect: float, low: float | None, high: float | None) -> float | None:
-    """Two-sided, from the arm that reaches towards zero (normal)."""
-    if low is None or high is None:
-        return None
-    normal = statistics.NormalDist()
+    own = _variance([value for value, _, _ in known])
+    variance = pooled or own
+    if variance is not None and (rules.welch or rules.pooled_seeds):
+        sides = [_welch(arm, variance.value / len(known), variance.freedom) for arm in (below, above)]
+        error, freedom = sides[0] if effect > 0 else sides[1]
+        low, high = (_student(each[1]) * each[0] for each in sides)
+        return effect - low, effect + high, _p_value(effect, error, freedom)
+    if own is None:
+        low, high = known[0][1], known[0][2]
+    else:
+        seeds = _student(own.freedom) * math.sqrt(own.value / len(known))
+        low, high = effect - math.hypot(below, seeds), effect + math.hypot(above, seeds)
     arm = effect - low if effect > 0 else high - effect
-    if arm <= 0:
+    return low, high, _p_value(effect, arm / _NORMAL, math.inf)
+
+
+def _variance(values: Sequence[float]) -> _Variance | None:
+    return _Variance(statistics.variance(values), len(values) - 1) if len(values) > 1 else None
+
+
+def _pooled(families: Iterable[Sequence[SeedDifference]]) -> _Variance | None:
+    """One variance over seeds for all families, from those that have several; None if none has."""
+    each = [_variance([seed.value for seed in family]) for family in families]
+    found = [variance for variance in each if variance is not None]
+    freedom = sum(variance.freedom for variance in found)
+    return _Variance(sum(v.value * v.freedom for v in found) / freedom, freedom) if found else None
+
+
+def _welch(arm: float, over_seeds: float, freedom: float) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum: the images' error, known well, and that of the mean over seeds."""
+    variance = (arm / _NORMAL) ** 2 + over_seeds
+    return math.sqrt(variance), freedom * (variance / over_seeds) ** 2 if over_seeds else math.inf
+
+
+def _p_value(effect: float, error: float, freedom: float) -> float:
+    """Two-sided, by Student's t; with infinite freedom by the normal distribution."""
+    from scipy import stats
+
+    if error <= 0:
         return 0.0 if effect else 1.0
-    return 2 * normal.cdf(-abs(effect) / (arm / normal.inv_cdf(1 - LEVEL / 2)))
+    return float(2 * stats.t.sf(abs(effect) / error, freedom))
 
 
-def _decision(outcome: Outcome, *, guard: bool) -> Decision:
+def _decision(outcome: Outcome, *, guard: bool, smallest: bool = True) -> Decision:
     good = outcome.effect * better_sign(outcome.metric) > 0
     if outcome.low is None or outcome.high is None or outcome.p_value is None:
         return "undecided"  # an effect without an interval proves nothing, however large
     if outcome.low <= 0 <= outcome.high or outcome.p_value > LEVEL:
         return "within chance"
-    if abs(outcome.effect) < SMALLEST[outcome.metric]:
+    if smallest and abs(outcome.effect) < SMALLEST[outcome.metric]:
         return "too small"
     if guard and outcome.accuracy is not None and outcome.metric != "accuracy":
         price = outcome.accuracy if good else -outcome.accuracy

@@ -6,13 +6,20 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 FIRST_CUT, SECOND_CUT = 30 / 350, 150 / 350
 """The paper's boundaries (epochs 30 and 150 of 350) as shares of a run, so that shorter runs are asked the same."""
 FEWEST_EPOCHS = 20
 RISE = 1.1
 """The coefficient of variation has risen when it ends at least a tenth above its mean in the second phase."""
+
+
+class Moment(NamedTuple):
+    """Mean and coefficient of variation of s over the validation images: at an epoch, or in the mean over some."""
+
+    mean: float
+    cv: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,9 +31,18 @@ class Phases:
     uniform: bool
     diverse: bool
     crossing: bool
-    end_mean: float
-    end_cv: float
-    middle_cv: float
+    start: Moment
+    aligned: Moment
+    middle: Moment
+    end: Moment
+
+    @property
+    def end_cv(self) -> float:
+        return self.end.cv
+
+    @property
+    def middle_cv(self) -> float:
+        return self.middle.cv
 
     @property
     def all(self) -> bool:
@@ -50,16 +66,16 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
     if not middle:
         return None
     end = rows[-max(1, len(rows) // 10) :]
-    end_mean, end_cv = (statistics.fmean(row[place] for row in end) for place in (1, 2))
-    middle_mean, middle_cv = (statistics.fmean(row[place] for row in middle) for place in (1, 2))
+    in_middle, at_end = (Moment(*(statistics.fmean(row[i] for row in part) for i in (1, 2))) for part in (middle, end))
     return Phases(
         alignment=aligned[1] < start[1] and aligned[2] < start[2],
         uniform=max(row[2] for row in middle) <= start[2],
-        diverse=end_cv >= RISE * middle_cv,
-        crossing=middle_mean > 1 > end_mean,
-        end_mean=end_mean,
-        end_cv=end_cv,
-        middle_cv=middle_cv,
+        diverse=at_end.cv >= RISE * in_middle.cv,
+        crossing=in_middle.mean > 1 > at_end.mean,
+        start=Moment(*start[1:]),
+        aligned=Moment(*aligned[1:]),
+        middle=in_middle,
+        end=at_end,
     )
 
 

@@ -55,6 +55,7 @@ _CSV = [
     "paper_temperature",
     "scale",
     "cell",
+    "seed",
     "hash",
     "hole",
 ]
@@ -138,7 +139,7 @@ def _runs(table: Table, *, hashes: bool) -> list[str]:
         return []
     seeds = sorted({s.cell.seed for row in table.rows for entry in row.entries for s in entry.sources})
     if not seeds:
-        return ["No runs of this scale have results yet."]
+        return ["No run of this table has a result at this scale."]
     text = f"Runs: {len(table.sources)}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     if not hashes:
         return [f"{text}; their hashes are in the Markdown and the CSV."]
@@ -171,8 +172,6 @@ def _rich(table: Table) -> RichTable:
         cells = [_rich_cell(table, row, row.entries[i], letters) for i in columns]
         found.add_row(*map(escape, headers), escape(row.quantity.title), *cells)
         before = row.header
-    if not table.shown_rows:
-        found.add_row("nothing of this table is run at this scale")
     return found
 
 
@@ -288,7 +287,7 @@ def _csv_entry(table: Table, row: Row, column: Column, entry: Entry) -> list[dic
     singles = [
         base
         | {"ours": source.row.value, "low": source.row.low, "high": source.row.high}
-        | {"cell": source.cell.name, "hash": source.cell_hash}
+        | {"cell": source.cell.name, "seed": source.cell.seed, "hash": source.cell_hash}
         for source in entry.sources
     ]
     if len(entry.cells) < 2 and singles:
@@ -296,7 +295,8 @@ def _csv_entry(table: Table, row: Row, column: Column, entry: Entry) -> list[dic
     summary = base | theirs | {"std": entry.spread, "temperature": entry.temperature, "hole": entry.hole}
     if entry.ours is not None:
         summary |= {"statistic": "mean", "ours": entry.ours.value}
-    return [*singles, summary | {"cell": " ".join(cell.name for cell in entry.cells) or None}]
+    seed = entry.cells[0].seed if len(entry.cells) == 1 else None
+    return [*singles, summary | {"cell": " ".join(cell.name for cell in entry.cells) or None, "seed": seed}]
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:

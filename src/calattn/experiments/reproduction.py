@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from calattn.atomic import PathArg, atomic_write
 from calattn.experiments import claims, paper
+from calattn.experiments.catalogue import EXPERIMENTS
 from calattn.experiments.cells import SCALES, Cell, ScaleName
 from calattn.experiments.claim_report import (
     NONE,
@@ -21,66 +24,42 @@ from calattn.experiments.claim_report import (
     verdict_table,
 )
 from calattn.experiments.comparisons import CIFAR
+from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, DIFFERENCES
 from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
+from calattn.experiments.robustness import VARIANTS, variants
+from calattn.experiments.verdicts import Verdict
 from calattn.report.style import number
 
-LISTED_ODDITIES = ("claim", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
+LISTED_ODDITIES = ("claim", "text", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
 """The kinds given row by row; of the others the number is enough, and the file has the rows."""
 RIVALS = (("ce", "none"), ("ce_brier", "none"), ("ce_brier", "calattn"))
 
-_DIFFERENCES: dict[ScaleName, tuple[str, ...]] = {
-    "smoke": (
-        "Nothing here is evidence: tiny networks, the embedded digits in the place of every data set, two epochs. This scale "
-        "shows that every step works.",
-    ),
-    "reduced": (
-        "Images stay at their native resolution (patches of 4 px; Swin with windows of 4) instead of being resized to 224 px.",
-        "ViT-S stands for the paper's ViT-B; DeiT-S and Swin-S are the paper's, in their versions for small images.",
-        "Fewer epochs than the paper's 350, AdamW with one cosine for transformers. The paper's main text says SGD with two "
-        "steps for all; its appendix says AdamW with a cosine for transformers.",
-        "The three-seed table and the Dirichlet head are run on DeiT-S, the paper's on ViT-B.",
-        "λ is swept over part of the paper's values. Tiny ImageNet, ImageNet-1K and most CNN rows are not run.",
-    ),
-    "paper": (
-        "The paper's main text and appendix differ on the optimiser of transformers; the main text's SGD is used.",
-    ),
-}
-_ALWAYS = (
-    "Both checkpoints are judged: the last epoch, and the epoch with the lowest validation ECE. The latter is what the authors' "
-    "published log points to; the paper does not say.",
-    "The validation images (5 % of the training set, fixed by a seed) get test-time transforms.",
-    "smECE is the reference definition (Błasiok and Nakkiran) at bandwidth 0.05, not the formula the paper prints; ClassECE is "
-    "over all class probabilities; HCFP@0.90 is not defined in the paper and given in two readings.",
-    "MMCE is the published formula (Kumar et al. 2018) with weight 2. Code in circulation divides the sums by their numbers of "
-    "pairs a second time, which leaves next to nothing of the term; which of the two the paper used is not known. As published, "
-    "the term weighs heavily here: compare the accuracy of these rows.",
-    "CIFAR-10-C is made by this package's own corruptions at severity 5.",
-    "SATS reads logits only, is fitted on the validation images, and stops on validation ECE.",
-    "Swin has no CLS token: its pooled representation is used.",
-    "The head's first layer has a bias, which the paper's formula for its parameters counts and its equation leaves out.",
-)
 
-
-def write_report(store: ResultStore, path: PathArg, *, planned: Iterable[Cell] | None = None) -> None:
-    """Writes the report. `planned`: the cells that should be there; without it, those of the scale."""
+def write_report(
+    store: ResultStore, path: PathArg, *, planned: Iterable[Cell] | None = None, tables: PathArg | None = None
+) -> None:
+    """Writes the report. `planned`: the cells that should be there; without it, those of the scale. `tables`: the folder of
+    the tables and figures, for links."""
+    folder = None if tables is None else Path(os.path.relpath(tables, Path(path).parent)).as_posix()
     with atomic_write(path) as partial:
-        partial.write_text(report_text(store, planned=planned), encoding="utf-8")
+        partial.write_text(report_text(store, planned=planned, folder=folder), encoding="utf-8")
 
 
-def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None) -> str:
-    """The report; equal results give equal text."""
+def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, folder: str | None = None) -> str:
+    """The report; equal results give equal text. `folder`: of the tables and figures, as seen from the report."""
     results = Results(store)
     stored = list(results.stored())
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))
     found = claims.verdicts(results)
     sections = [
-        _head(store.scale, stored, wanted),
+        _head(store.scale, stored, wanted) + _links(folder),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}",
-        f"## Claims and verdicts\n\n{_warning(store.scale)}{verdict_table(found)}\n{_legend()}",
-        f"## How a verdict comes about\n\n{rules_text()}",
+        f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
+        f"## How a verdict comes about\n\n{rules_text()}{_amendments(store.scale)}",
+        f"## Would other rules have said otherwise?\n\n{_variants(results)}",
         "## The claims one by one\n\n"
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",
@@ -108,7 +87,7 @@ def _head(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]
 def _run_kinds(stored: Sequence[CellResult]) -> str:
     """The settings that were trained, read from the specs."""
     kinds = Counter(_kind(result) for result in stored)
-    header = ["data set", "backbone", "recipe", "image px", "epochs", "optimiser", "networks"]
+    header = ["data set", "backbone", "recipe", "image px", "epochs", "optimiser", "batch", "precision", "networks"]
     rows = [[*kind, str(count)] for kind, count in sorted(kinds.items())]
     return markdown_table(header, rows) if rows else "Nothing yet.\n"
 
@@ -117,17 +96,73 @@ def _kind(result: CellResult) -> tuple[str, ...]:
     spec = result.run["spec"]
     size = spec["data"]["size"]
     px = "native" if size is None else str(size)
-    backbone, optimiser = spec["model"]["backbone"], spec["optimizer"]["name"]
-    return spec["data"]["name"], backbone, result.cell.recipe, px, str(result.run["epochs"]), optimiser
+    settings, train = spec["optimizer"], spec["train"]
+    optimiser = (
+        f"{settings['name']}, {spec['schedule']['name']} from {settings['lr']:g}, decay {settings['weight_decay']:g}"
+    )
+    optimiser += "" if settings["clip_norm"] is None else f", clipped at {settings['clip_norm']:g}"
+    shown = (
+        spec["data"]["name"],
+        spec["model"]["backbone"],
+        result.cell.recipe,
+        px,
+        str(result.run["epochs"]),
+        optimiser,
+    )
+    return *shown, str(train["batch_size"]), train["precision"]
 
 
 def _differences(scale: ScaleName) -> str:
-    lines = "\n".join(f"- {line}" for line in (*_DIFFERENCES[scale], *_ALWAYS))
+    lines = "\n".join(f"- {line}" for line in (*DIFFERENCES[scale], *ALWAYS))
     return f"Where this differs from the paper, or had to decide what the paper leaves open:\n\n{lines}\n"
 
 
-def _warning(scale: ScaleName) -> str:
-    return "**At this scale a verdict says nothing about the paper.**\n\n" if scale == "smoke" else ""
+def _amendments(scale: ScaleName) -> str:
+    lines = "\n".join(f"- {line}" for line in AMENDMENTS.get(scale, ()))
+    return f"\nWhat was changed after the first results had been seen:\n\n{lines}\n" if lines else ""
+
+
+def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]) -> str:
+    if scale == "smoke":
+        return "**At this scale a verdict says nothing about the paper.**\n\n"
+    left = len(set(wanted) - {result.cell for result in stored})
+    return (
+        f"**So far:** {left} of {len(wanted)} planned networks have no result, and verdicts can change.\n\n"
+        if left
+        else ""
+    )
+
+
+def _variants(results: Results) -> str:
+    """Verdicts under other rules, rule by rule: whether the claim holds at `last` and at `best-ece`."""
+    described = "\n".join(f"- *{name}*: {text}" for name, (text, _) in VARIANTS.items())
+    rows = [
+        [claims.CLAIMS[claim].title, *(_holds(verdict) for verdict in by_variant.values())]
+        for claim, by_variant in variants(results).items()
+    ]
+    table = markdown_table(["claim holds at `last`, at `best-ece`", *VARIANTS], rows)
+    return (
+        "The verdicts above rest on the rules as they were fixed. This is what the same numbers say by others; – is for fewer "
+        f"than half of the planned families.\n\n{described}\n\n{table}"
+    )
+
+
+def _holds(verdict: Verdict) -> str:
+    shown = []
+    for finding in verdict.findings.values():
+        enough = finding.outcomes and 2 * len(finding.outcomes) >= verdict.planned
+        shown.append(NONE if not enough else "yes" if finding.holds else "no")
+    return ", ".join(shown)
+
+
+def _links(folder: str | None) -> str:
+    if folder is None:
+        return ""
+    links = []
+    for experiment in EXPERIMENTS.values():
+        names = experiment.files("md" if experiment.kind == "table" else "png")
+        links += [f"[{Path(name).stem}]({folder}/{name})" for name in names]
+    return f"\nTables and figures: {', '.join(links)}.\n"
 
 
 def _legend() -> str:
@@ -214,7 +249,7 @@ def _duel() -> list[Comparison]:
         for metric, phase in phases:
             ours = Arm(cell=Cell(dataset=dataset, model="deit", head="calattn"), phase=phase)
             rival = Arm(cell=Cell(dataset=dataset, model="deit", loss="ce", recipe="mixup"), phase=phase)
-            family = f"{dataset}{' + TS' if phase == 'post' else ''}: cross-entropy with mixup against CalAttn"
+            family = f"{dataset}: cross-entropy with mixup against CalAttn{', both + TS' if phase == 'post' else ''}"
             found.append(Comparison(family=family, metric=metric, a=ours, b=rival))
     return found
 
@@ -252,14 +287,34 @@ def _not_run(wanted: Sequence[Cell], results: Results) -> str:
         return planned
     return (
         f"{planned}\nNot planned at this scale, because of its cost on a GPU: Tiny ImageNet and ImageNet-1K; CNNs other than "
-        "ResNet-50; ViT and Swin with losses other than CE and CE+BS; the inputs of the head on CIFAR-10, and for networks other "
-        "than DeiT-S. CSM is not run at any scale: it trains on images mixed by a diffusion model.\n"
+        "ResNet-50; ViT and Swin with losses other than CE and CE+BS; the inputs of the head for networks other than "
+        "DeiT-S. CSM is not run at any scale: it trains on images mixed by a diffusion model.\n"
     )
 
 
 def _runs(stored: Sequence[CellResult]) -> str:
-    header = ["network", "spec", "seed", "epochs", "training s", "images/s", "device", "commit", "started"]
-    return markdown_table(header, [_run(result) for result in stored]) if stored else "No results.\n"
+    header = ["network", "spec", "as run", "seed", "epochs", "training s", "images/s", "device", "commit", "started"]
+    if not stored:
+        return "No results.\n"
+    text = (
+        "*spec* is the hash of the cell's spec, as in the tables and their CSV files; *as run*, that of the spec with what the "
+        "machine settled (precision, compilation) written into it. Commits are as told to machines that had no repository to "
+        "compare their files with.\n\n"
+    )
+    return f"{text}{markdown_table(header, [_run(result) for result in stored])}\n{_software(stored)}"
+
+
+def _software(stored: Sequence[CellResult]) -> str:
+    kinds = Counter(_versions(result.run["environment"]) for result in stored)
+    return "".join(f"- {kind}: {count} networks.\n" for kind, count in sorted(kinds.items()))
+
+
+def _versions(environment: dict[str, Any]) -> str:
+    packages = environment.get("packages") or {}
+    shown = [f"Python {environment['python']}"] if environment.get("python") else []
+    shown += [f"{name} {packages[name]}" for name in ("torch", "timm", "numpy") if packages.get(name)]
+    shown += [f"CUDA {environment['cuda']}"] if environment.get("cuda") else []
+    return ", ".join(shown) or "versions not known"
 
 
 def _run(result: CellResult) -> list[str]:
@@ -268,7 +323,8 @@ def _run(result: CellResult) -> list[str]:
     rate = run.get("images_per_second")
     return [
         f"`{result.cell.name}`",
-        f"`{run['spec_hash']}`",
+        f"`{result.cell_hash[:8]}`",
+        f"`{run['spec_hash'][:8]}`",
         str(result.cell.seed),
         str(run["epochs"]),
         f"{run['training_seconds']:.0f}",

@@ -15,7 +15,7 @@ from calattn.types import MetricRow
 Found = Mapping[Cell, CellResult | Hole]
 
 RULES: tuple[Rule, ...] = ("last", "best-ece")
-RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE, the paper's rule"}
+RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE"}
 OOD_SETS = ("svhn", "cifar10_c")
 NOT_AT_THIS_SCALE = "not run at this scale"
 _TEMPERED: dict[Phase, str] = {"post": "ece", "post_nll": "nll"}
@@ -119,12 +119,13 @@ class Table:
 
     @property
     def shown_rows(self) -> list[Row]:
-        return [row for row in self.rows if row.planned]
+        """Those of which something is planned; of a table without such rows all, with the paper's numbers."""
+        return [row for row in self.rows if row.planned] or list(self.rows)
 
     @property
     def shown_columns(self) -> list[int]:
-        rows = self.shown_rows
-        return [i for i in range(len(self.layout.columns)) if any(row.entries[i].planned for row in rows)]
+        every, rows = range(len(self.layout.columns)), self.shown_rows
+        return [i for i in every if any(row.entries[i].planned for row in rows)] or list(every)
 
     @property
     def sources(self) -> dict[str, str]:

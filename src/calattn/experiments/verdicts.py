@@ -2,7 +2,7 @@
 
 Under one checkpoint rule a claim of a gain holds if more than half of the tested families are better and, where the paper
 says that the gain is consistent, none is worse. A claim that something is kept or does not matter has its own judge below.
-Over the rules: "holds" needs both (`last` and the paper's own, `best-ece`); one alone is "holds only under" that rule;
+Over the rules: "holds" needs both (`last`, and `best-ece`, which the authors' log points to); one alone is "holds only under";
 neither is "does not hold", with the reading: contradicted (most families worse), mixed, or not confirmed. Fewer than half
 of the planned families with results under either rule is "not tested". The mirror image of every result gets the mirror
 image of its reading: the counts are symmetrical, only the burden of proof lies with the claim.
@@ -107,24 +107,22 @@ def verdict_of(
     )
 
 
-def gain(quantifier: Quantifier) -> Judge:
+@dataclasses.dataclass(frozen=True)
+class Gain:
     """Judges a claimed gain in "every" setting (none worse, most better) or in "most" (most better)."""
 
-    def judge(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
-        total = len(outcomes)
-        better, worse = (_count(outcomes, each) for each in ("better", "worse"))
-        holds = 2 * better > total and (quantifier == "most" or worse == 0)
-        if holds:
-            return True, "confirmed"
-        if 2 * worse > total:
-            return False, "contradicted: worse in most families"
-        if better and worse:
-            return False, "mixed: better in some families, worse in others"
-        if _count(outcomes, "traded"):
-            return False, "not confirmed: part of the difference was traded against accuracy"
-        return False, "not confirmed: no difference beyond chance in most families"
+    quantifier: Quantifier
 
-    return judge
+    def __call__(self, outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+        better, worse, traded = (_count(outcomes, each) for each in ("better", "worse", "traded"))
+        total = len(outcomes)
+        counts = f"better in {better}, worse in {worse} of {total} families"
+        counts += f" ({traded} traded against accuracy)" if traded else ""
+        if 2 * better > total and (self.quantifier == "most" or worse == 0):
+            return True, f"confirmed: {counts}"
+        if 2 * worse > total:
+            return False, f"contradicted: {counts}"
+        return False, f"mixed: {counts}" if better and worse else f"not confirmed: {counts}"
 
 
 def kept(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
@@ -175,19 +173,16 @@ def mean_accuracy(outcomes: Sequence[Outcome]) -> float | None:
 
 
 def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:
-    thin = [rule for rule, each in findings.items() if not each.outcomes or 2 * len(each.outcomes) < planned]
-    if thin or not findings:
-        return "not tested", None, "fewer than half of the planned families have results"
+    fewest = min((len(each.outcomes) for each in findings.values()), default=0)
+    if not fewest or 2 * fewest < planned:
+        return "not tested", None, f"{fewest} of {planned} planned families have results"
     holding = [rule for rule, each in findings.items() if each.holds]
-    if len(holding) == len(findings):
-        return "holds", None, "confirmed"
-    if holding:
-        others = "; ".join(f"under `{rule}`: {each.reading}" for rule, each in findings.items() if not each.holds)
-        return "holds only under", holding[0], others
     readings = dict.fromkeys(each.reading for each in findings.values())
-    if len(readings) == 1:
-        return "does not hold", None, next(iter(readings))
-    return "does not hold", None, "; ".join(f"under `{rule}`: {each.reading}" for rule, each in findings.items())
+    by_rule = "; ".join(f"under `{rule}` {each.reading}" for rule, each in findings.items())
+    reading = next(iter(readings)) if len(readings) == 1 else by_rule
+    if len(holding) == len(findings):
+        return "holds", None, reading
+    return ("holds only under", holding[0], reading) if holding else ("does not hold", None, reading)
 
 
 def _count(outcomes: Sequence[Outcome], decision: Decision) -> int:

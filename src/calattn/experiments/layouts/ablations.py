@@ -24,14 +24,14 @@ def _feature_ablation(_scale: ScaleName) -> Layout:
     where = [(dataset, model) for dataset in ("cifar100", "cifar10") for model in TRANSFORMERS]
     return Layout(
         name="feature_ablation",
-        title="What the CalAttn head reads (CE+BS)",
+        title="What the CalAttn head reads (CE)",
         header=("data set", "network"),
         columns=tuple(Column(title=title, keys={"features": features}) for features, title in inputs.items()),
         blocks=tuple(
             Block(
                 header=(DATASETS[d], MODELS[m]),
                 keys=of(d, m),
-                cells=tuple((Cell(dataset=d, model=m, head="calattn", features=f),) for f in inputs),
+                cells=tuple((Cell(dataset=d, model=m, loss="ce", head="calattn", features=f),) for f in inputs),
             )
             for d, m in where
         ),
@@ -40,6 +40,7 @@ def _feature_ablation(_scale: ScaleName) -> Layout:
             *(beside(*pair) for pair in (("ece", "post"), ("accuracy", "pre"), ("nll", "pre"), ("nll", "post"))),
         ),
         notes=(
+            "The paper does not name the loss: five of its six CLS rows are its cross-entropy cells, so ours are of that loss.",
             "The paper does not say whether before or after temperature scaling; its numbers stand beside those before.",
             "Swin has no CLS token: CLS is its pooled representation, which is the mean of its patches after the last norm.",
         ),

@@ -32,6 +32,7 @@ ODDITIES = {
     "bold": "the mark for the best is not on the best",
     "impossible": "values that exclude each other by arithmetic",
     "claim": "a statement of the text against its own tables",
+    "text": "two statements of the text that exclude each other",
 }
 
 

@@ -1,0 +1,44 @@
+"""What the verdicts hang on: the same results judged by other rules than those fixed beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calattn.experiments.claims import CLAIMS, verdicts
+from calattn.experiments.evidence import REGISTERED, Results, Rules
+from calattn.experiments.verdicts import Verdict
+
+VARIANTS: Mapping[str, tuple[str, Rules]] = {
+    "as fixed": ("The rules above.", REGISTERED),
+    "Welch": (
+        "Several seeds: the standard errors of images and seeds are added, and the interval and p-value are Student's with Welch "
+        "and Satterthwaite's degrees of freedom. (The rules join intervals and take the p-value from a normal distribution.)",
+        Rules(welch=True),
+    ),
+    "seeds for all": (
+        "As before, and families with one seed get the variance over seeds of those that have several: one lucky training "
+        "decides less.",
+        Rules(welch=True, pooled_seeds=True),
+    ),
+    "like accuracy": (
+        "Families whose accuracies differ by more than a point, in either direction, are left out: at `best-ece` the two "
+        "networks of a pair often come from very different epochs.",
+        Rules(like_accuracy=True),
+    ),
+    "any effect": ("No smallest effect that matters.", Rules(smallest=False)),
+    "uncorrected": ("No correction for many families.", Rules(correct=False)),
+    "most for every": (
+        "“In every setting” is read as “in most”: families that are worse do not end the claim.",
+        Rules(most=True),
+    ),
+}
+
+
+def variants(results: Results) -> dict[str, dict[str, Verdict]]:
+    """Claim → variant → verdict, of the claims that compare networks."""
+    found = {name: verdicts(results, rules) for name, (_, rules) in VARIANTS.items()}
+    return {
+        claim.name: {name: judged[claim.name] for name, judged in found.items()}
+        for claim in CLAIMS.values()
+        if claim.compares
+    }

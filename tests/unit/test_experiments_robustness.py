@@ -1,0 +1,128 @@
+"""The verdicts by other rules, on worlds whose truth is known; the statistics against scipy."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calattn.experiments.cells import Cell
+from calattn.experiments.claims import CLAIMS
+from calattn.experiments.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
+from calattn.experiments.robustness import VARIANTS, variants
+from tests.made_claims import MadeStore, helps, nothing, world
+
+HALF = 0.001  # of the interval of each pair in these worlds
+Z = stats.norm.ppf(0.975)
+
+
+def _families(sizes: dict[str, tuple[float, ...]], rules: Rules) -> dict[str, Outcome]:
+    """Loss → seeds' effects on ECE; the outcomes by loss."""
+
+    def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return sizes[cell.loss][cell.seed] if metric == "ece" else 0.0
+
+    heads = [
+        Cell(dataset="cifar10", model="deit", loss=loss, head="calattn", seed=seed)
+        for loss, each in sizes.items()
+        for seed in range(len(each))
+    ]
+    store = world(effect, cells=[cell for head in heads for cell in (head.twin, head)], half=HALF)
+    pairs = [Comparison(family=h.loss, metric="ece", a=Arm(cell=h.twin), b=Arm(cell=h)) for h in heads]
+    return {each.family: each for each in outcomes_of(pairs, rule="last", results=Results(store), rules=rules)}
+
+
+def test_welch_adds_the_errors_of_images_and_seeds() -> None:
+    """Two independent estimates of known sum: scipy's Welch test with a second sample so large that its error is HALF / Z."""
+    sizes = (-0.03, -0.02, -0.004)
+    found = _families({"ce": sizes}, Rules(welch=True, correct=False))["ce"]
+    n = 10**6
+    known = stats.ttest_ind_from_stats(
+        np.mean(sizes), np.std(sizes, ddof=1), 3, 0.0, HALF / Z * math.sqrt(n), n, equal_var=False
+    )
+    ends = known.confidence_interval(0.95) if hasattr(known, "confidence_interval") else None
+    assert found.p_value == pytest.approx(known.pvalue, rel=1e-4)
+    if ends is not None:
+        assert (found.low, found.high) == pytest.approx((ends.low, ends.high), rel=1e-4)
+    error = math.hypot(HALF / Z, np.std(sizes, ddof=1) / math.sqrt(3))
+    freedom = 2 * (error**2 / (np.var(sizes, ddof=1) / 3)) ** 2
+    assert found.high - found.effect == pytest.approx(stats.t.ppf(0.975, freedom) * error)
+
+
+def test_one_seed_has_the_same_interval_by_welch() -> None:
+    fixed, welch = (_families({"ce": (-0.02,)}, rules)["ce"] for rules in (REGISTERED, Rules(welch=True)))
+    assert (fixed.low, fixed.high, fixed.p_value) == pytest.approx((welch.low, welch.high, welch.p_value))
+
+
+def test_pooled_seeds_give_one_seed_the_spread_of_the_others() -> None:
+    sizes = {"ce": (-0.03, -0.02, -0.004), "brier": (-0.02, -0.03), "mmce": (-0.02,)}
+    found = _families(sizes, Rules(pooled_seeds=True, correct=False))
+    pooled = (2 * np.var(sizes["ce"], ddof=1) + np.var(sizes["brier"], ddof=1)) / 3
+    for loss, each in sizes.items():
+        error = math.sqrt((HALF / Z) ** 2 + pooled / len(each))
+        freedom = 3 * (error**2 / (pooled / len(each))) ** 2
+        assert found[loss].high - found[loss].effect == pytest.approx(stats.t.ppf(0.975, freedom) * error)
+        assert found[loss].p_value == pytest.approx(2 * stats.t.sf(abs(np.mean(each)) / error, freedom))
+    alone = _families({"mmce": (-0.02,)}, Rules(pooled_seeds=True))["mmce"]
+    assert alone.high - alone.effect == pytest.approx(HALF), "nothing to pool: as fixed"
+
+
+def test_like_accuracy_leaves_out_what_came_with_other_accuracy() -> None:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        price = {"mmce": 0.02, "brier": -0.02}.get(cell.loss, 0.0)
+        return price if metric == "accuracy" else helps(cell, rule, phase, metric)
+
+    store = world(effect)
+    kept = CLAIMS["ece_falls"].verdict(store, Rules(like_accuracy=True)).findings["last"].outcomes
+    assert {each.cell.loss for each in kept}.isdisjoint({"mmce", "brier"})
+    every = CLAIMS["accuracy_kept"].verdict(store, Rules(like_accuracy=True)).findings["last"].outcomes
+    assert {"mmce", "brier"} <= {each.cell.loss for each in every}, "accuracy is not judged by itself"
+
+
+def _one_worse() -> MadeStore:
+    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        size = helps(cell, rule, phase, metric)
+        return -size if cell.loss == "mmce" and metric == "ece" else size
+
+    return world(effect)
+
+
+def test_what_hangs_on_every_and_on_the_smallest_effect() -> None:
+    found = variants(Results(_one_worse()))
+    assert {name for name, each in found["ece_falls"].items() if each.kind == "holds"} == {"most for every"}
+
+    def small(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return -0.002 if metric == "ece" else 0.0
+
+    found = variants(Results(world(small, half=0.0001)))
+    assert {name for name, each in found["ece_falls"].items() if each.kind == "holds"} == {"any effect"}
+
+
+def test_what_hangs_on_the_correction() -> None:
+    """p = 0.04 in every family: none survives Holm's correction, all do without it."""
+    p = 0.04
+    size = HALF / Z * stats.norm.isf(p / 2) * 3
+
+    def effect(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return -size if metric == "ece" else 0.0
+
+    found = variants(Results(world(effect, half=3 * HALF)))["complementary_to_ts"]
+    assert {name for name, each in found.items() if each.kind == "holds"} == {"uncorrected"}
+
+
+def test_every_variant_but_the_first_changes_one_rule_and_all_are_used() -> None:
+    changed = {
+        name: {k for k, v in dataclasses.asdict(rules).items() if v != getattr(REGISTERED, k)}
+        for name, (_, rules) in VARIANTS.items()
+    }
+    assert changed.pop("as fixed") == set()
+    assert all(changed.values())
+    assert set.union(*changed.values()) == {field.name for field in dataclasses.fields(Rules)}
+
+
+def test_claims_that_count_have_no_variants() -> None:
+    found = variants(Results(world(nothing)))
+    assert set(found) == set(CLAIMS) - {"few_parameters", "three_phases"}
