@@ -18,11 +18,13 @@ from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CIFARS = ("cifar10", "cifar100")
 METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
 _SUFFIXES = ("png", "pdf", "svg")
+_NAMES = 6  # in a caption
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,8 @@ def draw_norms(found: Found) -> list[Drawn]:
         caption = (
             "Norm of the classifier's input against the largest probability of DeiT-S on a sample of test images (blue right, "
             "orange wrong); the line joins means of ten bins of equal count, ρ is Spearman's rank correlation. CalAttn twice: "
-            "before its scale s divides the logits, and as it predicts."
+            "before its scale s divides the logits, and as it predicts. z comes after the last normalisation, hence the narrow "
+            "range; of networks trained early on its norm is kept to four digits, and stands in stripes."
         )
         drawn.append(_drawn("cls_norm", figure, caption, rule, found, norm_cells()))
     return drawn
@@ -126,7 +129,7 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
                     )
                     changes += here
         caption = (
-            f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A dash: no "
+            f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
             "such pair was run. Bars that leave the axis carry their value."
         )
         return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes))]
@@ -138,18 +141,20 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
 
 
 def dynamics_cells() -> tuple[Cell, ...]:
-    return tuple(Cell(dataset=dataset, model="vit", head="calattn") for dataset in CIFARS)
+    """The paper's ViT, and DeiT-S."""
+    return tuple(Cell(dataset=d, model=model, head="calattn") for model in ("vit", "deit") for d in CIFARS)
 
 
 def draw_dynamics(found: Found) -> list[Drawn]:
     """1/s over the epochs, and how it and the feature norm are spread at three of them."""
-    figure = _figure(3, 2, width=4.3, height=2.3)
+    cells = dynamics_cells()
+    figure = _figure(3, len(cells), width=3.9, height=2.3)
     with figure_style():
-        for j, cell in enumerate(dynamics_cells()):
+        for cell, course, scales, norms in zip(cells, *_rows(figure, len(cells)), strict=True):
             result, heading = found[cell], f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn"
-            panels.course(figure.axes[j], result, title=heading)
-            panels.densities(figure.axes[2 + j], result, "inverse_scale", label="1/s")
-            panels.densities(figure.axes[4 + j], result, "feature_norm", label="‖z‖")
+            panels.course(course, result, title=heading)
+            panels.densities(scales, result, "inverse_scale", label="1/s")
+            panels.densities(norms, result, "feature_norm", label="‖z‖")
     caption = (
         "The scale s(z) during training, on validation images. Top: mean of 1/s and its coefficient of variation; the dashed "
         "line is the temperature T* of lowest validation ECE, which divides the logits once more after s has (last epoch). "
@@ -199,6 +204,11 @@ def _figure(rows: int, columns: int, *, width: float, height: float) -> Figure:
     return figure
 
 
+def _rows(figure: Figure, columns: int) -> list[list[Axes]]:
+    """The axes of each row."""
+    return [figure.axes[start : start + columns] for start in range(0, len(figure.axes), columns)]
+
+
 def _title(cell: Cell) -> str:
     method = next(title for loss, head, title in METHODS if (loss, head) == (cell.loss, cell.head))
     return f"{DATASETS[cell.dataset]}, {MODELS[cell.model]}\n{method}"
@@ -211,7 +221,11 @@ def missing(found: Found, cells: Iterable[Cell]) -> str:
         result = found[cell]
         if isinstance(result, Hole):
             reasons.setdefault(result.reason, []).append(cell.name)
-    return "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items())
+    return "; ".join(f"{reason}: {_named(names)}" for reason, names in reasons.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMES else f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} others"
 
 
 def _drawn(

@@ -50,7 +50,7 @@ def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, firs
     correlation = f"ρ = {_rank_correlation(norm, prob):.2f}".replace("-", "−")
     ax.text(0.97, 0.05, correlation, transform=ax.transAxes, ha="right")
     if first:
-        ax.legend(fontsize=7.5, frameon=False, loc="upper left", handletextpad=0.1, borderaxespad=0.1)
+        ax.legend(fontsize=7.5, frameon=False, loc="lower left", handletextpad=0.1, borderaxespad=0.1)
     return None
 
 
@@ -70,7 +70,7 @@ def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[st
         ax.bar(places, heights, width * 0.92, color=colour, zorder=2, label=series)
         for place, value in zip(places, values, strict=True):
             if value is None:
-                ax.text(place, 2, "–", ha="center", va="bottom", color=colour, fontsize=8)
+                ax.plot(place, 0, marker="x", markersize=2.5, color=colour, zorder=4)
             elif 100 * value > _TOP:
                 ax.text(place, _TOP, f"+{100 * value:.0f}", ha="center", va="bottom", fontsize=6, color=colour)
     ax.axhline(0, color=INK, linewidth=0.8, zorder=3)
