@@ -28,7 +28,7 @@ def made_result(cell: Cell, scale: ScaleName, *, rows: int = 12, points: int = 3
         run={
             "spec": spec.model_dump(mode="json"),
             "spec_hash": spec.hash,
-            "environment": {"commit": "0" * 40, "device": "made up"},
+            "environment": {"commit": {"hash": "0" * 40, "dirty": False}, "device": "made up"},
             "epochs": spec.train.epochs,
             "training_seconds": 60.0,
             "images_per_second": 27000.0,

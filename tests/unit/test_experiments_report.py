@@ -347,6 +347,28 @@ def test_other_rules_are_shown_beside_the_verdicts(store: ResultStore, text: str
         assert row[1] == ", ".join("yes" if each.holds else "no" for each in findings)
 
 
+def test_what_the_head_learned_is_read_from_the_logs(tmp_path: Path) -> None:
+    head = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
+    lonely = dataclasses.replace(head, loss="brier")
+    store = ResultStore(tmp_path, "reduced")
+    documents = {cell: made_result(cell, "reduced") for cell in (head, head.twin, lonely)}
+    for cell, temperature in ((head, 4.0), (head.twin, 2.25), (lonely, 3.0)):
+        documents[cell].rules["last"]["temperature"]["nll"] = temperature
+    documents[head].log[-1]["train"]["accuracy"] = 0.99123
+    documents[head].log[-1]["validation"]["accuracy"] = 0.8
+    documents[head].log[-1]["validation"]["scale"]["mean"] = 0.25
+    documents[lonely].log[-1]["validation"]["scale"]["mean"] = 1.5
+    for each in documents.values():
+        store.put(each)
+    told = section(report_text(store), "What the head learned")
+    rows = {row[0].strip("`"): row[1:] for row in rows_of(told)[1:]}
+    assert rows[head.name] == ["99.12", "80.00", "0.250", "4.00", "2.25"]
+    assert rows[lonely.name][2:] == ["1.500", "3.00", "–"]
+    assert "below 1 in 1 of 2 networks" in told
+    assert "higher with the head than without it in 1 of 1 pairs" in told
+    assert "No results" in section(report_text(ResultStore(tmp_path / "none", "reduced")), "What the head learned")
+
+
 def test_links_lead_to_the_files_that_are_written(store: ResultStore, tmp_path: Path) -> None:
     written = {path.name for each in EXPERIMENTS.values() for path in each.write(store, tmp_path / "out")}
     write_report(store, tmp_path / "REPRODUCTION.md", tables=tmp_path / "out" / "reduced")

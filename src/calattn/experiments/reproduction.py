@@ -26,6 +26,7 @@ from calattn.experiments.claim_report import (
 from calattn.experiments.comparisons import CIFAR
 from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, DIFFERENCES
 from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
+from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
@@ -63,6 +64,7 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
         "## The claims one by one\n\n"
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",
+        f"## What the head learned\n\n{learned(stored, results)}",
         f"## The recipe that the paper leaves out\n\n{_rival(results)}",
         f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities()}",
