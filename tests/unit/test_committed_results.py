@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from calattn.experiments.catalogue import EXPERIMENTS
+from calattn.experiments.cells import Cell
+from calattn.experiments.disclosures import DIFFERENCES
 from calattn.experiments.reproduction import report_text
 from calattn.experiments.results import ResultStore
 
@@ -32,3 +36,22 @@ def test_tables_are_those_of_the_committed_results(store, name, tmp_path):
         if path.suffix in (".csv", ".md"):
             committed = ROOT / "results" / "reproduction" / "reduced" / path.name
             assert committed.read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), REMEDY
+
+
+def test_numbers_in_the_disclosures_are_those_of_the_files(store):
+    """Two trainings with the same settings and seed: what the report says of them."""
+    cell = Cell(dataset="cifar10", model="deit", loss="ce")
+    grid, other = store.get(cell), json.loads((ROOT / "results/cifar10-deit-small/ce/summary.json").read_text())
+    told = next(line for line in DIFFERENCES["reduced"] if "does not always give the same network" in line)
+    wanted = []
+    for metric in ("accuracy", "ece"):
+        wanted += [grid.metric(metric).value, other["results"]["last"]["test"][metric]["value"]]
+    early = (grid.rules["best-ece"], other["results"]["best-ece"])
+    wanted += [grid.metric("accuracy", rule="best-ece").value, early[1]["test"]["accuracy"]["value"]]
+    shown = [float(number) for number in re.findall(r"\d+\.\d\d", told)]
+    assert shown == [round(100 * value, 2) for value in wanted]
+    assert [int(n) for n in re.findall(r"epoch (\d+)", told)] == [each["epoch"] for each in early]
+    again = json.loads((ROOT / "results/cifar10-deit-small/calattn/summary.json").read_text())["results"]
+    same = store.get(Cell(dataset="cifar10", model="deit", head="calattn"))
+    for rule in ("last", "best-ece"):
+        assert same.metric("nll", rule=rule).value == pytest.approx(again[rule]["test"]["nll"]["value"], rel=1e-7)

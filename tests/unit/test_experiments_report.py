@@ -225,7 +225,7 @@ def test_the_papers_other_numbers_stand_beside_ours(text: str) -> None:
 
 
 def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None:
-    told = section(text, "The recipe that the paper leaves out")
+    told = section(text, "A recipe that memorises less")
     for dataset in ("cifar10", "cifar100"):
         for name in ("deit-ce-mixup", "deit-ce_brier-mixup", "deit-ce_brier-calattn-mixup", "deit-ce"):
             assert f"`{dataset}-{name}`" in told
@@ -238,7 +238,7 @@ def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None
     values = [document(store, c)["rules"]["last"]["phases"]["post"]["nll"]["value"] for c in cells]
     assert numbers(duel[3]) == pytest.approx(values, abs=0.000501)
     without = on_disk(tmp_path, world(helps, cells=[Cell(dataset="cifar10", model="deit")]))
-    assert "Not run." in section(report_text(without), "The recipe that the paper leaves out")
+    assert "Not run." in section(report_text(without), "A recipe that memorises less")
 
 
 def test_the_papers_own_protocol_is_shown_as_far_as_it_was_run(text: str, tmp_path: Path) -> None:
@@ -343,8 +343,35 @@ def test_other_rules_are_shown_beside_the_verdicts(store: ResultStore, text: str
     titles = {claim.title: name for name, claim in CLAIMS.items()}
     found = verdicts(store)
     for row in rows[1:]:
-        findings = found[titles[row[0]]].findings.values()
-        assert row[1] == ", ".join("yes" if each.holds else "no" for each in findings)
+        shown = []
+        for each in found[titles[row[0]]].findings.values():
+            better, worse = (sum(o.decision == d for o in each.outcomes) for d in ("better", "worse"))
+            shown.append(f"{'yes' if each.holds else 'no'} ({better} : {worse})")
+        assert row[1] == ", ".join(shown)
+
+
+def test_answers_that_hang_on_the_rules_are_named(tmp_path: Path) -> None:
+    def one_worse(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        size = helps(cell, rule, phase, metric)
+        return -size if cell.loss == "mmce" and (metric, phase) == ("ece", "pre") else size
+
+    told = section(report_text(on_disk(tmp_path, world(one_worse))), "Would other rules have said otherwise?")
+    flips = told.split("Other answers than by the rules as they were fixed: ")[1]
+    assert "“ECE falls” holds at `last` by most for every; “ECE falls” holds at `best-ece` by most for every" in flips
+    same = section(report_text(ResultStore(tmp_path / "none", "reduced")), "Would other rules have said otherwise?")
+    assert "as they were fixed: none." in same
+
+
+def test_the_summary_says_what_the_sections_say(store: ResultStore, text: str) -> None:
+    told = text.split("**In short.** ")[1].split("\n")[0]
+    found = verdicts(store)
+    for name, verdict in found.items():
+        group = next(part for part in told.split("*")[2::2] if CLAIMS[name].title in part)
+        label = told.split(group)[0].rsplit("*", 2)[-2]
+        assert label.lower() == verdict.title.lower()
+    row = next(r for r in rows_of(section(text, "Claims and verdicts")) if "`ece_falls`" in r[0])
+    assert f"ECE before temperature scaling changes by {row[3]} at `last`" in told
+    assert "In short" not in report_text(ResultStore(Path("nowhere"), "reduced"))
 
 
 def test_what_the_head_learned_is_read_from_the_logs(tmp_path: Path) -> None:

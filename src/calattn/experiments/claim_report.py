@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from calattn.experiments import paper
-from calattn.experiments.claims import CLAIMS, Claim
+from calattn.experiments.claims import CLAIMS, RULES, Claim
 from calattn.experiments.evidence import (
     ACCURACY_PRICE,
     DECISIONS,
     LEVEL,
+    PHASE_TITLES,
     SMALLEST,
     Outcome,
     Results,
@@ -76,18 +77,20 @@ def rules_text() -> str:
     """How a verdict comes about, with the constants that the code uses."""
     smallest = ", ".join(f"{metric_title(name)} {_amount(name, least)}" for name, least in SMALLEST.items())
     price, same = number("accuracy", ACCURACY_PRICE), number("ece", SAME_ECE)
-    return f"""These rules were written into the code before any cell of this grid was trained (a pilot of a few networks was
-known), and treat gains and losses alike.
+    return f"""These rules were written into the code before any cell of this grid was trained (commit 05f3aad), and treat gains
+and losses alike. Known at that time were a pilot of a few networks and two networks with the settings and seeds of cells of this grid
+(`results/cifar10-deit-small`), one of which is its cell to the last digit.
 
 1. A *family* is a comparison of two settings (data set, network, loss, head, post-hoc step) over all seeds that were run.
 2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired
    bootstrap difference on the test images (for AUROC against other images, DeLong's paired difference); otherwise the
-   intervals of both sides are joined as if independent, which makes the interval too wide, not too narrow. All intervals
-   are 95 %, and take the checkpoint and the temperature as given.
+   intervals of both sides are joined as if independent. That is too wide as a rule; of ECE it can be a tenth too
+   narrow (as the pairs show, of which both are known). All intervals are 95 %, and take checkpoint and temperature as
+   given.
 3. Several seeds are averaged, and their spread (Student) is joined to the interval. With one seed the interval covers the
    choice of test images, not another training: such a verdict is about these networks.
 4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim at
-   that checkpoint rule (those with results: as cells arrive, a decision can change), and
+   that checkpoint rule (those with results), and
    at least the smallest effect that matters ({smallest}). Less than that is *too small*; no interval is *undecided*; the rest
    is *within chance*.
 5. A gain that comes with more than {price} point of accuracy lost is *traded*, and so is a loss that comes with more than
@@ -99,7 +102,7 @@ known), and treat gains and losses alike.
    rule that the authors' published log points to); if at one of them only, it *holds only under* that rule. With results for
    fewer than half of the planned families it is *not tested*.
 8. The effect in the table is the mean over families. Its interval is Student's over families, where there are at least
-   {ENOUGH_FAMILIES} of them, and has the mean ends of their own intervals otherwise. Families share test images and
+   {ENOUGH_FAMILIES} of them; otherwise its ends are the means of theirs. Families share test images and
    networks: read it as the spread of the effect; the decisions rest on the families.
 """
 
@@ -107,7 +110,7 @@ known), and treat gains and losses alike.
 def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
     """What the paper says, how it was tested, and every number the verdict rests on."""
     parts = [f"### {claim.title}: {verdict.title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
-    remarks = _price_of_rule(claim, verdict, results) + _untouched(claim, results)
+    remarks = _price_of_rule(claim, verdict, results) + _untouched(claim, verdict, results)
     parts.append(f"**Result.** {_result(verdict)}{remarks}\n")
     outcomes = _by_rule({rule: finding.outcomes for rule, finding in verdict.findings.items()})
     if outcomes:
@@ -115,9 +118,10 @@ def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
     if others := _others(claim, results):
         parts.append(f"Not judged, for comparison:\n\n{others}")
     if beside := _by_rule(claim.beside(results)):
-        parts.append(f"Not judged, other pairs:\n\n{outcome_table(beside)}")
+        parts.append(f"Not judged, other pairs (Holm's correction over these alone):\n\n{outcome_table(beside)}")
     if verdict.missing:
-        parts.append(f"{len(verdict.missing)} planned cells have no result: see “What was not run”.\n")
+        cells = "1 planned cell has" if len(verdict.missing) == 1 else f"{len(verdict.missing)} planned cells have"
+        parts.append(f"{cells} no result: see “What was not run”.\n")
     return "\n".join(parts)
 
 
@@ -278,16 +282,17 @@ def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
     return f" At `best-ece` the accuracy of these networks, with and without the head, is {mean} points from that at `last`."
 
 
-def _untouched(claim: Claim, results: Results) -> str:
+def _untouched(claim: Claim, verdict: Verdict, results: Results) -> str:
     """Where T* = 1, what is judged after temperature scaling is what was judged before it."""
     if claim.name != "complementary_to_ts":
         return ""
-    found = [each for cell in claim.cells(results.scale) if isinstance(each := results.get(cell), CellResult)]
+    by_name = {result.cell.name + PHASE_TITLES["post"]: result for result in results.stored()}
     counts = []
-    for rule in ("last", "best-ece"):
-        known = [each.temperature(rule=rule) for each in found if rule in each.rules]
+    for rule in RULES:
+        names = dict.fromkeys(name for outcome in verdict.findings[rule].outcomes for name in outcome.cells)
+        known = [by_name[name].temperature(rule=rule) for name in names]
         counts.append(f"{sum(t == 1.0 for t in known)} of {len(known)} at `{rule}`")
-    return f" Networks with T* = 1, whose numbers are those before scaling: {', '.join(counts)}." if found else ""
+    return f" Networks with T* = 1, whose numbers are those before scaling: {', '.join(counts)}." if by_name else ""
 
 
 def _others(claim: Claim, results: Results) -> str:
@@ -308,7 +313,9 @@ def _effect_of(finding: Finding | None) -> str:
         return effect_text(finding.effect)
     effects = [outcome.effect for outcome in finding.outcomes]
     ends = dict.fromkeys(value_text(metric, end) for end in (min(effects), max(effects)))
-    return " to ".join(ends) + (" more parameters" if metric == "parameters" else " in the variation, II to end")
+    return " to ".join(ends) + (
+        " more parameters" if metric == "parameters" else " more variation at the end than in phase II"
+    )
 
 
 def _decision(outcome: Outcome) -> str:

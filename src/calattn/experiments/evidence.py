@@ -4,8 +4,8 @@ The rules, fixed before any cell of the grid was trained, and the same in both d
 
 1. A difference is b − a at one checkpoint rule. Where b is a cell with a head and a its twin, it is the paired bootstrap
    difference that the result file holds (the same resampled test images on both sides). Otherwise the two cells' own 95 %
-   intervals are joined by the squares of their arms, as for independent samples; the images are in truth the same, so
-   this interval is too wide rather than too narrow.
+   intervals are joined by the squares of their arms, as for independent samples; the images are in truth the same, which
+   makes this interval too wide as a rule. Of ECE it can be a tenth too narrow.
 2. Seeds of a family are averaged. The interval's arms are the mean arms over seeds (the test images are the same, so more
    seeds do not shrink them) joined by squares with Student's interval for the mean over seeds. With one seed the interval
    speaks of these networks on other images, not of other trainings; the number of seeds stands beside it.
@@ -37,6 +37,7 @@ DECISIONS: tuple[Decision, ...] = ("better", "within chance", "too small", "trad
 LEVEL = 0.05
 ACCURACY_PRICE = 0.01
 """More accuracy than this, lost for a gain of calibration, is too dear."""
+_DEAR = ACCURACY_PRICE + 1e-9  # a point lost is not more than a point, however it was rounded
 _NORMAL = statistics.NormalDist().inv_cdf(1 - LEVEL / 2)
 
 SMALLEST: dict[str, float] = {
@@ -139,8 +140,9 @@ class Rules:
     """The rules of decision. The defaults are those fixed beforehand; others show what hangs on them (`robustness`).
 
     `correct`: Holm's correction. `smallest`: effects have to matter. `welch`: standard errors of images and seeds are added
-    and judged by Student's t with Welch and Satterthwaite's degrees of freedom. `pooled_seeds`: so, and one variance over
-    seeds, from the families that have several, is given to all. `like_accuracy`: families whose accuracies differ by more
+    and judged by Student's t with Welch and Satterthwaite's degrees of freedom. `pooled_seeds`: so, and families with one
+    seed get the variance over seeds of those that have several. `scaled`: references that have no temperature of their own
+    are left out where the tested side has one. `like_accuracy`: families whose accuracies differ by more
     than a point, in whichever direction, are left out. `most`: "in every setting" is read as "in most".
     """
 
@@ -149,6 +151,7 @@ class Rules:
     welch: bool = False
     pooled_seeds: bool = False
     like_accuracy: bool = False
+    scaled: bool = False
     most: bool = False
 
 
@@ -183,7 +186,7 @@ def outcomes_of(
     pooled = _pooled(families.values()) if rules.pooled_seeds else None
     joined = [_over_seeds(*family, families[family], rules, pooled) for family in sorted(families)]
     if rules.like_accuracy:
-        joined = [each for each in joined if each.metric == "accuracy" or abs(each.accuracy or 0.0) <= ACCURACY_PRICE]
+        joined = [each for each in joined if each.metric == "accuracy" or abs(each.accuracy or 0.0) <= _DEAR]
     return decide(joined, guard=guard, rules=rules)
 
 
@@ -324,7 +327,7 @@ def _interval_over_seeds(
     below = statistics.fmean(value - low for value, low, _ in known)
     above = statistics.fmean(high - value for value, _, high in known)
     own = _variance([value for value, _, _ in known])
-    variance = pooled or own
+    variance = own or pooled
     if variance is not None and (rules.welch or rules.pooled_seeds):
         sides = [_welch(arm, variance.value / len(known), variance.freedom) for arm in (below, above)]
         error, freedom = sides[0] if effect > 0 else sides[1]
@@ -376,6 +379,6 @@ def _decision(outcome: Outcome, *, guard: bool, smallest: bool = True) -> Decisi
         return "too small"
     if guard and outcome.accuracy is not None and outcome.metric != "accuracy":
         price = outcome.accuracy if good else -outcome.accuracy
-        if price < -ACCURACY_PRICE:
+        if price < -_DEAR:
             return "traded"
     return "better" if good else "worse"

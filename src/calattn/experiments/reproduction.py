@@ -30,8 +30,8 @@ from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
-from calattn.experiments.robustness import VARIANTS, variants
-from calattn.experiments.verdicts import Verdict
+from calattn.experiments.robustness_report import other_rules
+from calattn.experiments.summary import summary
 from calattn.report.style import number
 
 LISTED_ODDITIES = ("claim", "text", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
@@ -56,16 +56,16 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))
     found = claims.verdicts(results)
     sections = [
-        _head(store.scale, stored, wanted) + _links(folder),
+        _head(store.scale, stored, wanted) + _links(folder) + summary(found, stored, store.scale),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}",
         f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
         f"## How a verdict comes about\n\n{rules_text()}{_amendments(store.scale)}",
-        f"## Would other rules have said otherwise?\n\n{_variants(results)}",
+        f"## Would other rules have said otherwise?\n\n{other_rules(results)}",
         "## The claims one by one\n\n"
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",
         f"## What the head learned\n\n{learned(stored, results)}",
-        f"## The recipe that the paper leaves out\n\n{_rival(results)}",
+        f"## A recipe that memorises less\n\n{_rival(results)}",
         f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities()}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
@@ -79,7 +79,7 @@ def _head(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]
     done = {result.cell for result in stored}
     return (
         "# Reproduction of the paper's claims\n\n"
-        "Written by `calattn reproduce report` from the result files; no number is typed in by hand. Per cent and points of per "
+        "Written by `calattn reproduce report` from the result files; no result is typed in by hand. Per cent and points of per "
         "cent, NLL in nats, unless said otherwise.\n\n"
         f"Scale: `{scale}` ({SCALES[scale].title}). {len(stored)} networks have results; "
         f"{sum(cell in done for cell in wanted)} of the {len(wanted)} planned.\n"
@@ -89,7 +89,17 @@ def _head(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]
 def _run_kinds(stored: Sequence[CellResult]) -> str:
     """The settings that were trained, read from the specs."""
     kinds = Counter(_kind(result) for result in stored)
-    header = ["data set", "backbone", "recipe", "image px", "epochs", "optimiser", "batch", "precision", "networks"]
+    header = [
+        "data set",
+        "backbone",
+        "augmentation",
+        "image px",
+        "epochs",
+        "optimiser",
+        "batch",
+        "precision",
+        "networks",
+    ]
     rows = [[*kind, str(count)] for kind, count in sorted(kinds.items())]
     return markdown_table(header, rows) if rows else "Nothing yet.\n"
 
@@ -99,19 +109,28 @@ def _kind(result: CellResult) -> tuple[str, ...]:
     size = spec["data"]["size"]
     px = "native" if size is None else str(size)
     settings, train = spec["optimizer"], spec["train"]
-    optimiser = (
-        f"{settings['name']}, {spec['schedule']['name']} from {settings['lr']:g}, decay {settings['weight_decay']:g}"
-    )
+    schedule = f"{spec['schedule']['name']} from {settings['lr']:g} after {spec['schedule']['warmup_epochs']:g} epochs of warm-up"
+    optimiser = f"{settings['name']}, {schedule}, decay {settings['weight_decay']:g}"
     optimiser += "" if settings["clip_norm"] is None else f", clipped at {settings['clip_norm']:g}"
     shown = (
         spec["data"]["name"],
         spec["model"]["backbone"],
-        result.cell.recipe,
+        _augmentation(spec),
         px,
         str(result.run["epochs"]),
         optimiser,
     )
     return *shown, str(train["batch_size"]), train["precision"]
+
+
+def _augmentation(spec: dict[str, Any]) -> str:
+    """What is done to training images, and drop-path, which is meant for the same."""
+    settings = spec["augment"] | {"drop_path": spec["model"]["drop_path"]}
+    shown = [f"crop {settings['crop']}"] if settings["crop"] else []
+    shown += ["flip"] if settings["flip"] else []
+    names = ("randaugment_ops", "erasing", "mixup", "cutmix", "drop_path")
+    shown += [f"{name.replace('_', '-')} {settings[name]:g}" for name in names if settings[name]]
+    return ", ".join(shown) or "none"
 
 
 def _differences(scale: ScaleName) -> str:
@@ -133,28 +152,6 @@ def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Ce
         if left
         else ""
     )
-
-
-def _variants(results: Results) -> str:
-    """Verdicts under other rules, rule by rule: whether the claim holds at `last` and at `best-ece`."""
-    described = "\n".join(f"- *{name}*: {text}" for name, (text, _) in VARIANTS.items())
-    rows = [
-        [claims.CLAIMS[claim].title, *(_holds(verdict) for verdict in by_variant.values())]
-        for claim, by_variant in variants(results).items()
-    ]
-    table = markdown_table(["claim holds at `last`, at `best-ece`", *VARIANTS], rows)
-    return (
-        "The verdicts above rest on the rules as they were fixed. This is what the same numbers say by others; – is for fewer "
-        f"than half of the planned families.\n\n{described}\n\n{table}"
-    )
-
-
-def _holds(verdict: Verdict) -> str:
-    shown = []
-    for finding in verdict.findings.values():
-        enough = finding.outcomes and 2 * len(finding.outcomes) >= verdict.planned
-        shown.append(NONE if not enough else "yes" if finding.holds else "no")
-    return ", ".join(shown)
 
 
 def _links(folder: str | None) -> str:
@@ -230,8 +227,9 @@ def _rival(results: Results) -> str:
                 [f"`{cell.name}`", rule, *(metric_value(found, metric, rule, phase) for metric, phase in columns)]
             )
     text = (
-        "Mixup and drop-path are known means against memorising the training set. The paper compares CalAttn with no recipe of "
-        "this kind; here the same cells are trained with it.\n\n"
+        "Mixup (0.8) and drop-path (0.1) are known means against memorising the training set. The paper does not say whether its "
+        "recipes have any of this, and compares CalAttn with no such rival; here the same cells are trained with it, seed 0. Not "
+        "judged: no claim of the paper is about it.\n\n"
     )
     if not any(
         cell.recipe == "mixup" and isinstance(results.get(cell), CellResult) for p in _rival_cells() for cell in p
@@ -301,7 +299,7 @@ def _runs(stored: Sequence[CellResult]) -> str:
     text = (
         "*spec* is the hash of the cell's spec, as in the tables and their CSV files; *as run*, that of the spec with what the "
         "machine settled (precision, compilation) written into it. Commits are as told to machines that had no repository to "
-        "compare their files with.\n\n"
+        "compare their files with. *images/s* is the median over epochs; *training s* has validation in it, and starting.\n\n"
     )
     return f"{text}{markdown_table(header, [_run(result) for result in stored])}\n{_software(stored)}"
 
@@ -349,5 +347,6 @@ def _commands(scale: ScaleName) -> str:
         f"```sh\ncalattn reproduce all --scale {scale} --plan   # what would run, and about how long\n"
         f"calattn reproduce all --scale {scale}          # trains what is missing, writes tables and figures\n"
         f"calattn reproduce report --scale {scale}       # writes this file from the results\n```\n\n"
-        "A cell is found again by the hash of its spec: a changed protocol is run anew, never mixed with old results.\n"
+        "A cell is found again by the hash of its spec: a changed protocol is run anew, never mixed with old results. Code that "
+        "changed while the grid was trained is named above.\n"
     )

@@ -17,12 +17,16 @@ VARIANTS: Mapping[str, tuple[str, Rules]] = {
     ),
     "seeds for all": (
         "As before, and families with one seed get the variance over seeds of those that have several: one lucky training "
-        "decides less.",
+        "decides less. (The families that have several share networks, so this variance is itself known badly.)",
         Rules(welch=True, pooled_seeds=True),
+    ),
+    "scaled only": (
+        "References without a temperature of their own are left out where the tested side has one.",
+        Rules(scaled=True),
     ),
     "like accuracy": (
         "Families whose accuracies differ by more than a point, in either direction, are left out: at `best-ece` the two "
-        "networks of a pair often come from very different epochs.",
+        "networks of a pair often come from very different epochs. (Not of the claim on accuracy.)",
         Rules(like_accuracy=True),
     ),
     "any effect": ("No smallest effect that matters.", Rules(smallest=False)),

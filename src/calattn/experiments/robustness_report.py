@@ -1,0 +1,58 @@
+"""The section of REPRODUCTION.md on what the verdicts hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calattn.experiments.claim_report import NONE, markdown_table
+from calattn.experiments.claims import CLAIMS
+from calattn.experiments.evidence import Results
+from calattn.experiments.robustness import VARIANTS, variants
+from calattn.experiments.verdicts import Verdict
+
+FIXED = next(iter(VARIANTS))
+
+
+def other_rules(results: Results) -> str:
+    """Verdicts under other rules, and which of them are others than by the rules as they were fixed."""
+    described = "\n".join(f"- *{name}*: {text}" for name, (text, _) in VARIANTS.items())
+    found = variants(results)
+    rows = [
+        [CLAIMS[claim].title, *(_holds(verdict) for verdict in by_variant.values())]
+        for claim, by_variant in found.items()
+    ]
+    table = markdown_table(["claim holds at `last`, at `best-ece`", *VARIANTS], rows)
+    return (
+        "The verdicts above rest on the rules as they were fixed. This is what the same numbers say by others, with how many "
+        "families are better and how many worse; – is for fewer than half of the planned families.\n\n"
+        f"{described}\n\n{table}\nOther answers than by the rules as they were fixed: {_flips(found) or 'none'}.\n"
+    )
+
+
+def _holds(verdict: Verdict) -> str:
+    shown = []
+    for rule, finding in verdict.findings.items():
+        better, worse = (finding.counts.get(each, 0) for each in ("better", "worse"))
+        holds = holds_at(verdict, rule)
+        shown.append(NONE if holds is None else f"{'yes' if holds else 'no'} ({better} : {worse})")
+    return ", ".join(shown)
+
+
+def holds_at(verdict: Verdict, rule: str) -> bool | None:
+    """Whether a claim holds under a checkpoint rule; None where too few families have results."""
+    finding = verdict.findings[rule]
+    enough = finding.outcomes and 2 * len(finding.outcomes) >= verdict.planned
+    return finding.holds if enough else None
+
+
+def _flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
+    flips = []
+    for claim, by_variant in found.items():
+        for rule in by_variant[FIXED].findings:
+            answers = {name: holds_at(verdict, rule) for name, verdict in by_variant.items()}
+            fixed = answers[FIXED]
+            others = [name for name, answer in answers.items() if None not in (answer, fixed) and answer != fixed]
+            if others:
+                said = "does not hold" if fixed else "holds"
+                flips.append(f"“{CLAIMS[claim].title}” {said} at `{rule}` by {', '.join(others)}")
+    return "; ".join(flips)
