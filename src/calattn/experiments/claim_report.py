@@ -78,8 +78,8 @@ def rules_text() -> str:
     smallest = ", ".join(f"{metric_title(name)} {_amount(name, least)}" for name, least in SMALLEST.items())
     price, same = number("accuracy", ACCURACY_PRICE), number("ece", SAME_ECE)
     return f"""These rules were written into the code before any cell of this grid was trained (commit 05f3aad), and treat gains
-and losses alike. Known at that time were a pilot of a few networks and two networks with the settings and seeds of cells of this grid
-(`results/cifar10-deit-small`), one of which is its cell to the last digit.
+and losses alike. Known at that time were a pilot of a few networks and two networks with the settings and seeds of cells of
+this grid (`results/cifar10-deit-small`), one of which is its cell to the last digit.
 
 1. A *family* is a comparison of two settings (data set, network, loss, head, post-hoc step) over all seeds that were run.
 2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired

@@ -38,11 +38,11 @@ def reduced_steps() -> list[list[Cell]]:
     return [
         _pairs(Cell(dataset=dataset, model="deit", loss=loss) for dataset in CIFARS for loss in losses),
         [cell for seed in SEEDS[1:] for dataset in CIFARS for cell in _three(dataset, "deit", seed=seed)],
+        [cell for dataset in CIFARS for cell in _three(dataset, "deit", recipe="mixup")],
         [cell for dataset in CIFARS for cell in _three(dataset, "swin")],
         [*_ablations("cifar100", "deit"), *_inputs("cifar10", "deit")],
         _pairs(Cell(dataset="mnist", model=model) for model in ("deit", "swin")),
         [Cell(dataset=dataset, model="resnet50", loss=loss) for dataset in CIFARS for loss in ("ce", "ce_brier")],
-        [cell for dataset in CIFARS for cell in _three(dataset, "deit", recipe="mixup")],
         # ViT-B costs as much as three others.
         [
             *(cell for dataset in CIFARS for cell in _three(dataset, "vit")),
