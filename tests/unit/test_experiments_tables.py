@@ -211,6 +211,15 @@ def test_sizes_follow_the_formula_of_the_appendix():
         assert cost_of("cifar10", model).added_params == 128 * width + 128 + 128 + 1
 
 
+def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
+    seeds = [Cell(dataset="cifar10", model="deit", loss="ce", seed=seed) for seed in (0, 1)]
+    store = made_store(tmp_path, "reduced", seeds)
+    (table, _) = tables_of("three_seeds", store)
+    row = next(r for r in table.rows if r.header[0] == "CIFAR-10")
+    assert row.entries[0].hole == "2 of 3 seeds; the others: not run"
+    assert next(r for r in table.rows if r.header[0] == "CIFAR-100").entries[0].hole == "not run"
+
+
 # --- holes -------------------------------------------------------------------------------------------------------------
 
 

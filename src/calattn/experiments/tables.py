@@ -229,7 +229,7 @@ def _entry(
         ours=_mean([source.row for source in sources]),
         spread=statistics.stdev([s.row.value for s in sources]) if len(sources) > 1 else None,
         temperature=statistics.fmean(known) if known and quantity.metric not in ("accuracy", *OOD_SETS) else None,
-        hole="; ".join(dict.fromkeys(holes)) or None,
+        hole=_hole(holes, len(sources), len(wanted)),
         sources=tuple(sources),
         cells=tuple(wanted),
     )
@@ -261,6 +261,12 @@ def _sources(
         else:
             sources.append(Source(cell=result.cell, cell_hash=result.cell_hash, row=row))
     return sources, holes
+
+
+def _hole(reasons: Sequence[str], measured: int, wanted: int) -> str | None:
+    """Why a number is missing, or rests on fewer seeds than planned."""
+    text = "; ".join(dict.fromkeys(reasons))
+    return f"{measured} of {wanted} seeds; the others: {text}" if text and measured else text or None
 
 
 def _mean(rows: Sequence[MetricRow]) -> MetricRow | None:
