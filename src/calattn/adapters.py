@@ -187,7 +187,7 @@ class LayerAdapter:
         if len(seen) > 1:
             raise ValueError(f"{kind} ran its layer {self.layer!r} {len(seen)} times in a pass, not once; {_NAME_IT}")
         (cls, own), width = seen[0], self.num_features
-        if self.straight and logits is not own:
+        if self.straight and not _is_output(logits, own):
             raise ValueError(
                 f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; {_NAME_IT}"
             )
@@ -248,6 +248,19 @@ def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[s
         return backbone(*args, **inputs), seen
     finally:
         handle.remove()
+
+
+def _is_output(logits: Tensor, own: Any) -> bool:
+    """Whether these are a layer's own output, or the same memory: full backward hooks hand on a view of it."""
+    if logits is own or torch.compiler.is_dynamo_compiling() or not isinstance(own, Tensor):
+        return logits is own
+    return _memory(logits) == _memory(own)
+
+
+def _memory(values: Tensor) -> tuple[Any, ...]:
+    # The storage's identity, not its data_ptr(), which the tensors of torch.export lack.
+    storage = values.untyped_storage()._cdata
+    return storage, values.storage_offset(), values.shape, values.stride(), values.dtype
 
 
 def _logits(output: Any, kind: str) -> Tensor:
