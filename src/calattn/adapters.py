@@ -26,7 +26,7 @@ class Adapter:
 
     `features(model, x)` gives the classifier's input `[b, num_features]`, or a pair of it and the patch
     tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. What the model was called
-    with goes to `features`, keywords too. Only the Dirichlet head asks for `num_classes`.
+    with goes to `features`, each argument as it was given. Only the Dirichlet head asks for `num_classes`.
 
     >>> from calattn.attachment import attach
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -48,7 +48,7 @@ class Adapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
 
-    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
         given = self.features(backbone, *args, **inputs)
         cls, tokens = given if isinstance(given, tuple) else (given, None)
         _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
@@ -100,7 +100,7 @@ class TimmAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
 
-    def read(self, backbone: Any, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: Any, /, *args: Any, **inputs: Any) -> Reading:
         maps = backbone.forward_features(*args, **inputs)
         if self.linear_head:
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
@@ -173,7 +173,7 @@ class LayerAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens, which are not in the input of {self.layer!r}; pass adapter=Adapter(…)"
 
-    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
         if inputs.get("labels") is not None:
             raise ValueError(
                 "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"

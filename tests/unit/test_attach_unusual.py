@@ -9,7 +9,9 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook
 
+from calattn.adapters import Adapter
 from calattn.attachment import CalibratedModel, attach
+from calattn.backbones import create
 
 
 def mlp(*after: nn.Module) -> nn.Sequential:
@@ -62,3 +64,53 @@ def test_export_with_full_backward_hooks(hooked: CalibratedModel) -> None:
 def test_a_transposed_output_is_no_output() -> None:
     with pytest.raises(ValueError, match="logits of Square are not the output of 'fc'"):
         attach(Square())(images())
+
+
+class Masked(nn.Module):
+    """A mask comes first, the images are its keyword `x`; `backbone` is a keyword too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(12, 7)
+
+    def forward(self, mask: torch.Tensor | None = None, x: torch.Tensor | None = None, backbone: float = 1.0):
+        z = x.flatten(1) * backbone
+        return self.fc(z if mask is None else z * mask)
+
+
+@pytest.mark.usefixtures("untyped")  # Signature.bind of Python 3.11 fails on a keyword `x` here
+def test_arguments_reach_the_backbone_as_they_were_given() -> None:
+    net, x, mask = Masked(), images(), torch.arange(12.0)
+    model = attach(net)
+    assert torch.equal(model(x=x), net(x=x))
+    assert torch.equal(model(mask, x), net(mask, x))
+    assert torch.equal(model(None, x), net(None, x))
+    assert torch.equal(model(mask, x, 2.0), net(mask, x, 2.0))
+    assert torch.equal(model(mask, x=x, backbone=2.0), net(mask, x, 2.0))
+    assert torch.equal(model.output(mask, x).calibrated_logits, net(mask, x))
+
+
+@pytest.mark.usefixtures("untyped")  # Signature.bind of Python 3.11 fails on a keyword `x` here
+def test_arguments_reach_an_adapter_and_timm_as_they_were_given() -> None:
+    net, x, mask = Masked(), images(), torch.arange(12.0)
+    adapter = Adapter(features=lambda _, mask, x: x.flatten(1) * mask, classifier=lambda m, z: m.fc(z), num_features=12)
+    model = attach(net, adapter=adapter)
+    assert torch.equal(model(mask, x), net(mask, x))
+    assert torch.equal(model(mask, x=x), net(mask, x))
+    vit = create("vit_nano_patch8_32", num_classes=7).eval()
+    small, seen = torch.randn(2, 3, 32, 32), torch.eye(17, dtype=torch.bool)
+    expected = vit.forward_head(vit.forward_features(small, seen))
+    assert torch.equal(attach(vit)(small, seen), expected)
+    assert torch.equal(attach(vit)(x=small, attn_mask=seen), expected)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_two_arguments_compile_and_export() -> None:
+    model, x, mask = attach(Masked()), images(), torch.arange(12.0)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(mask, x), model(mask, x))
+    torch.testing.assert_close(compiled(mask, x=x), model(mask, x))
+    for strict in (False, True):
+        program = torch.export.export(model, (mask, x), strict=strict)
+        torch.testing.assert_close(program.module()(mask, x), model(mask, x))
