@@ -237,11 +237,15 @@ def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[s
         finally:
             setattr(holder, own, layer)
 
-    thread = threading.get_ident()  # the hook also sees passes that other threads make meanwhile
+    thread = threading.get_ident()
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if torch.compiler.is_dynamo_compiling() or threading.get_ident() == thread:
-            seen.append(((*args, *kwargs.values())[0], output))
+    def keep(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        # Passes that other threads make meanwhile come here too; between the two steps in which torch registers and
+        # removes a hook, without the keywords.
+        if not torch.compiler.is_dynamo_compiling() and threading.get_ident() != thread:
+            return
+        kwargs = rest[0] if len(rest) == 2 else {}
+        seen.append(((*args, *kwargs.values())[0], rest[-1]))
 
     handle = layer.register_forward_hook(keep, with_kwargs=True)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -114,3 +115,28 @@ def test_two_arguments_compile_and_export() -> None:
     for strict in (False, True):
         program = torch.export.export(model, (mask, x), strict=strict)
         torch.testing.assert_close(program.module()(mask, x), model(mask, x))
+
+
+def test_a_hook_that_is_half_registered() -> None:
+    """torch notes a hook first and that it takes keywords after; another thread may run the layer in between."""
+    net, failures = mlp(), []
+    layer = net[3]
+
+    def elsewhere() -> None:
+        try:
+            layer(torch.zeros(1, 8))
+        except TypeError as error:
+            failures.append(error)
+
+    def interrupt(*_: object) -> None:
+        noted = dict(layer._forward_hooks_with_kwargs)
+        assert noted
+        layer._forward_hooks_with_kwargs.clear()
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        layer._forward_hooks_with_kwargs.update(noted)
+
+    net[1].register_forward_hook(interrupt)
+    assert attach(net).output(images()).features.shape == (2, 8)
+    assert not failures
