@@ -142,8 +142,7 @@ class LayerAdapter:
     def of(cls, backbone: nn.Module, classifier: str | None = None) -> LayerAdapter:
         """The layer called `classifier`, by default the last linear layer."""
         kind = type(backbone).__name__
-        layers = {name: module for name, module in backbone.named_modules() if name}
-        linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
+        linear = _linear_names(backbone)
         for wrapped in ("module", "_orig_mod"):
             if isinstance(inner := getattr(backbone, wrapped, None), nn.Module) and [inner] == [*backbone.children()]:
                 name = type(inner).__name__
@@ -154,11 +153,7 @@ class LayerAdapter:
                 f"{kind} is no timm classifier (it has no {missing}) and holds no nn.Linear; pass adapter=Adapter(…)"
             )
         name = linear[-1] if classifier is None else classifier
-        if name not in layers:
-            raise ValueError(
-                f"{kind} has no layer {name!r}; its last linear ones are {', '.join(linear[-3:]) or 'none'}"
-            )
-        found: Any = layers[name]
+        found: Any = find_layer(backbone, name)
         if not isinstance(getattr(found, "in_features", None), int):
             raise ValueError(
                 f"classifier={name!r} is a {type(found).__name__}, whose width is not known: name the linear layer in it, "
@@ -206,6 +201,25 @@ class LayerAdapter:
         return _mean_token(reading.tokens, after=0)
 
 
+def find_layer(backbone: nn.Module, name: str) -> nn.Module:
+    """The layer of that name, which need not be its only one; else an error with names that exist."""
+    try:
+        found = backbone.get_submodule(name)
+    except AttributeError:
+        found = backbone
+    if found is not backbone:
+        return found
+    kind, linear = type(backbone).__name__, _linear_names(backbone)
+    which = f"last linear ones are {', '.join(linear[-3:])}"
+    if not linear:
+        which = f"last ones are {', '.join([name for name, _ in backbone.named_modules() if name][-3:]) or 'none'}"
+    raise ValueError(f"{kind} has no layer {name!r}; its {which}")
+
+
+def _linear_names(backbone: nn.Module) -> list[str]:
+    return [name for name, module in backbone.named_modules() if name and isinstance(module, nn.Linear)]
+
+
 _NAME_IT = "name the layer that classifies, classifier='…', or pass adapter=Adapter(…)"
 
 
@@ -229,13 +243,15 @@ def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[s
     if torch.compiler.is_dynamo_compiling():
         # Dynamo cannot trace the registering of a hook, but plays an exchange of modules through without making it:
         # at run time the graph only sets the layer to itself.
-        parent, _, own = name.rpartition(".")
-        holder = backbone.get_submodule(parent)
-        setattr(holder, own, _Watched(layer, seen))
+        watched = _Watched(layer, seen)
+        places = [(holder, own) for holder in backbone.modules() for own, m in holder._modules.items() if m is layer]
+        for holder, own in places:
+            setattr(holder, own, watched)
         try:
             return backbone(*args, **inputs), seen
         finally:
-            setattr(holder, own, layer)
+            for holder, own in places:
+                setattr(holder, own, layer)
 
     thread = threading.get_ident()
 

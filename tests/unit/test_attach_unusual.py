@@ -140,3 +140,30 @@ def test_a_hook_that_is_half_registered() -> None:
     net[1].register_forward_hook(interrupt)
     assert attach(net).output(images()).features.shape == (2, 8)
     assert not failures
+
+
+class TwoNames(nn.Module):
+    """One layer, registered as `a`, as `b` and deeper as `deep.0`; only the second name is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(12, 7)
+        self.b, self.deep = self.a, nn.Sequential(self.a)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(x.flatten(1))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("classifier", [None, "a", "b", "deep.0"])
+def test_a_layer_of_several_names(classifier: str | None) -> None:
+    net = TwoNames()
+    model = attach(net, classifier=classifier)
+    assert torch.equal(model(images()), net(images()))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images()), net(images()))
+    assert net.a is net.b is net.deep[0]
+    for strict in (False, True):
+        program = torch.export.export(model, (images(),), strict=strict)
+        torch.testing.assert_close(program.module()(images()), net(images()))
