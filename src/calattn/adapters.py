@@ -143,10 +143,7 @@ class LayerAdapter:
         """The layer called `classifier`, by default the last linear layer."""
         kind = type(backbone).__name__
         linear = _linear_names(backbone)
-        for wrapped in ("module", "_orig_mod"):
-            if isinstance(inner := getattr(backbone, wrapped, None), nn.Module) and [inner] == [*backbone.children()]:
-                name = type(inner).__name__
-                raise ValueError(f"{kind} wraps the classifier: attach to its .{wrapped} ({name}), then wrap")
+        _refuse_wrapper(backbone, named=classifier is not None)
         if classifier is None and not linear:
             missing = ", ".join(missing_in_timm(backbone))
             raise ValueError(
@@ -218,6 +215,18 @@ def find_layer(backbone: nn.Module, name: str) -> nn.Module:
 
 def _linear_names(backbone: nn.Module) -> list[str]:
     return [name for name, module in backbone.named_modules() if name and isinstance(module, nn.Linear)]
+
+
+def _refuse_wrapper(backbone: nn.Module, *, named: bool) -> None:
+    """A network may call a part of its own `module`: who names the layer is believed, unless it is torch that wraps."""
+    parallel = isinstance(backbone, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    for wrapped, by_torch in (("module", parallel), ("_orig_mod", True)):
+        inner = getattr(backbone, wrapped, None)
+        if not isinstance(inner, nn.Module) or [inner] != [*backbone.children()] or (named and not by_torch):
+            continue
+        advice = f"attach to its .{wrapped} ({type(inner).__name__}), then wrap"
+        otherwise = "" if by_torch else "; if it is no wrapper, name the layer that classifies, classifier='…'"
+        raise ValueError(f"{type(backbone).__name__} wraps the classifier: {advice}{otherwise}")
 
 
 _NAME_IT = "name the layer that classifies, classifier='…', or pass adapter=Adapter(…)"

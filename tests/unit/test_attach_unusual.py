@@ -167,3 +167,24 @@ def test_a_layer_of_several_names(classifier: str | None) -> None:
     for strict in (False, True):
         program = torch.export.export(model, (images(),), strict=strict)
         torch.testing.assert_close(program.module()(images()), net(images()))
+
+
+class Holder(nn.Module):
+    """No wrapper: it only calls its part `module`."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.module = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x / 2)
+
+
+def test_a_part_called_module() -> None:
+    net = Holder(mlp())
+    with pytest.raises(ValueError, match=r"attach to its \.module \(Sequential\).*if it is no wrapper, name the layer"):
+        attach(net)
+    assert torch.equal(attach(net, classifier="module.3")(images()), net(images()))
+    for wrapped, name in ((nn.DataParallel(mlp()), "module"), (torch.compile(mlp()), "_orig_mod")):
+        with pytest.raises(ValueError, match=rf"attach to its \.{name} \(Sequential\), then wrap$"):
+            attach(wrapped, classifier=f"{name}.3")
