@@ -156,6 +156,8 @@ class LayerAdapter:
                 f"classifier={name!r} is a {type(found).__name__}, whose width is not known: name the linear layer in it, "
                 f"or pass adapter=LayerAdapter(layer={name!r}, num_features=…)"
             )
+        if classifier is not None:
+            _refuse_probabilities(backbone, name)
         num_classes = getattr(found, "out_features", None)
         return cls(layer=name, num_features=found.in_features, num_classes=num_classes, straight=classifier is None)
 
@@ -181,7 +183,8 @@ class LayerAdapter:
         (cls, own), width = seen[0], self.num_features
         if self.straight and not _is_output(logits, own):
             raise ValueError(
-                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; {_NAME_IT}"
+                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; if the network ends "
+                f"in a softmax, take it off: the head needs logits; else {_NAME_IT}"
             )
         if not isinstance(cls, Tensor) or cls.ndim != 2 or cls.shape[1] != width or cls.shape[0] != logits.shape[0]:
             shape = list(cls.shape) if isinstance(cls, Tensor) else type(cls).__name__
@@ -215,6 +218,18 @@ def find_layer(backbone: nn.Module, name: str) -> nn.Module:
 
 def _linear_names(backbone: nn.Module) -> list[str]:
     return [name for name, module in backbone.named_modules() if name and isinstance(module, nn.Linear)]
+
+
+def _refuse_probabilities(backbone: nn.Module, name: str) -> None:
+    """Nothing that holds the layer may end in a softmax; a log-softmax only shifts the logits, and may stay."""
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        end = [None, *backbone.get_submodule(".".join(parts[:depth])).children()][-1]
+        if isinstance(end, nn.Softmax | nn.Sigmoid):
+            raise ValueError(
+                f"{type(backbone).__name__} has a {type(end).__name__} after {name!r}: take it off, the head needs logits "
+                f"(if it is not for the output, pass adapter=LayerAdapter(layer={name!r}, num_features=…))"
+            )
 
 
 def _refuse_wrapper(backbone: nn.Module, *, named: bool) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook
 
-from calattn.adapters import Adapter
+from calattn.adapters import Adapter, LayerAdapter
 from calattn.attachment import CalibratedModel, attach
 from calattn.backbones import create
 
@@ -188,3 +188,31 @@ def test_a_part_called_module() -> None:
     for wrapped, name in ((nn.DataParallel(mlp()), "module"), (torch.compile(mlp()), "_orig_mod")):
         with pytest.raises(ValueError, match=rf"attach to its \.{name} \(Sequential\), then wrap$"):
             attach(wrapped, classifier=f"{name}.3")
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(1), nn.Sigmoid()])
+def test_probabilities_are_refused(end: nn.Module) -> None:
+    with pytest.raises(ValueError, match="if the network ends in a softmax, take it off: the head needs logits; else"):
+        attach(mlp(end))(images())
+    nested = nn.Sequential(nn.Sequential(mlp(), nn.Identity()), end)
+    beside = nn.Sequential(mlp(end), nn.Identity())
+    for net, name in ((mlp(end), "3"), (nested, "0.0.3"), (beside, "0.3")):
+        with pytest.raises(ValueError, match=rf"a {type(end).__name__} after '{name}': take it off, the head needs log"):
+            attach(net, classifier=name)
+    told = attach(mlp(end), adapter=LayerAdapter(layer="3", num_features=8))
+    assert torch.equal(told(images()), told.backbone(images()))
+
+
+def test_log_softmax_is_taken_for_logits() -> None:
+    model, bare = attach(mlp(nn.LogSoftmax(1)), classifier="3"), mlp()
+    with torch.no_grad():
+        model.head.mlp.fc2.bias.add_(1)
+    out = model.output(images())
+    assert (out.scale > 1.1).all()
+    torch.testing.assert_close(out.probs, (bare(images()) / out.scale[:, None]).softmax(1))
+
+
+def test_a_softmax_within_is_no_end() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(12, 8), nn.Softmax(1)), nn.Linear(8, 7))
+    assert torch.equal(attach(net)(images()), net(images()))
+    assert torch.equal(attach(net, classifier="2")(images()), net(images()))
