@@ -142,6 +142,8 @@ class LayerAdapter:
     def of(cls, backbone: nn.Module, classifier: str | None = None) -> LayerAdapter:
         """The layer called `classifier`, by default the last linear layer."""
         kind = type(backbone).__name__
+        if isinstance(backbone, nn.Linear):
+            raise ValueError(f"{kind} is itself the layer that classifies: wrap it, attach(nn.Sequential({kind}(…)))")
         linear = _linear_names(backbone)
         _refuse_wrapper(backbone, named=classifier is not None)
         if classifier is None and not linear:
@@ -209,11 +211,10 @@ def find_layer(backbone: nn.Module, name: str) -> nn.Module:
         found = backbone
     if found is not backbone:
         return found
-    kind, linear = type(backbone).__name__, _linear_names(backbone)
-    which = f"last linear ones are {', '.join(linear[-3:])}"
-    if not linear:
-        which = f"last ones are {', '.join([name for name, _ in backbone.named_modules() if name][-3:]) or 'none'}"
-    raise ValueError(f"{kind} has no layer {name!r}; its {which}")
+    linear = _linear_names(backbone)
+    last = ", ".join((linear or [other for other, _ in backbone.named_modules() if other])[-3:]) or "none"
+    which = "last linear ones" if linear else "last ones"
+    raise ValueError(f"{type(backbone).__name__} has no layer {name!r}; its {which} are {last}")
 
 
 def _linear_names(backbone: nn.Module) -> list[str]:
@@ -298,13 +299,10 @@ def _is_output(logits: Tensor, own: Any) -> bool:
     """Whether these are a layer's own output, or the same memory: full backward hooks hand on a view of it."""
     if logits is own or torch.compiler.is_dynamo_compiling() or not isinstance(own, Tensor):
         return logits is own
-    return _memory(logits) == _memory(own)
-
-
-def _memory(values: Tensor) -> tuple[Any, ...]:
-    # The storage's identity, not its data_ptr(), which the tensors of torch.export lack.
-    storage = values.untyped_storage()._cdata
-    return storage, values.storage_offset(), values.shape, values.stride(), values.dtype
+    if (logits.shape, logits.stride(), logits.storage_offset()) != (own.shape, own.stride(), own.storage_offset()):
+        return False
+    # Not data_ptr(), which the tensors of torch.export lack.
+    return logits.untyped_storage()._cdata == own.untyped_storage()._cdata
 
 
 def _logits(output: Any, kind: str) -> Tensor:

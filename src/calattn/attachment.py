@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, missing_in_timm
+from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, find_layer, missing_in_timm
 from calattn.heads import HEADS, Head
 from calattn.types import ModelOutput
 
@@ -114,6 +114,8 @@ def attach(
     reader = _adapter(backbone, classifier) if adapter is None else adapter
     if classifier is not None and adapter is not None:
         raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")
+    if isinstance(adapter, LayerAdapter):
+        find_layer(backbone, adapter.layer)
     widths = reader.widths()
     if features not in widths:
         offered = ", ".join(repr(name) for name in widths)

@@ -216,3 +216,20 @@ def test_a_softmax_within_is_no_end() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(12, 8), nn.Softmax(1)), nn.Linear(8, 7))
     assert torch.equal(attach(net)(images()), net(images()))
     assert torch.equal(attach(net, classifier="2")(images()), net(images()))
+
+
+def test_a_layer_alone_is_to_be_wrapped() -> None:
+    linear = nn.Linear(16, 7)
+    for classifier in (None, "fc"):
+        with pytest.raises(ValueError, match=r"Linear is itself the layer that classifies: wrap it.*nn\.Sequential"):
+            attach(linear, classifier=classifier)
+    x = torch.randn(2, 16)
+    assert torch.equal(attach(nn.Sequential(linear))(x), linear(x))
+
+
+@pytest.mark.parametrize("name", ["foo", "3.weight", "3.foo", ""])
+def test_an_adapter_names_a_layer_that_exists(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"Sequential has no layer '{name}'; its last linear ones are 1, 3"):
+        attach(mlp(), adapter=LayerAdapter(layer=name, num_features=8))
+    with pytest.raises(ValueError, match=rf"Sequential has no layer '{name}'; its last ones are 0, 1"):
+        attach(nn.Sequential(nn.Conv2d(3, 7, 2), nn.Flatten()), adapter=LayerAdapter(layer=name, num_features=3))
