@@ -26,7 +26,7 @@ class Adapter:
 
     `features(model, x)` gives the classifier's input `[b, num_features]`, or a pair of it and the patch
     tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. What the model was called
-    with goes to `features`, keywords too. Only the Dirichlet head asks for `num_classes`.
+    with goes to `features`, each argument as it was given. Only the Dirichlet head asks for `num_classes`.
 
     >>> from calattn.attachment import attach
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -48,7 +48,7 @@ class Adapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
 
-    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
         given = self.features(backbone, *args, **inputs)
         cls, tokens = given if isinstance(given, tuple) else (given, None)
         _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
@@ -100,7 +100,7 @@ class TimmAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
 
-    def read(self, backbone: Any, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: Any, /, *args: Any, **inputs: Any) -> Reading:
         maps = backbone.forward_features(*args, **inputs)
         if self.linear_head:
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
@@ -142,28 +142,24 @@ class LayerAdapter:
     def of(cls, backbone: nn.Module, classifier: str | None = None) -> LayerAdapter:
         """The layer called `classifier`, by default the last linear layer."""
         kind = type(backbone).__name__
-        layers = {name: module for name, module in backbone.named_modules() if name}
-        linear = [name for name, module in layers.items() if isinstance(module, nn.Linear)]
-        for wrapped in ("module", "_orig_mod"):
-            if isinstance(inner := getattr(backbone, wrapped, None), nn.Module) and [inner] == [*backbone.children()]:
-                name = type(inner).__name__
-                raise ValueError(f"{kind} wraps the classifier: attach to its .{wrapped} ({name}), then wrap")
+        if isinstance(backbone, nn.Linear):
+            raise ValueError(f"{kind} is itself the layer that classifies: wrap it, attach(nn.Sequential({kind}(…)))")
+        linear = _linear_names(backbone)
+        _refuse_wrapper(backbone, named=classifier is not None)
         if classifier is None and not linear:
             missing = ", ".join(missing_in_timm(backbone))
             raise ValueError(
                 f"{kind} is no timm classifier (it has no {missing}) and holds no nn.Linear; pass adapter=Adapter(…)"
             )
         name = linear[-1] if classifier is None else classifier
-        if name not in layers:
-            raise ValueError(
-                f"{kind} has no layer {name!r}; its last linear ones are {', '.join(linear[-3:]) or 'none'}"
-            )
-        found: Any = layers[name]
+        found: Any = find_layer(backbone, name)
         if not isinstance(getattr(found, "in_features", None), int):
             raise ValueError(
                 f"classifier={name!r} is a {type(found).__name__}, whose width is not known: name the linear layer in it, "
                 f"or pass adapter=LayerAdapter(layer={name!r}, num_features=…)"
             )
+        if classifier is not None:
+            _refuse_probabilities(backbone, name)
         num_classes = getattr(found, "out_features", None)
         return cls(layer=name, num_features=found.in_features, num_classes=num_classes, straight=classifier is None)
 
@@ -173,7 +169,7 @@ class LayerAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens, which are not in the input of {self.layer!r}; pass adapter=Adapter(…)"
 
-    def read(self, backbone: nn.Module, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
         if inputs.get("labels") is not None:
             raise ValueError(
                 "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"
@@ -187,9 +183,10 @@ class LayerAdapter:
         if len(seen) > 1:
             raise ValueError(f"{kind} ran its layer {self.layer!r} {len(seen)} times in a pass, not once; {_NAME_IT}")
         (cls, own), width = seen[0], self.num_features
-        if self.straight and logits is not own:
+        if self.straight and not _is_output(logits, own):
             raise ValueError(
-                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; {_NAME_IT}"
+                f"the logits of {kind} are not the output of {self.layer!r}, its last linear layer; if the network ends "
+                f"in a softmax, take it off: the head needs logits; else {_NAME_IT}"
             )
         if not isinstance(cls, Tensor) or cls.ndim != 2 or cls.shape[1] != width or cls.shape[0] != logits.shape[0]:
             shape = list(cls.shape) if isinstance(cls, Tensor) else type(cls).__name__
@@ -204,6 +201,48 @@ class LayerAdapter:
 
     def patch_mean(self, reading: Reading) -> Tensor:
         return _mean_token(reading.tokens, after=0)
+
+
+def find_layer(backbone: nn.Module, name: str) -> nn.Module:
+    """The layer of that name, which need not be its only one; else an error with names that exist."""
+    try:
+        found = backbone.get_submodule(name)
+    except AttributeError:
+        found = backbone
+    if found is not backbone:
+        return found
+    linear = _linear_names(backbone)
+    last = ", ".join((linear or [other for other, _ in backbone.named_modules() if other])[-3:]) or "none"
+    which = "last linear ones" if linear else "last ones"
+    raise ValueError(f"{type(backbone).__name__} has no layer {name!r}; its {which} are {last}")
+
+
+def _linear_names(backbone: nn.Module) -> list[str]:
+    return [name for name, module in backbone.named_modules() if name and isinstance(module, nn.Linear)]
+
+
+def _refuse_probabilities(backbone: nn.Module, name: str) -> None:
+    """Nothing that holds the layer may end in a softmax; a log-softmax only shifts the logits, and may stay."""
+    parts = name.split(".")
+    for depth in range(len(parts)):
+        end = [None, *backbone.get_submodule(".".join(parts[:depth])).children()][-1]
+        if isinstance(end, nn.Softmax | nn.Sigmoid):
+            raise ValueError(
+                f"{type(backbone).__name__} has a {type(end).__name__} after {name!r}: take it off, the head needs logits "
+                f"(if it is not for the output, pass adapter=LayerAdapter(layer={name!r}, num_features=…))"
+            )
+
+
+def _refuse_wrapper(backbone: nn.Module, *, named: bool) -> None:
+    """A network may call a part of its own `module`: who names the layer is believed, unless it is torch that wraps."""
+    parallel = isinstance(backbone, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    for wrapped, by_torch in (("module", parallel), ("_orig_mod", True)):
+        inner = getattr(backbone, wrapped, None)
+        if not isinstance(inner, nn.Module) or [inner] != [*backbone.children()] or (named and not by_torch):
+            continue
+        advice = f"attach to its .{wrapped} ({type(inner).__name__}), then wrap"
+        otherwise = "" if by_torch else "; if it is no wrapper, name the layer that classifies, classifier='…'"
+        raise ValueError(f"{type(backbone).__name__} wraps the classifier: {advice}{otherwise}")
 
 
 _NAME_IT = "name the layer that classifies, classifier='…', or pass adapter=Adapter(…)"
@@ -229,25 +268,41 @@ def _watch(backbone: nn.Module, name: str, args: tuple[Any, ...], inputs: dict[s
     if torch.compiler.is_dynamo_compiling():
         # Dynamo cannot trace the registering of a hook, but plays an exchange of modules through without making it:
         # at run time the graph only sets the layer to itself.
-        parent, _, own = name.rpartition(".")
-        holder = backbone.get_submodule(parent)
-        setattr(holder, own, _Watched(layer, seen))
+        watched = _Watched(layer, seen)
+        places = [(holder, own) for holder in backbone.modules() for own, m in holder._modules.items() if m is layer]
+        for holder, own in places:
+            setattr(holder, own, watched)
         try:
             return backbone(*args, **inputs), seen
         finally:
-            setattr(holder, own, layer)
+            for holder, own in places:
+                setattr(holder, own, layer)
 
-    thread = threading.get_ident()  # the hook also sees passes that other threads make meanwhile
+    thread = threading.get_ident()
 
-    def keep(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if torch.compiler.is_dynamo_compiling() or threading.get_ident() == thread:
-            seen.append(((*args, *kwargs.values())[0], output))
+    def keep(_: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
+        # Passes that other threads make meanwhile come here too; between the two steps in which torch registers and
+        # removes a hook, without the keywords.
+        if not torch.compiler.is_dynamo_compiling() and threading.get_ident() != thread:
+            return
+        kwargs = rest[0] if len(rest) == 2 else {}
+        seen.append(((*args, *kwargs.values())[0], rest[-1]))
 
     handle = layer.register_forward_hook(keep, with_kwargs=True)
     try:
         return backbone(*args, **inputs), seen
     finally:
         handle.remove()
+
+
+def _is_output(logits: Tensor, own: Any) -> bool:
+    """Whether these are a layer's own output, or the same memory: full backward hooks hand on a view of it."""
+    if logits is own or torch.compiler.is_dynamo_compiling() or not isinstance(own, Tensor):
+        return logits is own
+    if (logits.shape, logits.stride(), logits.storage_offset()) != (own.shape, own.stride(), own.storage_offset()):
+        return False
+    # Not data_ptr(), which the tensors of torch.export lack.
+    return logits.untyped_storage()._cdata == own.untyped_storage()._cdata
 
 
 def _logits(output: Any, kind: str) -> Tensor:

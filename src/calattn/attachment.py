@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, missing_in_timm
+from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, find_layer, missing_in_timm
 from calattn.heads import HEADS, Head
 from calattn.types import ModelOutput
 
@@ -21,7 +21,7 @@ AnyAdapter = Adapter | LayerAdapter | TimmAdapter
 class CalibratedModel(nn.Module):
     """A backbone and a head as one drop-in classifier, made by `attach`.
 
-    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; keywords go to the
+    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; all arguments go to the
     backbone as they are, so that `model(pixel_values=x)` works where it does there. Each call is one pass through
     `model.backbone`, which is the caller's own object, unchanged; its tensors are `backbone.*` in the state dict
     and the head's are `head.*`.
@@ -34,9 +34,10 @@ class CalibratedModel(nn.Module):
         self.features = features
         self.adapter = adapter
 
-    def output(self, x: Any = None, **inputs: Any) -> ModelOutput:
+    def output(self, x: Any = None, /, *more: Any, **inputs: Any) -> ModelOutput:
         """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
-        reading = self.adapter.read(self.backbone, *(() if x is None else (x,)), **inputs)
+        args = () if x is None and not more else (x, *more)
+        reading = self.adapter.read(self.backbone, *args, **inputs)
         if self.features == "cls":
             features = reading.cls
         elif self.features == "patch_mean":
@@ -45,8 +46,8 @@ class CalibratedModel(nn.Module):
             features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
         return self.head(features, reading.logits)
 
-    def forward(self, x: Any = None, **inputs: Any) -> Float[Tensor, "b c"]:
-        return self.output(x, **inputs).calibrated_logits
+    def forward(self, x: Any = None, /, *more: Any, **inputs: Any) -> Float[Tensor, "b c"]:
+        return self.output(x, *more, **inputs).calibrated_logits
 
     def no_weight_decay(self) -> set[str]:
         """The backbone's own exceptions (position embeddings, …), for timm's optimiser factory."""
@@ -113,6 +114,8 @@ def attach(
     reader = _adapter(backbone, classifier) if adapter is None else adapter
     if classifier is not None and adapter is not None:
         raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")
+    if isinstance(adapter, LayerAdapter):
+        find_layer(backbone, adapter.layer)
     widths = reader.widths()
     if features not in widths:
         offered = ", ".join(repr(name) for name in widths)

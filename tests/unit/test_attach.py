@@ -322,8 +322,8 @@ def test_adapter_that_breaks_its_promise() -> None:
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"offers: 'cls', 'patch_mean', 'concat'; there is no such kind"):
         attach(backbone(), features="token")
-    with pytest.raises(ValueError, match=r"Linear.*no forward_features.*pass adapter=Adapter"):
-        attach(nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"Conv2d.*no forward_features.*pass adapter=Adapter"):
+        attach(nn.Conv2d(3, 2, 1))
     with pytest.raises(ValueError, match="num_classes=0"):
         attach(create(NANO[0], num_classes=0))
     with pytest.raises(ValueError, match="unknown head 'calatn'"):
