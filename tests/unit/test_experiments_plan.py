@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calattn.data.corruptions import CORRUPTIONS
 from calattn.experiments.cells import Cell, spec_of
 from calattn.experiments.estimates import estimate
 from calattn.experiments.needs import missing_data
@@ -135,7 +136,8 @@ def test_missing_data_and_the_command_that_gets_it(capsys, tmp_path):
     assert (found["svhn"]["training"], found["svhn"]["ood"]) == (0, 73)
     for name in found:
         (tmp_path / "there" / name).mkdir(parents=True)
-        (tmp_path / "there" / name / "test-00000-of-00001.parquet").touch()
+        for split in ("train", "test"):
+            (tmp_path / "there" / name / f"{split}-00000-of-00001.parquet").touch()
     there = ("--data-root", str(tmp_path / "there"))
     assert invoke(capsys, *REDUCED, *there, "--json").json["plan"]["missing_data"] == []
     (tmp_path / "there" / "mnist" / "test-00000-of-00001.parquet").unlink()
@@ -149,6 +151,9 @@ def test_data_that_needs_an_account_has_no_command():
     (found,) = missing_data([Cell(dataset="imagenet1k", model="swin")], "paper")
     assert found.command is None
     assert "image-net.org" in found.text
+    assert found.text.endswith("under CALATTN_DATA")
+    (found,) = missing_data([Cell(dataset="imagenet1k", model="swin")], "paper", root=Path("/elsewhere"))
+    assert found.text.endswith("under /elsewhere")
     assert missing_data(ordered_cells("smoke"), "smoke") == []
 
 
@@ -156,5 +161,6 @@ def test_corrupted_images_come_from_their_own_files_where_those_are(tmp_path):
     cell = Cell(dataset="cifar100", model="deit")
     assert [each.name for each in missing_data([cell], "reduced", root=tmp_path)] == ["cifar100", "svhn", "cifar10"]
     (tmp_path / "cifar10_c").mkdir()
-    (tmp_path / "cifar10_c" / "labels.npy").touch()
+    for name in (*CORRUPTIONS, "labels"):
+        (tmp_path / "cifar10_c" / f"{name}.npy").touch()
     assert [each.name for each in missing_data([cell], "reduced", root=tmp_path)] == ["cifar100", "svhn"]
