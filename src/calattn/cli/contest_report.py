@@ -19,7 +19,6 @@ _BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, an
 def document(contest: Contest, material: Material) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     leader = contest.leader
-    tied = [e.method for e in contest.entries if e.from_leader is not None and not e.from_leader["nll"].significant]
     return {
         "schema": 1,
         "command": "calibrate",
@@ -35,11 +34,21 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "before": contest.before.as_dict(),
         "leader": None if leader is None else leader.method,
         "no_leader": NO_LEADER if contest.in_sample else None,
-        "tied_with_leader": None if leader is None or leader.from_before is None else tied,
+        "tied_with_leader": _tied(contest),
         "verdict": verdict_lines(contest),
         "methods": [_described(entry) for entry in contest.entries],
         "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
     }
+
+
+def _tied(contest: Contest) -> list[str] | None:
+    """Methods that cannot be told from the leader by NLL; None where the resamples do not say."""
+    if contest.leader is None or contest.leader.from_before is None:
+        return None
+    rest = {each.method: each.from_leader["nll"] for each in contest.entries if each.from_leader is not None}
+    if any(each.too_few for each in rest.values()):
+        return None
+    return [method for method, each in rest.items() if not each.significant]
 
 
 def verdict_lines(contest: Contest) -> list[str]:
