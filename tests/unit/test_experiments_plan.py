@@ -22,10 +22,12 @@ from tests.cli_runner import invoke
 PLAIN = Cell(dataset="cifar10", model="deit")
 
 
-def finished(cell: Cell, seconds: float, *, epochs: int = 60, side_by_side: int = 1) -> CellResult:
+def finished(
+    cell: Cell, seconds: float, *, epochs: int = 60, side_by_side: int = 1, device: str | None = "NVIDIA H200"
+) -> CellResult:
     spec = spec_of(cell, "reduced")
     run = {"spec": spec.model_dump(mode="json"), "epochs": epochs, "seconds": seconds, "side_by_side": side_by_side}
-    run["environment"] = {"devices": [{"name": "NVIDIA H200"}]}
+    run["environment"] = {"devices": [{"name": device}] if device else [], "cpu": {"model": "Xeon"}}
     return CellResult(cell=cell, scale="reduced", cell_hash=spec.hash, run=run, log=[], rules={}, pair={})
 
 
@@ -120,6 +122,23 @@ def test_without_a_gpu_the_plan_says_whose_times_they_are(capsys, monkeypatch):
     assert warning not in invoke(capsys, "reproduce", "all", "--plan", "--results", "nowhere").out  # smoke is for CPUs
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert warning not in invoke(capsys, *REDUCED).out
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("device", "whose"), [(None, None), ("NVIDIA A100", "NVIDIA A100"), ("NVIDIA H200", "an H200")]
+)
+def test_times_of_finished_cells_are_not_called_another_devices(capsys, tmp_path, device, whose):
+    ResultStore(tmp_path, "reduced").put(finished(PLAIN, 100, device=device))
+    arguments = ("reproduce", "all", "--scale", "reduced", "--plan", "--results", tmp_path, "--only")
+    shown = invoke(capsys, *arguments, "cifar10-deit-*").out
+    assert f"finished on: {device or 'Xeon'}" in shown
+    assert "27,000 images/s" not in shown
+    assert ("times of" in shown) is (whose is not None)
+    assert f"these are times of {whose}, and this machine" in shown or whose is None
+    mixed = invoke(capsys, *arguments, "cifar10-*").out
+    assert "27,000 images/s" in mixed
+    assert "an H200" in mixed
 
 
 @pytest.mark.usefixtures("no_gpu")
