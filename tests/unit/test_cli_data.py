@@ -66,11 +66,19 @@ def test_the_help_has_one_name_for_it(capsys, command):
     assert "--root" not in shown
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(("root",), "root"), (("list", "losses", "--root", "x"), "root")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("root",), "'root'"),
+        (("list", "losses", "--root", "x"), "No such option: --root"),
+        (("calibrate", "x.npz", "--root=e"), "No such option: --root"),
+    ],
+)
 def test_the_older_name_means_nothing_elsewhere(capsys, arguments, words):
     result = invoke(capsys, *arguments)
     assert result.code == 2
     assert words in result.err
+    assert "data-root" not in result.err
 
 
 def test_a_failed_download_is_exit_code_1(capsys, monkeypatch):
