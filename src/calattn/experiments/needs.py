@@ -49,10 +49,12 @@ def missing_data(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None =
     for name in [*training, *(name for name in foreign if name not in training)]:
         dataset = describe(name)
         if not is_here(name, root=root):
-            if dataset.manual:
-                how = {"command": None, "manual": remedy(dataset, root)}
-            else:
-                how = {"command": get_command(dataset, root), "manual": None}
-            uses = {"training": training[name], "ood": foreign[name]}
-            found.append(Missing(name=name, **how, **uses))
+            missing = Missing(
+                name=name,
+                command=None if dataset.manual else get_command(dataset, root),
+                manual=remedy(dataset, root) if dataset.manual else None,
+                training=training[name],
+                ood=foreign[name],
+            )
+            found.append(missing)
     return found
