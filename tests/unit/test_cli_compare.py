@@ -108,3 +108,14 @@ def test_out(capsys, pair, tmp_path):
 def test_one_path_is_not_enough(capsys, pair):
     result = invoke(capsys, "compare", pair[0])
     assert (result.code, "calattn compare A B" in result.err) == (2, True)
+
+
+def test_with_few_resamples_nothing_is_called_chance(capsys, pair):
+    few = ("compare", *pair, "-m", "ece,nll,accuracy", "--bootstrap", 20)
+    out = invoke(capsys, *few).out
+    assert out.count("too few resamples to tell (at least 39 at 95 %)") == 3
+    assert "chance" not in out
+    assert "not told apart in accuracy; too few resamples to tell (at least 39 at 95 %) in ECE and NLL." in out
+    found = invoke(capsys, *few, "--json").json["comparisons"][0]["differences"]["nll"]
+    assert found["significant"] is False
+    assert found["sentence"].endswith(": too few resamples to tell (at least 39 at 95 %)")

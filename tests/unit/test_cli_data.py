@@ -15,11 +15,20 @@ def test_list_knows_every_data_set_and_whether_it_is_here(capsys, tmp_path):
     assert set(items) == set(DATASETS)
     assert items["digits"]["present"] is True
     assert items["svhn"]["present"] is False
-    assert items["svhn"]["get"] == "get it with: calattn data get svhn"
+    assert items["svhn"]["get"] == f"get it with: calattn data get svhn --data-root {tmp_path}"
+    assert items["imagenet1k"]["get"].endswith(f"named imagenet1k under {tmp_path}")
     assert items["mnist"]["size"] == [28, 28]
     shown = invoke(capsys, "data", "list", "--data-root", tmp_path).out
     assert "built in" in shown
     assert "calattn data get svhn" in shown
+    assert "--data-root" in shown
+
+
+def test_without_a_root_the_commands_name_none(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("CALATTN_DATA", str(tmp_path))
+    items = {item["name"]: item["get"] for item in invoke(capsys, "data", "list", "--json").json["items"]}
+    assert items["svhn"] == "get it with: calattn data get svhn"
+    assert items["imagenet1k"].endswith("under CALATTN_DATA")
 
 
 def test_get_hands_over_its_flags(capsys, tmp_path, monkeypatch):
@@ -57,11 +66,19 @@ def test_the_help_has_one_name_for_it(capsys, command):
     assert "--root" not in shown
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(("root",), "root"), (("list", "losses", "--root", "x"), "root")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("root",), "'root'"),
+        (("list", "losses", "--root", "x"), "No such option: --root"),
+        (("calibrate", "x.npz", "--root=e"), "No such option: --root"),
+    ],
+)
 def test_the_older_name_means_nothing_elsewhere(capsys, arguments, words):
     result = invoke(capsys, *arguments)
     assert result.code == 2
     assert words in result.err
+    assert "data-root" not in result.err
 
 
 def test_a_failed_download_is_exit_code_1(capsys, monkeypatch):
@@ -71,6 +88,12 @@ def test_a_failed_download_is_exit_code_1(capsys, monkeypatch):
     monkeypatch.setattr(download, "get", get)
     result = invoke(capsys, "data", "get", "mnist")
     assert (result.code, result.err) == (1, "calattn: error: the host is not known here; try again later\n")
+
+
+def test_data_that_needs_an_account_goes_under_the_root_that_was_given(capsys, tmp_path):
+    result = invoke(capsys, "data", "get", "imagenet1k", "--data-root", tmp_path)
+    assert result.code == 2
+    assert result.err.endswith(f"named imagenet1k under {tmp_path}\n")
 
 
 def test_show_writes_a_picture(capsys, tmp_path, monkeypatch):

@@ -350,30 +350,3 @@ def test_real_npm_packages(name, tmp_path):
     assert tuple(round(float(v), 4) for v in pixels.std((0, 2, 3))) == DATASETS[name].std
     if name == "cifar10":
         assert train.labels.bincount().tolist() == [5000] * 10
-
-
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        (
-            "cifar10",
-            [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)] + ["cifar-10-batches-bin/test_batch.bin"],
-        ),
-        ("cifar100", ["train.bin", "test.bin"]),
-        ("tiny_imagenet", ["tiny-imagenet-200/wnids.txt"]),
-        ("cifar10_c", ["CIFAR-10-C/labels.npy"]),
-        (
-            "fashion_mnist",
-            [
-                f"{part}-ubyte"
-                for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-            ],
-        ),
-    ],
-)
-def test_what_somebody_unpacked_is_here_when_all_of_it_is(tmp_path, name, files):
-    for file in files:
-        assert not download.is_here(name, root=tmp_path)
-        (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / file).touch()
-    assert download.is_here(name, root=tmp_path)

@@ -259,3 +259,20 @@ def test_interval_and_p_never_disagree():
     assert Difference(name="mce", a=0.1, b=0.2, difference=0.1, low=0.01, high=0.2, p_value=0.04).significant
     strict = Difference(name="mce", a=0.1, b=0.2, difference=0.1, low=0.01, high=0.2, p_value=0.04, level=0.99)
     assert not strict.significant
+
+
+@pytest.mark.parametrize(("level", "enough"), [(0.95, 39), (0.9, 19), (0.99, 199), (0.5, 3)])
+def test_with_few_resamples_there_is_no_verdict(level, enough):
+    """p is never below 2/(B + 1)."""
+    a = predictions()
+    b = a.replace(logits=3 * a.logits)
+    few = compare(a, b, metrics="nll", num_bootstrap=enough - 1, level=level)["nll"]
+    assert few.low > 0 or few.high < 0
+    assert not few.significant
+    assert few.too_few == f"too few resamples to tell (at least {enough} at {100 * level:g} %)"
+    assert str(few).endswith(few.too_few)
+    assert "chance" not in str(few)
+    found = compare(a, b, metrics="nll", num_bootstrap=enough, level=level)["nll"]
+    assert found.significant
+    assert found.too_few is None
+    assert compare(a, a.replace(split="b"), metrics="nll", num_bootstrap=2)["nll"].too_few is None  # equal is equal

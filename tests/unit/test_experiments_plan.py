@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calattn.data.corruptions import CORRUPTIONS
 from calattn.experiments.cells import Cell, spec_of
 from calattn.experiments.estimates import estimate
 from calattn.experiments.needs import missing_data
@@ -21,10 +22,12 @@ from tests.cli_runner import invoke
 PLAIN = Cell(dataset="cifar10", model="deit")
 
 
-def finished(cell: Cell, seconds: float, *, epochs: int = 60, side_by_side: int = 1) -> CellResult:
+def finished(
+    cell: Cell, seconds: float, *, epochs: int = 60, side_by_side: int = 1, device: str | None = "NVIDIA H200"
+) -> CellResult:
     spec = spec_of(cell, "reduced")
     run = {"spec": spec.model_dump(mode="json"), "epochs": epochs, "seconds": seconds, "side_by_side": side_by_side}
-    run["environment"] = {"devices": [{"name": "NVIDIA H200"}]}
+    run["environment"] = {"devices": [{"name": device}] if device else [], "cpu": {"model": "Xeon"}}
     return CellResult(cell=cell, scale="reduced", cell_hash=spec.hash, run=run, log=[], rules={}, pair={})
 
 
@@ -122,6 +125,23 @@ def test_without_a_gpu_the_plan_says_whose_times_they_are(capsys, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(
+    ("device", "whose"), [(None, None), ("NVIDIA A100", "NVIDIA A100"), ("NVIDIA H200", "an H200")]
+)
+def test_times_of_finished_cells_are_not_called_another_devices(capsys, tmp_path, device, whose):
+    ResultStore(tmp_path, "reduced").put(finished(PLAIN, 100, device=device))
+    arguments = ("reproduce", "all", "--scale", "reduced", "--plan", "--results", tmp_path, "--only")
+    shown = invoke(capsys, *arguments, "cifar10-deit-*").out
+    assert f"finished on: {device or 'Xeon'}" in shown
+    assert "27,000 images/s" not in shown
+    assert ("times of" in shown) is (whose is not None)
+    assert f"these are times of {whose}, and this machine" in shown or whose is None
+    mixed = invoke(capsys, *arguments, "cifar10-*").out
+    assert "27,000 images/s" in mixed
+    assert "an H200" in mixed
+
+
+@pytest.mark.usefixtures("no_gpu")
 def test_missing_data_and_the_command_that_gets_it(capsys, tmp_path):
     found = {each["name"]: each for each in invoke(capsys, *REDUCED, "--json").json["plan"]["missing_data"]}
     assert list(found) == ["cifar10", "cifar100", "mnist", "svhn"]
@@ -135,7 +155,8 @@ def test_missing_data_and_the_command_that_gets_it(capsys, tmp_path):
     assert (found["svhn"]["training"], found["svhn"]["ood"]) == (0, 73)
     for name in found:
         (tmp_path / "there" / name).mkdir(parents=True)
-        (tmp_path / "there" / name / "test-00000-of-00001.parquet").touch()
+        for split in ("train", "test"):
+            (tmp_path / "there" / name / f"{split}-00000-of-00001.parquet").touch()
     there = ("--data-root", str(tmp_path / "there"))
     assert invoke(capsys, *REDUCED, *there, "--json").json["plan"]["missing_data"] == []
     (tmp_path / "there" / "mnist" / "test-00000-of-00001.parquet").unlink()
@@ -149,6 +170,9 @@ def test_data_that_needs_an_account_has_no_command():
     (found,) = missing_data([Cell(dataset="imagenet1k", model="swin")], "paper")
     assert found.command is None
     assert "image-net.org" in found.text
+    assert found.text.endswith("under CALATTN_DATA")
+    (found,) = missing_data([Cell(dataset="imagenet1k", model="swin")], "paper", root=Path("/elsewhere"))
+    assert found.text.endswith("under /elsewhere")
     assert missing_data(ordered_cells("smoke"), "smoke") == []
 
 
@@ -156,5 +180,6 @@ def test_corrupted_images_come_from_their_own_files_where_those_are(tmp_path):
     cell = Cell(dataset="cifar100", model="deit")
     assert [each.name for each in missing_data([cell], "reduced", root=tmp_path)] == ["cifar100", "svhn", "cifar10"]
     (tmp_path / "cifar10_c").mkdir()
-    (tmp_path / "cifar10_c" / "labels.npy").touch()
+    for name in (*CORRUPTIONS, "labels"):
+        (tmp_path / "cifar10_c" / f"{name}.npy").touch()
     assert [each.name for each in missing_data([cell], "reduced", root=tmp_path)] == ["cifar100", "svhn"]

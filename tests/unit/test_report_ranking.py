@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 
@@ -114,3 +115,16 @@ def test_two_infinite_ones_are_not_told_apart():
     own, rest = ranked(2.0, {"a": math.inf, "b": math.inf})
     assert math.isnan(rest["b"]["nll"].difference)
     assert "worse by more than chance" not in " ".join(verdict("a", own, rest, level=0.95))
+
+
+def test_with_few_resamples_nothing_is_told_apart():
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.2})
+    own, rest = (
+        {k: {m: dataclasses.replace(d, num_bootstrap=20) for m, d in v.items()} for k, v in part.items()}
+        for part in (own, rest)
+    )
+    lines = verdict("a", own, rest, level=0.95)
+    few = "too few resamples to tell (at least 39 at 95 %)"
+    assert lines[0] == f"best by NLL: a, 1.000 nats; whether others are as good: {few}"
+    assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: " + few in lines
+    assert not any("chance" in line for line in lines)

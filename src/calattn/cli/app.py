@@ -110,7 +110,12 @@ class LazyGroup(TyperGroup):
         """The real command, where the help made do with a line."""
         name, command, rest = super().resolve_command(ctx, args)
         entry = next((entry for entry in ENTRIES if entry.name == name), None)
-        return (name, command, rest) if entry is None else (name, entry.load(), rest)
+        if entry is None:
+            return name, command, rest
+        command = entry.load()
+        if _takes_data_root(command):  # elsewhere an error would name a flag that nobody typed
+            command.context_settings = command.context_settings | {"token_normalize_func": _flag}
+        return name, command, rest
 
 
 def _print_version(wanted: bool) -> None:
@@ -119,6 +124,12 @@ def _print_version(wanted: bool) -> None:
 
         typer.echo(f"calattn {version('calattn')}")
         raise typer.Exit
+
+
+def _takes_data_root(command: Any) -> bool:
+    """Whether a command has the flag, or one of its own commands, which take over its settings."""
+    own = any("--data-root" in parameter.opts for parameter in command.params)
+    return own or any(_takes_data_root(each) for each in getattr(command, "commands", {}).values())
 
 
 def _flag(name: str) -> str:
@@ -131,7 +142,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"token_normalize_func": _flag},  # every command's context has its parent's
 )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import note, progress
 from calattn.cli.errors import as_flags
+from calattn.cli.overlap import Overlap, overlap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
     from calattn.posthoc import Calibrator
 
 COMPARED = ("nll", "ece")
-NO_LEADER = (
-    "no method is called best: each was judged on the samples it was fitted on, where the most flexible one looks best"
-)
+_IN_SAMPLE = "judged on the samples it was fitted on, where"
 _SLOW = 30.0  # seconds of silence, where there is no progress bar, that a line should announce
 
 
@@ -45,9 +44,26 @@ class Material:
         return 0 if self.folds is None else len(self.folds.unique())
 
     @functools.cached_property
+    def overlap(self) -> Overlap:
+        """How many samples are both fitted on and judged; of a set in folds, none by the same fit."""
+        if self.folds is not None:
+            return Overlap(shared=0, judged=len(self.judge))
+        return overlap(self.fit, self.judge)
+
+    @property
     def in_sample(self) -> bool:
-        """Whether methods are judged on the very samples they are fitted on, which says nothing about new data."""
-        return self.folds is None and self.fit.fingerprint() == self.judge.fingerprint()
+        """Whether methods are judged on samples they are fitted on, or hardly any others: that says nothing about new data."""
+        return self.overlap.shared > 0 and self.overlap.nearly_all
+
+    @property
+    def caveat(self) -> str | None:
+        """What is to be said where some of the judged samples, not all, were fitted on."""
+        if self.in_sample or not self.overlap.shared:
+            return None
+        return (
+            f"about {self.overlap.shared:,} of the {len(self.judge):,} judged samples are not others but were fitted on too: "
+            "the numbers are too good, most for the most flexible method"
+        )
 
     @functools.cached_property
     def raised(self) -> tuple[int, int]:
@@ -107,6 +123,16 @@ class Contest:
     entries: list[Entry]
     skipped: dict[str, str]
     in_sample: bool = False
+    caveat: str | None = None
+
+    @property
+    def no_leader(self) -> str | None:
+        """Why no method is called best."""
+        if not self.in_sample:
+            return None
+        if len(self.entries) + len(self.skipped) > 1:
+            return f"no method is called best: each was {_IN_SAMPLE} the most flexible one looks best"
+        return f"{self.entries[0].method} was {_IN_SAMPLE} any method looks better than it is"
 
     @property
     def leader(self) -> Entry | None:
@@ -132,14 +158,16 @@ def held(methods: Sequence[str], material: Material, arguments: Callable[[], dic
         bar.update(task, visible=False)
         if not material.in_sample:
             entries.sort(key=_rank)
-        found = Contest(before=before, entries=entries, skipped=skipped, in_sample=material.in_sample)
+        found = Contest(
+            before=before, entries=entries, skipped=skipped, in_sample=material.in_sample, caveat=material.caveat
+        )
         return dataclasses.replace(found, entries=_compared(found, material.judge, arguments, bar))
 
 
 def _entered(name: str, material: Material, arguments: dict[str, Any], step: Callable[[str], None]) -> Entry | str:
     """The method's entry, or the reason why it has none."""
     import calattn
-    from calattn.posthoc import cross_fit
+    from calattn.posthoc import SameDataWarning, cross_fit
 
     make = _factory(name, material)
     fold = iter(range(1, material.num_folds + 1))
@@ -150,7 +178,8 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
 
     calibrator = make()
     _warm_up(make)
-    with _gathered() as texts:
+    # In-sample one sentence says it for all methods.
+    with _gathered(without=(SameDataWarning,) if material.in_sample else ()) as texts:
         try:
             step(f"{name}, {'on all' if material.folds is not None else 'fitting'}")
             start = time.perf_counter()
@@ -220,7 +249,7 @@ def _reason(error: ValueError, calibrator: Calibrator) -> str:
 
 
 @contextlib.contextmanager
-def _gathered() -> Iterator[list[str]]:
+def _gathered(*, without: tuple[type[Warning], ...] = ()) -> Iterator[list[str]]:
     """Our own warnings of several fits, each said once, with how often; other packages' are about their code."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -228,7 +257,7 @@ def _gathered() -> Iterator[list[str]]:
         yield texts
     alike: dict[str, list[str]] = {}
     for each in caught:
-        if each.category.__module__.startswith("calattn"):
+        if each.category.__module__.startswith("calattn") and not issubclass(each.category, without):
             text = as_flags(" ".join(str(each.message).split()))
             alike.setdefault(re.sub(r"[\d.]+", "", text), []).append(text)
     texts += [same[0] + (f" ({len(same)} fits)" if len(same) > 1 else "") for same in alike.values()]

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from calattn.cli.contest import NO_LEADER
-
 if TYPE_CHECKING:
     from calattn import Difference
     from calattn.cli.contest import Contest, Entry, Material
@@ -19,7 +17,6 @@ _BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, an
 def document(contest: Contest, material: Material) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     leader = contest.leader
-    tied = [e.method for e in contest.entries if e.from_leader is not None and not e.from_leader["nll"].significant]
     return {
         "schema": 1,
         "command": "calibrate",
@@ -34,26 +31,38 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "resamples": contest.before.num_bootstrap,
         "before": contest.before.as_dict(),
         "leader": None if leader is None else leader.method,
-        "no_leader": NO_LEADER if contest.in_sample else None,
-        "tied_with_leader": None if leader is None or leader.from_before is None else tied,
+        "no_leader": contest.no_leader,
+        "shared": material.overlap.shared,
+        "tied_with_leader": _tied(contest),
         "verdict": verdict_lines(contest),
         "methods": [_described(entry) for entry in contest.entries],
         "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
     }
 
 
+def _tied(contest: Contest) -> list[str] | None:
+    """Methods that cannot be told from the leader by NLL; None where the resamples do not say."""
+    if contest.leader is None or contest.leader.from_before is None:
+        return None
+    rest = {each.method: each.from_leader["nll"] for each in contest.entries if each.from_leader is not None}
+    if any(each.too_few for each in rest.values()):
+        return None
+    return [method for method, each in rest.items() if not each.significant]
+
+
 def verdict_lines(contest: Contest) -> list[str]:
-    """What the differences say, in words; none without resamples, and in-sample only why not."""
+    """What the differences say, in words, and whether samples are shared; in-sample only why nothing is said."""
     from calattn.report.ranking import verdict
 
-    if contest.in_sample:
-        return [NO_LEADER]
+    if contest.no_leader is not None:
+        return [contest.no_leader]
+    caveat = [contest.caveat] if contest.caveat else []
     leader = contest.leader
     if leader is None or leader.from_before is None:
-        return []
+        return caveat
     from_before = {e.method: e.from_before for e in contest.entries if e.from_before is not None}
     from_leader = {e.method: e.from_leader for e in contest.entries if e.from_leader is not None}
-    return verdict(leader.method, from_before, from_leader, level=contest.before.level)
+    return verdict(leader.method, from_before, from_leader, level=contest.before.level) + caveat
 
 
 def _described(entry: Entry) -> dict[str, Any]:
@@ -123,8 +132,11 @@ def _about_floor(material: Material) -> str:
 def _fitting(material: Material) -> Iterator[str]:
     if material.folds is None:
         where = material.origin["validation"]
-        others = f"{len(material.judge):,} others"
-        judged = "the same ones: the numbers say nothing about new data" if material.in_sample else others
+        judged = f"{len(material.judge):,} {'samples' if material.caveat else 'others'}"
+        if material.in_sample:
+            same = len(material.fit) == len(material.judge) == material.overlap.shared
+            which = "the same ones" if same else f"{len(material.judge):,}, all or nearly all of them among these"
+            judged = f"{which}: the numbers say nothing about new data"
         yield f"fitted on {len(material.fit):,} samples: {where}; judged on {judged}"
         return
     folds, n = material.num_folds, f"{len(material.judge):,}"

@@ -40,7 +40,7 @@ def list_(root: Root = None, json: options.Json = False) -> None:
     from calattn.data import DATASETS, default_root
 
     place = root or default_root()
-    rows = [_described(dataset, place) for dataset in DATASETS.values()]
+    rows = [_described(dataset, root) for dataset in DATASETS.values()]
     if json:
         print_json({"schema": 1, "command": "data list", "root": str(place), "items": rows})
         return
@@ -119,7 +119,7 @@ def _say(facts: dict[str, Any]) -> None:
     results_to().print(f"{text}; wrote {facts['picture']}", markup=False, soft_wrap=True)
 
 
-def _described(dataset: Any, root: Path) -> dict[str, Any]:
+def _described(dataset: Any, root: Path | None) -> dict[str, Any]:
     from calattn.data.catalogue import folder_of, remedy
     from calattn.data.download import is_here
 
@@ -132,7 +132,7 @@ def _described(dataset: Any, root: Path) -> dict[str, Any]:
         "splits": len(dataset.splits) if len(dataset.splits) > 8 else list(dataset.splits),
         "present": is_here(dataset.name, root=root),
         "path": None if dataset.embedded else str(folder_of(dataset.name, root)),
-        "get": None if dataset.embedded else remedy(dataset),
+        "get": None if dataset.embedded else remedy(dataset, root),
         "home": dataset.home,
         "licence": dataset.licence,
     }

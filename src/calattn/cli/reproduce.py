@@ -182,9 +182,10 @@ def _show_plan(
     lines = [f"to do  {duration(found.seconds[cell]):>8}  {cell.name}" for cell in found.todo]
     lines += [f"done             {cell.name}" for cell in found.done]
     lines.append(f"{len(found.todo)} to do, {len(found.done)} done; about {duration(found.total)} ({found.basis})")
-    if found.todo and store.scale != "smoke" and not cuda:
+    if found.gpus and store.scale != "smoke" and not cuda:
+        whose = " and ".join("an H200" if name == "NVIDIA H200" else name for name in found.gpus)
         lines.append(
-            "these are times of an H200, and this machine has no CUDA GPU: here it would take many times as long"
+            f"these are times of {whose}, and this machine has no CUDA GPU: here it would take many times as long"
         )
     lines += [each.text for each in missing]
     for line in lines:

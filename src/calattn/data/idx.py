@@ -23,8 +23,7 @@ _STEMS = {"train": "train", "test": "t10k"}
 
 def read(folder: Path, split: str, *, class_names: tuple[str, ...]) -> ArrayImages:
     """`train-images-idx3-ubyte` and its three companions, as they are or gzipped."""
-    images_path = _find(folder, f"{_STEMS[split]}-images-idx3-ubyte")
-    labels_path = _find(folder, f"{_STEMS[split]}-labels-idx1-ubyte")
+    images_path, labels_path = find(folder, split)
     images, labels = read_idx(images_path, ndim=3), read_idx(labels_path, ndim=1)
     if len(images) != len(labels):
         raise DamagedFile(f"{images_path} has {len(images)} images but {labels_path.name} has {len(labels)} labels")
@@ -53,15 +52,18 @@ def read_idx(path: Path, *, ndim: int) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _find(folder: Path, name: str) -> Path:
+def find(folder: Path, split: str) -> tuple[Path, Path]:
+    """The files of images and of labels."""
+    stem = _STEMS[split]
+    return _one(folder, f"{stem}-images-idx3-ubyte"), _one(folder, f"{stem}-labels-idx1-ubyte")
+
+
+def _one(folder: Path, name: str) -> Path:
     # Gzipped first: those come from the publisher, checked.
     for path in (folder / f"{name}.gz", folder / name):
         if path.is_file():
             return path
     raise FilesMissing(f"there is no {name}[.gz] in {folder}")
-
-
-FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 
 
 def _remotes(bases: tuple[str, ...], files: dict[str, tuple[str, int]]) -> tuple[Remote, ...]:
@@ -85,7 +87,7 @@ DATASETS.add(
         flip=False,
         read=functools.partial(read, class_names=DIGIT_NAMES),
         class_names=DIGIT_NAMES,
-        unpacked=FILES,
+        find=find,
         remotes=_remotes(
             ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
             {
@@ -114,7 +116,7 @@ DATASETS.add(
         flip=True,
         read=functools.partial(read, class_names=FASHION_NAMES),
         class_names=FASHION_NAMES,
-        unpacked=FILES,
+        find=find,
         remotes=_remotes(
             (
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",

@@ -14,6 +14,14 @@ NUM_CLASSES = 1000
 
 def read(folder: Path, split: str) -> FileImages:
     """The validation images are our test split: labels of the true test images were never published."""
+    find(folder, split)
+    wnids = folders.class_folders(folder)
+    names = _words(folder, wnids)
+    return folders.read(folder, split, folder_names=wnids, class_names=names, channels=3)
+
+
+def find(folder: Path, split: str) -> tuple[Path]:
+    """The folder of a split, if the classes are in it or beside it."""
     base = folder / ("train" if split == "train" else "val")
     if not base.is_dir():
         raise FilesMissing(f"there is no {base}")
@@ -23,8 +31,7 @@ def read(folder: Path, split: str) -> FileImages:
         raise DamagedFile(f"{loose} lies outside a class folder; sort the images into {base}/WNID/")
     if len(wnids) != NUM_CLASSES:
         raise DamagedFile(f"{folder} has {len(wnids)} class folders where ImageNet-1k has {NUM_CLASSES}")
-    names = _words(folder, wnids)
-    return folders.read(folder, split, folder_names=wnids, class_names=names, channels=3)
+    return (base,)
 
 
 def _words(folder: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
@@ -57,6 +64,7 @@ DATASETS.add(
         std=IMAGENET_STD,
         flip=True,
         read=read,
+        find=find,
         manual=(
             "ImageNet needs an account: get it from https://image-net.org/download.php and put train/WNID/*.JPEG and "
             "val/WNID/*.JPEG (or the Parquet files of hf.co/datasets/ILSVRC/imagenet-1k) into a folder or link named "

@@ -15,9 +15,7 @@ from calattn.data.images import ArrayImages, DamagedFile, FilesMissing
 
 def read(folder: Path, split: str) -> ArrayImages:
     """`X` is [32, 32, 3, n]; `y` is [n, 1] with 1…10, where 10 stands for the digit 0."""
-    path = folder / f"{split}_32x32.mat"
-    if not path.is_file():
-        raise FilesMissing(f"there is no {path.name} in {folder}")
+    (path,) = find(folder, split)
     pixels, labels = _arrays(path)
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
         raise DamagedFile(f"{path}: X is {pixels.dtype} {pixels.shape}, not uint8 (32, 32, 3, n)")
@@ -28,6 +26,13 @@ def read(folder: Path, split: str) -> ArrayImages:
         labels=torch.from_numpy(labels[:, 0].astype(np.int64) % 10),
         class_names=DIGIT_NAMES,
     )
+
+
+def find(folder: Path, split: str) -> tuple[Path]:
+    path = folder / f"{split}_32x32.mat"
+    if not path.is_file():
+        raise FilesMissing(f"there is no {path.name} in {folder}")
+    return (path,)
 
 
 def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -55,6 +60,7 @@ DATASETS.add(
         std=(0.1980, 0.2010, 0.1970),
         flip=False,
         read=read,
+        find=find,
         class_names=DIGIT_NAMES,
         remotes=tuple(
             Remote(

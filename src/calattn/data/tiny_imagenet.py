@@ -18,18 +18,17 @@ from calattn.data.images import DamagedFile, FilesMissing
 from calattn.data.packed import PackedBytes
 
 TOP = "tiny-imagenet-200"
+_TEXTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")
 _TRAIN = re.compile(r"train/(?P<wnid>n\d+)/images/[^/]+\.JPEG")
 
 
 def read(folder: Path, split: str) -> LazyImages:
     """Classes are the sorted synsets. The published validation images are our test split: the test labels are secret."""
-    archive = folder / f"{TOP}.zip"
-    if archive.is_file():
-        return _from_zip(archive, split)
-    base = next((path for path in (folder / TOP, folder) if (path / "wnids.txt").is_file()), None)
-    if base is None:
-        raise FilesMissing(f"there is no {TOP}.zip and no {TOP}/wnids.txt in {folder}")
-    texts = {name: _text(base / name) for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")}
+    found = find(folder, split)
+    if found[0].suffix == ".zip":
+        return _from_zip(found[0], split)
+    base = found[0].parent
+    texts = {name: _text(base / name) for name in _TEXTS}
     names, labels, class_names = _listing(base, split, texts, _walk(base / "train", base))
     return FileImages(
         labels=labels,
@@ -41,14 +40,26 @@ def read(folder: Path, split: str) -> LazyImages:
     )
 
 
+def find(folder: Path, split: str) -> list[Path]:
+    """The zip alone, or the three lists of the folder that it unpacks to and the folder of the split's images."""
+    archive = folder / f"{TOP}.zip"
+    if archive.is_file():
+        return [archive]
+    base = next((path for path in (folder / TOP, folder) if (path / "wnids.txt").is_file()), None)
+    if base is None:
+        raise FilesMissing(f"there is no {TOP}.zip and no {TOP}/wnids.txt in {folder}")
+    found = [base / name for name in (*_TEXTS, "train" if split == "train" else "val/images")]
+    for path in found:
+        if not path.exists():
+            raise DamagedFile(f"{path} is missing")
+    return found
+
+
 def _from_zip(archive: Path, split: str) -> EncodedImages:
     try:
         with zipfile.ZipFile(archive) as file:
             members = {name.removeprefix(f"{TOP}/") for name in file.namelist()}
-            texts = {
-                name: file.read(f"{TOP}/{name}").decode()
-                for name in ("wnids.txt", "words.txt", "val/val_annotations.txt")
-            }
+            texts = {name: file.read(f"{TOP}/{name}").decode() for name in _TEXTS}
             names, labels, class_names = _listing(archive, split, texts, iter(sorted(members)))
             content = PackedBytes.of(file.read(f"{TOP}/{name}") for name in names)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, UnicodeDecodeError) as error:
@@ -109,8 +120,8 @@ def _walk(folder: Path, base: Path) -> Iterator[str]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, UnicodeDecodeError):
-        raise DamagedFile(f"{path} is missing or is not text") from None
+    except UnicodeDecodeError:
+        raise DamagedFile(f"{path} is not text") from None
 
 
 DATASETS.add(
@@ -125,7 +136,7 @@ DATASETS.add(
         std=(0.2770, 0.2691, 0.2821),
         flip=True,
         read=read,
-        unpacked=("wnids.txt",),
+        find=find,
         remotes=(
             Remote(
                 name=f"{TOP}.zip",

@@ -57,6 +57,7 @@ class Experience:
         self._same: dict[tuple[str, str], list[float]] = {}
         self._alike: dict[tuple[str, int], list[float]] = {}
         self._devices: set[str] = set()
+        self._gpus: set[str] = set()
 
     def add(self, result: CellResult) -> None:
         """A finished cell; one that stopped at another epoch than asked for says nothing."""
@@ -69,6 +70,8 @@ class Experience:
         rate = alone / _trained(cell, self._scale, self._until_epoch)
         self._alike.setdefault(self._network(cell), []).append(rate)
         self._devices.add(result.device)
+        if result.on_gpu:
+            self._gpus.add(result.device)
 
     def same(self, cell: Cell) -> float | None:
         """The median of cells with this data set and network."""
@@ -90,15 +93,28 @@ class Experience:
         """What the times of these cells rest on, in words."""
         same = sum(self.same(cell) is not None for cell in cells)
         alike = sum(self.alike(cell) is not None for cell in cells) - same
-        text = "3 s a cell, as measured on one core" if self._scale == "smoke" else BASIS
-        text += f"; {same} of {len(cells)} as long as finished cells of the same kind took" if same else ""
-        text += (
-            f"; {alike} of {len(cells)} as long as finished cells of the same network and image size on another data set "
-            "took, in proportion to training images × epochs"
-            if alike
-            else ""
-        )
-        return text + (f"; finished on: {', '.join(sorted(self._devices))}" if same or alike else "")
+        parts = []
+        if self._by_formula(cells):
+            parts.append("3 s a cell, as measured on one core" if self._scale == "smoke" else BASIS)
+        if same:
+            parts.append(f"{same} of {len(cells)} as long as finished cells of the same kind took")
+        if alike:
+            parts.append(
+                f"{alike} of {len(cells)} as long as finished cells of the same network and image size on another data set "
+                "took, in proportion to training images × epochs"
+            )
+        if same or alike:
+            parts.append(f"finished on: {', '.join(sorted(self._devices))}")
+        return "; ".join(parts) or "nothing is left to do"
+
+    def gpus(self, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+        """The GPUs that the times of these cells are of; none at the scale that was measured on a core."""
+        formula = self._by_formula(cells)
+        measured = {"NVIDIA H200"} if formula and self._scale != "smoke" else set()
+        return tuple(sorted(measured | (self._gpus if formula < len(cells) else set())))
+
+    def _by_formula(self, cells: tuple[Cell, ...]) -> int:
+        return sum(self.same(cell) is None and self.alike(cell) is None for cell in cells)
 
     def _network(self, cell: Cell) -> tuple[str, int]:
         spec = spec_of(cell, self._scale)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from calattn.data import describe
-from calattn.data.catalogue import get_command
+from calattn.data.catalogue import get_command, remedy
 from calattn.data.download import is_here
 from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.experiments.order import CIFARS
@@ -49,7 +49,12 @@ def missing_data(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None =
     for name in [*training, *(name for name in foreign if name not in training)]:
         dataset = describe(name)
         if not is_here(name, root=root):
-            command = None if dataset.manual else get_command(dataset, root)
-            uses = {"training": training[name], "ood": foreign[name]}
-            found.append(Missing(name=name, command=command, manual=dataset.manual, **uses))
+            missing = Missing(
+                name=name,
+                command=None if dataset.manual else get_command(dataset, root),
+                manual=remedy(dataset, root) if dataset.manual else None,
+                training=training[name],
+                ood=foreign[name],
+            )
+            found.append(missing)
     return found

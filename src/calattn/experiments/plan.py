@@ -14,13 +14,17 @@ from calattn.experiments.results import CellResult, ResultStore
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """`seconds` has an estimate for each cell to do, one after another on one device; `basis` says what it rests on."""
+    """`seconds` has an estimate for each cell to do, one after another on one device; `basis` says what it rests on.
+
+    `gpus` are those that the estimates are of.
+    """
 
     scale: ScaleName
     done: tuple[Cell, ...]
     todo: tuple[Cell, ...]
     seconds: dict[Cell, float]
     basis: str
+    gpus: tuple[str, ...] = ()
 
     @property
     def total(self) -> float:
@@ -58,7 +62,8 @@ def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_e
             last = begun.planned_epochs if until_epoch is None else min(until_epoch, begun.planned_epochs)
             share = max(0.0, 1 - begun.run["epochs"] / last)
             seconds[cell] = OVERHEAD + share * max(0.0, seconds[cell] - OVERHEAD)
-    return Plan(scale=scale, done=done, todo=todo, seconds=seconds, basis=experience.basis(todo))
+    basis, gpus = experience.basis(todo), experience.gpus(todo)
+    return Plan(scale=scale, done=done, todo=todo, seconds=seconds, basis=basis, gpus=gpus)
 
 
 def _result(cell: Cell, store: ResultStore, until_epoch: int | None) -> CellResult | None:

@@ -77,6 +77,10 @@ class CellResult:
         return str(devices[0]["name"] if devices else (environment.get("cpu") or {}).get("model") or "CPU")
 
     @property
+    def on_gpu(self) -> bool:
+        return bool((self.run.get("environment") or {}).get("devices"))
+
+    @property
     def unfinished(self) -> bool:
         """Whether training stopped before its last epoch: such a result is shown as what it is and enters no table or verdict."""
         return int(self.run["epochs"]) < self.planned_epochs

@@ -88,6 +88,20 @@ class Difference:
     high: float
     p_value: float
     level: float = 0.95
+    num_bootstrap: int | None = None
+
+    @property
+    def too_few(self) -> str | None:
+        """Why there can be no verdict, in words: p is never below 2/(B + 1), which B resamples may leave above 1 − level."""
+        needed = math.ceil(2 / (1 - self.level) - 1e-9) - 1
+        if self.num_bootstrap is None or self.num_bootstrap >= needed or self._certain:
+            return None
+        return f"too few resamples to tell (at least {needed:,} at {100 * self.level:.6g} %)"
+
+    @property
+    def _certain(self) -> bool:
+        """Whether resamples have no say: the difference is infinite, or no more than rounding."""
+        return math.isinf(self.difference) or abs(self.difference) <= _ROUNDING * max(abs(self.a), abs(self.b))
 
     @property
     def significant(self) -> bool:
@@ -95,16 +109,14 @@ class Difference:
 
         An infinite difference (a label that one side gave probability 0) is a fact about the predictions, not chance.
         """
-        if math.isinf(self.difference):
-            return True
-        if abs(self.difference) <= _ROUNDING * max(abs(self.a), abs(self.b)):
-            return False
+        if self._certain:
+            return math.isinf(self.difference)
         if self.p_value > 1 - self.level + 1e-12:
             return False
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
-        verdict = "more than chance" if self.significant else "within chance"
+        verdict = self.too_few or ("more than chance" if self.significant else "within chance")
         return (
             f"{METRICS[self.name].title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
             f"[{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}, {verdict}"
@@ -212,6 +224,7 @@ def compare(
             high=high,
             p_value=_two_sided(difference, draws, moved=name in _RAISED),
             level=level,
+            num_bootstrap=int((~draws.isnan()).sum()),
         )
     return result
 

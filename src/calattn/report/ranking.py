@@ -62,13 +62,15 @@ def verdict(
         lines.append(
             "as it is, some label has the probability 0 and NLL is infinite, which the calibrated one's is not"
         )
-    elif math.isfinite(first.difference) and not (first.significant and first.difference < 0):
+    elif math.isfinite(first.difference) and not first.too_few and not (first.significant and first.difference < 0):
         lines.append(f"{leader} does not improve NLL by more than chance: the predictions may stay as they are")
     lines += [f"{leader} against as it is: {sentence(each)}" for each in own.values() if math.isfinite(each.difference)]
     return lines
 
 
 def _ties(from_leader: Mapping[str, Differences], level: float) -> str:
+    if too_few := next((found for each in from_leader.values() if (found := each[RANKED_BY].too_few)), None):
+        return f"whether others are as good: {too_few}"
     tied = [name for name, differences in from_leader.items() if not differences[RANKED_BY].significant]
     if not tied:
         return f"every other method is worse by more than chance (paired {percent(level)} interval)"
@@ -98,5 +100,5 @@ def _size(difference: Difference) -> str:
 
 def _word(difference: Difference) -> str:
     if not difference.significant:
-        return "chance"
+        return "untold" if difference.too_few else "chance"
     return "better" if (difference.difference < 0) == (METRICS[difference.name].better == "lower") else "worse"

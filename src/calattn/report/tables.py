@@ -137,11 +137,11 @@ def sentence(difference: Difference, options: Options | None = None) -> str:
         return f"{title} does not change"
     good = falls == (METRICS[name].better == "lower")
     verdict = f"{'better' if good else 'worse'}, more than chance" if difference.significant else "within chance"
-    return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {verdict}"
+    return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {difference.too_few or verdict}"
 
 
 def improved(difference: Difference) -> bool | None:
-    """Whether b is better; None where chance would explain the difference."""
+    """Whether b is better; None where chance would explain the difference, or nothing can be told."""
     if not difference.significant:
         return None
     return (difference.difference < 0) == (METRICS[difference.name].better == "lower")
@@ -156,8 +156,10 @@ def summary(differences: Differences, *, a: str, b: str, options: Options | None
     'CalAttn against CE: better in ECE; not told apart in NLL.'
     """
     parts = []
-    for kind, word in ((True, "better"), (False, "worse"), (None, "not told apart")):
-        titles = [title_of(name, options) for name, each in differences.items() if improved(each) is kind]
+    words = {True: "better", False: "worse", None: "not told apart"}
+    told = {name: each.too_few or words[improved(each)] for name, each in differences.items()}
+    for word in dict.fromkeys((*words.values(), *told.values())):
+        titles = [title_of(name, options) for name in differences if told[name] == word]
         if titles:
             *most, last = titles
             parts.append(f"{word} in {', '.join(most) + ' and ' if most else ''}{last}")

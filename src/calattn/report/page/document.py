@@ -217,6 +217,7 @@ def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[st
                 **{key: finite(getattr(each, key)) for key in ("a", "b", "difference", "low", "high")},
                 "p": finite(each.p_value),
                 "significant": each.significant,
+                "too_few": each.too_few is not None,
                 "improved": improved(each),
                 "sentence": sentence(each, options),
             }

@@ -12,7 +12,7 @@
         : row.improved === false
           ? "worse"
           : "differs";
-    const words = { noise: "within noise", better: "better", worse: "worse", differs: "differs" }[effect];
+    const words = row.too_few ? "too few resamples" : { noise: "within noise", better: "better", worse: "worse", differs: "differs" }[effect];
     return h(
       "tr",
       { "data-metric": row.name },
