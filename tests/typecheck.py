@@ -10,8 +10,8 @@ from jaxtyping import install_import_hook
 
 # The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little.
 PARTS = (
-    *("adapters", "attachment", "backbones", "checks", "engine", "heads", "losses", "metrics"),
-    *("posthoc", "readers", "report", "store", "types"),
+    *("adapters", "attachment", "backbones", "checks", "engine", "heads", "layer_adapter"),
+    *("losses", "metrics", "posthoc", "readers", "report", "store", "types"),
 )
 
 

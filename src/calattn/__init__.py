@@ -9,8 +9,9 @@ from calattn import _torchvision
 
 if TYPE_CHECKING:
     from calattn import heads, losses, metrics, posthoc
-    from calattn.adapters import Adapter, LayerAdapter
+    from calattn.adapters import Adapter
     from calattn.attachment import CalibratedModel, Overhead, attach, overhead
+    from calattn.layer_adapter import LayerAdapter
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
@@ -23,11 +24,12 @@ _torchvision.install()
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
 # name is fetched from its home on first use.
 _PARTS = (
-    *("adapters", "attachment", "backbones", "checks", "heads", "losses", "metrics"),
-    *("posthoc", "readers", "registry", "report", "store", "types"),
+    *("adapters", "attachment", "backbones", "checks", "heads", "layer_adapter", "losses"),
+    *("metrics", "posthoc", "readers", "registry", "report", "store", "types"),
 )
 _HOMES = {
-    **dict.fromkeys(("Adapter", "LayerAdapter"), "adapters"),
+    "Adapter": "adapters",
+    "LayerAdapter": "layer_adapter",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from calattn.adapters import Adapter, LayerAdapter, TimmAdapter, find_layer, missing_in_timm
+from calattn.adapters import Adapter, TimmAdapter, missing_in_timm
 from calattn.heads import HEADS, Head
+from calattn.layer_adapter import LayerAdapter, find_layer
 from calattn.types import ModelOutput
 
 Features = Literal["cls", "patch_mean", "concat"]

@@ -20,8 +20,9 @@ from torch import nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from calattn.adapters import Adapter, LayerAdapter
+from calattn.adapters import Adapter
 from calattn.attachment import CalibratedModel, attach, overhead
+from calattn.layer_adapter import LayerAdapter
 
 TORCHVISION: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], str, int]] = {
     "vit": (

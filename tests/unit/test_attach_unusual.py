@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook
 
-from calattn.adapters import Adapter, LayerAdapter
+from calattn.adapters import Adapter
 from calattn.attachment import CalibratedModel, attach
 from calattn.backbones import create
+from calattn.layer_adapter import LayerAdapter
 
 
 def mlp(*after: nn.Module) -> nn.Sequential:

@@ -12,7 +12,8 @@
         : row.improved === false
           ? "worse"
           : "differs";
-    const words = row.too_few ? "too few resamples" : { noise: "within noise", better: "better", worse: "worse", differs: "differs" }[effect];
+    const noise = row.too_few ? "cannot tell" : "within noise";
+    const words = { noise, better: "better", worse: "worse", differs: "differs" }[effect];
     return h(
       "tr",
       { "data-metric": row.name },
