@@ -26,6 +26,7 @@ class Adapter:
     tokens `[b, n, num_patch_features]`; `classifier(model, z)` gives the logits. What the model was called
     with goes to `features`, each argument as it was given. Only the Dirichlet head asks for `num_classes`.
 
+    >>> import torch
     >>> from calattn.attachment import attach
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> adapter = Adapter(features=lambda m, x: m[:-1](x), classifier=lambda m, z: m[-1](z), num_features=8)
