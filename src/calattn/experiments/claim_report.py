@@ -77,9 +77,7 @@ def rules_text() -> str:
     """How a verdict comes about, with the constants that the code uses."""
     smallest = ", ".join(f"{metric_title(name)} {_amount(name, least)}" for name, least in SMALLEST.items())
     price, same = number("accuracy", ACCURACY_PRICE), number("ece", SAME_ECE)
-    return f"""These rules were written into the code before any cell of this grid was trained (commit 05f3aad), and treat gains
-and losses alike. Known at that time were a pilot of a few networks and two networks with the settings and seeds of cells of
-this grid (`results/cifar10-deit-small`), one of which is its cell to the last digit.
+    return f"""The rules treat gains and losses alike.
 
 1. A *family* is a comparison of two settings (data set, network, loss, head, post-hoc step) over all seeds that were run.
 2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired
@@ -140,7 +138,9 @@ def _parameter_table(outcomes: Sequence[Outcome]) -> str:
     rows = []
     for each in outcomes:
         shown = [family_title(f"{each.cell.dataset} {each.cell.model}"), f"{each.a:,.0f}", f"{each.b:,.0f}"]
-        rows.append([*shown, value_text("parameters", each.effect), _decision(each)])
+        rows.append(
+            [*shown, value_text("parameters", each.effect), "below" if each.decision == "better" else "not below"]
+        )
     return markdown_table(["the paper's network", "its parameters", "the head's", "share", "0.1 %"], rows)
 
 
@@ -148,18 +148,18 @@ def phase_table(results: Results) -> str:
     """Every network with CalAttn that has a log long enough, part by part; the judged ones are among them."""
     header = ["network", "mean s: epoch 1", "phase I's end", "phase II", "end", "variation: epoch 1", "phase I's end"]
     header += ["phase II", "end", "I: both fall", "II: stays low", "III: rises", "III: mean crosses 1"]
+    parts = ("alignment", "uniform", "diverse", "crossing")
     rows, counts = [], Counter[str]()
     for result in results.stored():
         phases = find_phases(result.log) if result.cell.head == "calattn" else None
         if phases is None:
             continue
         moments = (phases.start, phases.aligned, phases.middle, phases.end)
-        seen = {name: getattr(phases, name) for name in ("alignment", "uniform", "diverse", "crossing")}
+        seen = {name: getattr(phases, name) for name in parts}
         counts.update(name for name, there in seen.items() if there)
         shown = [f"`{result.cell.name}`", *(f"{each.mean:.3f}" for each in moments)]
         shown += [*(f"{each.cv:.3f}" for each in moments), *("yes" if there else "no" for there in seen.values())]
         rows.append(shown)
-    parts = ("alignment", "uniform", "diverse", "crossing")
     rows.append([f"**yes in, of {len(rows)}**", *[""] * 8, *(str(counts[name]) for name in parts)])
     return markdown_table(header, rows)
 
@@ -184,7 +184,7 @@ def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, printed: Printed |
         shown = [family_title(each.family), rule, metric_title(each.metric), values, difference.strip()]
         shown += [_relative(each)] if relative else []
         shown += [_p(each.p_value), number("accuracy", each.accuracy, signed=True)]
-        shown += [", ".join(map(str, each.seeds)), _decision(each)]
+        shown += [", ".join(map(str, each.seeds)), each.decision]
         rows.append([*shown, *([] if printed is None else [_printed(each, printed)])])
     return markdown_table([*header, "decision", *([] if printed is None else ["the paper's"])], rows)
 
@@ -219,8 +219,6 @@ def _printed(outcome: Outcome, printed: Printed) -> str:
 def counts_text(outcomes: Sequence[Outcome]) -> str:
     """How many families were decided which way; what did not occur is left out."""
     counts = {decision: sum(each.decision == decision for each in outcomes) for decision in DECISIONS}
-    if outcomes and outcomes[0].metric in _COUNTED:
-        return f"{counts['better']} of {len(outcomes)}"
     return ", ".join(f"{count} {decision}" for decision, count in counts.items() if count) or NONE
 
 
@@ -235,10 +233,6 @@ def metric_title(metric: str) -> str:
     """The name that people read, with the threshold that HCFP has."""
     if metric in _OOD_TITLES:
         return _OOD_TITLES[metric]
-    if metric == "parameters":
-        return "parameters"
-    if metric == "cv":
-        return "coefficient of variation of s"
     return METRICS[metric].title.replace("≥ t", "≥ 0.90")
 
 
@@ -267,15 +261,11 @@ def _result(verdict: Verdict) -> str:
 
 
 def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
-    """What the paper's checkpoint costs, where a claim holds there only: both sides of a pair pay it."""
+    """What the early checkpoint costs, where a claim holds there only: both sides of a pair pay it."""
     if verdict.rule != "best-ece":
         return ""
-    changes = []
-    for cell in claim.cells(results.scale):
-        found = results.get(cell)
-        if isinstance(found, CellResult):
-            last, best = found.metric("accuracy", rule="last"), found.metric("accuracy", rule="best-ece")
-            changes += [] if last is None or best is None else [best.value - last.value]
+    found = [each for cell in claim.cells(results.scale) if isinstance(each := results.get(cell), CellResult)]
+    changes = [each.price for each in found if each.price is not None]
     if not changes:
         return ""
     mean = number("accuracy", statistics.fmean(changes), signed=True)
@@ -316,14 +306,6 @@ def _effect_of(finding: Finding | None) -> str:
     return " to ".join(ends) + (
         " more parameters" if metric == "parameters" else " more variation at the end than in phase II"
     )
-
-
-def _decision(outcome: Outcome) -> str:
-    if outcome.metric == "parameters":
-        return "below" if outcome.decision == "better" else "not below"
-    if outcome.metric == "cv":
-        return "all phases" if outcome.decision == "better" else "not all phases"
-    return outcome.decision
 
 
 def _coverage(verdict: Verdict) -> str:

@@ -138,8 +138,8 @@ def _phased(cell: Cell, results: Results) -> Outcome | None:
     phases = find_phases(found.log) if isinstance(found, CellResult) else None
     if phases is None:
         return None
-    change = phases.end_cv - phases.middle_cv
-    return _counted(cell, "cv", change, a=phases.middle_cv, b=phases.end_cv, good=phases.all)
+    before, after = phases.middle.cv, phases.end.cv
+    return _counted(cell, "cv", after - before, a=before, b=after, good=phases.all)
 
 
 def _counted(cell: Cell, metric: str, effect: float, *, a: float, b: float, good: bool) -> Outcome:

@@ -37,14 +37,6 @@ class Phases:
     end: Moment
 
     @property
-    def end_cv(self) -> float:
-        return self.end.cv
-
-    @property
-    def middle_cv(self) -> float:
-        return self.middle.cv
-
-    @property
     def all(self) -> bool:
         return self.alignment and self.uniform and self.diverse and self.crossing
 

@@ -24,7 +24,7 @@ from calattn.experiments.claim_report import (
     verdict_table,
 )
 from calattn.experiments.comparisons import CIFAR
-from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, DIFFERENCES
+from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, BEFOREHAND, DIFFERENCES
 from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
 from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
@@ -59,7 +59,7 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
         _head(store.scale, stored, wanted) + _links(folder) + summary(found, stored, store.scale),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}",
         f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
-        f"## How a verdict comes about\n\n{rules_text()}{_amendments(store.scale)}",
+        f"## How a verdict comes about\n\n{BEFOREHAND.get(store.scale, '')}{rules_text()}{_amendments(store.scale)}",
         f"## Would other rules have said otherwise?\n\n{other_rules(results)}",
         "## The claims one by one\n\n"
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
@@ -185,13 +185,10 @@ def _checkpoints(stored: Sequence[CellResult]) -> str:
 
 
 def _early(stored: Sequence[CellResult]) -> str:
-    """What the paper's rule does to the networks: how early it stops, and what that costs in accuracy."""
-    changes, early = [], 0
-    for result in stored:
-        last, best = (result.metric("accuracy", rule=rule) for rule in claims.RULES)
-        if last is not None and best is not None:
-            changes.append(best.value - last.value)
-            early += 2 * result.rules["best-ece"]["epoch"] <= result.run["epochs"]
+    """What `best-ece` does to the networks: how early it stops, and what that costs in accuracy."""
+    judged = [result for result in stored if result.price is not None]
+    changes = [result.price for result in judged if result.price is not None]
+    early = sum(2 * result.rules["best-ece"]["epoch"] <= result.run["epochs"] for result in judged)
     if not changes:
         return ""
     dear = sum(change < -ACCURACY_PRICE for change in changes)

@@ -95,6 +95,12 @@ class CellResult:
     def temperature(self, *, rule: Rule = "last", objective: Literal["ece", "nll"] = "ece") -> float | None:
         return self.rules.get(rule, {}).get("temperature", {}).get(objective)
 
+    @property
+    def price(self) -> float | None:
+        """What the epoch of the lowest validation ECE changes in accuracy, from the last one."""
+        last, best = self.metric("accuracy", rule="last"), self.metric("accuracy", rule="best-ece")
+        return None if last is None or best is None else best.value - last.value
+
     def ood(self, name: str, *, rule: Rule = "last") -> float | None:
         """AUROC of 1 − max probability against out-of-distribution images: "svhn", or "cifar10_c" (the mean over fifteen)."""
         return self.rules.get(rule, {}).get("ood", {}).get(name)

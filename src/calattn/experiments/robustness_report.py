@@ -33,23 +33,16 @@ def _holds(verdict: Verdict) -> str:
     shown = []
     for rule, finding in verdict.findings.items():
         better, worse = (finding.counts.get(each, 0) for each in ("better", "worse"))
-        holds = holds_at(verdict, rule)
+        holds = verdict.holds_at(rule)
         shown.append(NONE if holds is None else f"{'yes' if holds else 'no'} ({better} : {worse})")
     return ", ".join(shown)
-
-
-def holds_at(verdict: Verdict, rule: str) -> bool | None:
-    """Whether a claim holds under a checkpoint rule; None where too few families have results."""
-    finding = verdict.findings[rule]
-    enough = finding.outcomes and 2 * len(finding.outcomes) >= verdict.planned
-    return finding.holds if enough else None
 
 
 def _flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
     flips = []
     for claim, by_variant in found.items():
         for rule in by_variant[FIXED].findings:
-            answers = {name: holds_at(verdict, rule) for name, verdict in by_variant.items()}
+            answers = {name: verdict.holds_at(rule) for name, verdict in by_variant.items()}
             fixed = answers[FIXED]
             others = [name for name, answer in answers.items() if None not in (answer, fixed) and answer != fixed]
             if others:

@@ -45,11 +45,7 @@ def _named(found: Mapping[str, Verdict]) -> str:
 
 def _early(stored: Sequence[CellResult]) -> list[str]:
     """What `best-ece` costs in accuracy, with and without the head."""
-    changes = []
-    for result in stored:
-        last, best = (result.metric("accuracy", rule=rule) for rule in ("last", "best-ece"))
-        if last is not None and best is not None:
-            changes.append(best.value - last.value)
+    changes = [result.price for result in stored if result.price is not None]
     if not changes:
         return []
     mean = number("accuracy", statistics.fmean(changes), signed=True)

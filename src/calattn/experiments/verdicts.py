@@ -72,6 +72,11 @@ class Verdict:
     def title(self) -> str:
         return f"{self.kind} `{self.rule}`" if self.rule else self.kind
 
+    def holds_at(self, rule: str) -> bool | None:
+        """Whether the claim holds under a checkpoint rule; None where too few families have results."""
+        finding = self.findings[rule]
+        return finding.holds if _enough(len(finding.outcomes), self.planned) else None
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """How many seeds the families had: the fewest and the most."""
@@ -174,7 +179,7 @@ def mean_accuracy(outcomes: Sequence[Outcome]) -> float | None:
 
 def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:
     fewest = min((len(each.outcomes) for each in findings.values()), default=0)
-    if not fewest or 2 * fewest < planned:
+    if not _enough(fewest, planned):
         return "not tested", None, f"{fewest} of {planned} planned families have results"
     holding = [rule for rule, each in findings.items() if each.holds]
     readings = dict.fromkeys(each.reading for each in findings.values())
@@ -183,6 +188,10 @@ def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, st
     if len(holding) == len(findings):
         return "holds", None, reading
     return ("holds only under", holding[0], reading) if holding else ("does not hold", None, reading)
+
+
+def _enough(tested: int, planned: int) -> bool:
+    return tested > 0 and 2 * tested >= planned
 
 
 def _count(outcomes: Sequence[Outcome], decision: Decision) -> int:
