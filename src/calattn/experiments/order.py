@@ -41,13 +41,9 @@ def reduced_steps() -> list[list[Cell]]:
         [cell for dataset in CIFARS for cell in _three(dataset, "deit", recipe="mixup")],
         [cell for dataset in CIFARS for cell in _three(dataset, "swin")],
         [*_ablations("cifar100", "deit"), *_inputs("cifar10", "deit")],
-        _pairs(Cell(dataset="mnist", model=model) for model in ("deit", "swin")),
+        [cell for dataset in CIFARS for cell in _three(dataset, "vit")],
+        _pairs(Cell(dataset="mnist", model=model) for model in ("deit", "swin", "vit")),
         [Cell(dataset=dataset, model="resnet50", loss=loss) for dataset in CIFARS for loss in ("ce", "ce_brier")],
-        # ViT-B costs as much as three others.
-        [
-            *(cell for dataset in CIFARS for cell in _three(dataset, "vit")),
-            *_pairs([Cell(dataset="mnist", model="vit")]),
-        ],
     ]
 
 
