@@ -54,7 +54,7 @@ def phased_log(epochs: int = 60) -> list[dict[str, Any]]:
         rows.append(
             {
                 "epoch": epoch,
-                "train": {"loss": 1.0},
+                "train": {"loss": 1.0, "accuracy": share},
                 "validation": {"scale": {"mean": mean, "std": cv * mean, "cv": cv}},
             }
         )
@@ -160,5 +160,7 @@ def _pair(cell: Cell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
             there, here = (value(each, effect, rule, phase, metric) for each in (cell.twin, cell))
             reach = half if math.isfinite(half) else 1.0
             rows[metric] = {"difference": here - there, "low": here - there - reach, "high": here - there + reach}
-            rows[metric]["p_value"] = 0.002
+            rows[metric]["p_value"] = max(
+                0.002, math.erfc(1.96 * abs(here - there) / reach / math.sqrt(2))
+            )  # of 1,000 resamples
     return found

@@ -82,6 +82,13 @@ def test_with_no_results_every_panel_says_so(name: str, tmp_path: Path):
             assert len(crosses) == 2 * 12 * len(LOSSES), "ours under both rules; the paper has them all"
 
 
+def test_a_change_is_shown_only_where_both_of_a_pair_are(tmp_path: Path):
+    whole = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
+    alone = Cell(dataset="cifar10", model="deit", loss="brier")
+    (each,) = drawn("delta_ece", made_store(tmp_path, "reduced", [whole, whole.twin, alone]))
+    assert "Runs shown: 2 of 84." in each.caption
+
+
 def test_complete_results_leave_nothing_missing(full: ResultStore):
     for name in ("cls_norm", "dynamics", "reliability"):
         for each in drawn(name, full):

@@ -418,3 +418,23 @@ def test_the_file_is_the_text(store: ResultStore, text: str, tmp_path: Path) -> 
     path = tmp_path / "new" / "REPRODUCTION.md"
     write_report(store, path)
     assert path.read_text(encoding="utf-8") == text == report_text(store)
+
+
+def test_what_networks_know_by_heart_is_counted(store: ResultStore, text: str) -> None:
+    cells = [cell for cell in ordered_cells("reduced") if document(store, cell)]
+    heads = [cell for cell in cells if document(store, cell)["log"]]
+    assert f"is 95.00 or more in {len(heads)} of {len(heads)} networks; the lowest is 100.00" in section(
+        text, "What was run"
+    )
+
+
+def test_errors_that_scaling_raises_are_counted(tmp_path: Path) -> None:
+    def worse_after(cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return 0.5 if (metric, phase, rule, cell.dataset) == ("ece", "post", "last", "mnist") else 0.0
+
+    cells = [cell for cell in ordered_cells("reduced") if cell.model == "deit"]
+    heads = sum(cell.dataset == "mnist" and cell.head != "none" for cell in cells)
+    told = section(
+        report_text(on_disk(tmp_path, world(worse_after, cells=cells))), "Oddities of the paper's own numbers"
+    )
+    assert f"ECE rises in {heads} of {2 * len(cells)} cases with T* ≠ 1" in told

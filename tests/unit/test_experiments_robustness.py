@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_what_hangs_on_the_correction() -> None:
     assert {name for name, each in found.items() if each.kind == "holds"} == {"uncorrected"}
 
 
+def test_counted_keeps_the_p_value_of_a_pair_that_has_one_seed() -> None:
+    sizes = {"ce": (-0.02,), "brier": (-0.02, -0.03)}
+    fixed, counted = (_families(sizes, Rules(correct=False, counted=each)) for each in (False, True))
+    assert fixed["ce"].p_value == pytest.approx(2 * stats.norm.sf(0.02 * Z / HALF), abs=1e-300)
+    assert counted["ce"].p_value == 0.002, "what the document says"
+    assert (counted["ce"].low, counted["ce"].high) == (fixed["ce"].low, fixed["ce"].high)
+    assert counted["brier"] == fixed["brier"]
+
+
 def test_every_variant_but_the_first_changes_rules_and_every_rule_is_varied() -> None:
     changed = {
         name: {k for k, v in dataclasses.asdict(rules).items() if v != getattr(REGISTERED, k)}
@@ -144,3 +154,14 @@ def test_scaled_leaves_out_the_references_that_scaling_alone_beats() -> None:
 def test_claims_that_count_have_no_variants() -> None:
     found = variants(Results(world(nothing)))
     assert set(found) == set(CLAIMS) - {"few_parameters", "three_phases"}
+
+
+def test_what_scaling_does_without_the_head_is_what_a_head_that_does_nothing_does() -> None:
+    """Also where the head ruins everything: the comparisons have no head in them."""
+    idle, bad = world(nothing), world(lambda *where: -helps(*where))
+    judged = CLAIMS["calattn_ts_best"].verdict(idle)
+    for store in (idle, bad):
+        shown = CLAIMS["calattn_ts_best"].beside(Results(store))["what scaling does without the head"]
+        for rule, finding in judged.findings.items():
+            assert Counter(each.decision for each in shown[rule]) == finding.counts
+            assert not any("calattn" in name for each in shown[rule] for name in each.cells)

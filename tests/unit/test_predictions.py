@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import calattn
 from calattn import ModelOutput, Predictions
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -60,6 +61,24 @@ def test_from_probs_round_trips_and_keeps_zeros():
     assert p.logits[1, 1] == -math.inf
     floored = Predictions.from_probs(probs, torch.tensor([1, 0]), floor=1e-6)
     assert torch.isfinite(floored.logits).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_are_read_as_stated(dtype):
+    probs, labels = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], dtype=dtype), torch.tensor([0, 1, 1])
+    p = Predictions.from_probs(probs, labels)
+    assert torch.equal(p.probs, probs.to(p.probs.dtype))
+    found = calattn.evaluate(p, metrics=["ece", "brier"], num_bootstrap=0)
+    assert found["ece"].value == calattn.metrics.ece(probs, labels)
+    assert found["brier"].value == pytest.approx(calattn.metrics.brier(probs, labels), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_probabilities_in_half_precision_are_made_to_sum_to_one(dtype):
+    probs = torch.tensor([[0.9, 0.1], [0.2, 0.8]], dtype=dtype)
+    p = Predictions.from_probs(probs, torch.tensor([0, 1]))
+    torch.testing.assert_close(p.probs, probs.float() / probs.float().sum(dim=1, keepdim=True))
+    assert (probs.float().sum(dim=1) - 1).abs().max() > (p.probs.sum(dim=1) - 1).abs().max()
 
 
 @pytest.mark.parametrize(

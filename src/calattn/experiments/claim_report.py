@@ -90,7 +90,8 @@ def rules_text() -> str:
 4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim at
    that checkpoint rule (those with results), and
    at least the smallest effect that matters ({smallest}). Less than that is *too small*; no interval is *undecided*; the rest
-   is *within chance*.
+   is *within chance*. p follows from the interval by the normal distribution. Where the spread over few seeds makes the interval,
+   such a p is right at {LEVEL:g} and too small below it, where Holm's correction decides: see *Welch* in the next section.
 5. A gain that comes with more than {price} point of accuracy lost is *traded*, and so is a loss that comes with more than
    {price} point of accuracy won. Neither counts.
 6. A claimed gain holds under a checkpoint rule if more than half of the families with results are better and, where the paper
@@ -115,8 +116,9 @@ def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
         parts.append(_table(claim, outcomes, results))
     if others := _others(claim, results):
         parts.append(f"Not judged, for comparison:\n\n{others}")
-    if beside := _by_rule(claim.beside(results)):
-        parts.append(f"Not judged, other pairs (Holm's correction over these alone):\n\n{outcome_table(beside)}")
+    for title, outcomes_beside in claim.beside(results).items():
+        if beside := _by_rule(outcomes_beside):
+            parts.append(f"Not judged, {title} (Holm's correction over these alone):\n\n{outcome_table(beside)}")
     if verdict.missing:
         cells = "1 planned cell has" if len(verdict.missing) == 1 else f"{len(verdict.missing)} planned cells have"
         parts.append(f"{cells} no result: see “What was not run”.\n")

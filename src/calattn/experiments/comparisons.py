@@ -111,17 +111,19 @@ def lambdas(scale: ScaleName) -> list[Comparison]:
     return found
 
 
-def against_final(rivals: Sequence[tuple[str, str, Phase]]) -> Comparisons:
-    """CalAttn + TS against each rival (loss, head, phase) on both CIFARs, three seeds."""
+def against_final(rivals: Sequence[tuple[str, str, Phase]], *, tested: str = "calattn") -> Comparisons:
+    """CE+BS with the tested head + TS against each rival (loss, head, phase) on both CIFARs, three seeds."""
 
     def build(scale: ScaleName) -> list[Comparison]:
         found = []
         for dataset in CIFAR:
             for model in seed_models(scale):
                 for loss, head, phase in rivals:
-                    family = f"{dataset} {model}: CalAttn + TS against {_rival(loss, head, phase)}"
+                    family = (
+                        f"{dataset} {model}: {_named('ce_brier', tested, 'post')} against {_named(loss, head, phase)}"
+                    )
                     for seed in SEEDS:
-                        ours = Cell(dataset=dataset, model=model, head="calattn", seed=seed)
+                        ours = Cell(dataset=dataset, model=model, head=tested, seed=seed)
                         rival = Arm(cell=dataclasses.replace(ours, loss=loss, head=head), phase=phase)
                         final = Arm(cell=ours, phase="post")
                         found.append(Comparison(family=family, metric="ece", a=rival, b=final))
@@ -143,5 +145,5 @@ def final_against_baseline(_scale: ScaleName) -> list[Comparison]:
     return found
 
 
-def _rival(loss: str, head: str, phase: Phase) -> str:
+def _named(loss: str, head: str, phase: Phase) -> str:
     return ("CalAttn" if head == "calattn" else loss) + {"post": " + TS", "sats": " + SATS"}.get(phase, "")

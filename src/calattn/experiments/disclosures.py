@@ -17,8 +17,8 @@ DIFFERENCES: dict[ScaleName, tuple[str, ...]] = {
         "checkpoint sizes say that its ViT-224 is.",
         "Augmentation is random crops and flips (no flips on MNIST), without mixup, CutMix, RandAugment, erasing or "
         "drop-path. The paper says “standard augmentation and optimization settings recommended for each backbone” without "
-        "naming them; for DeiT and Swin those would include most of these. Networks learn their training images by heart "
-        "here, which bears on every claim: see the section on a recipe that memorises less.",
+        "naming them; for DeiT and Swin those would include most of these. Most networks learn their training images by "
+        "heart here (counted below), which bears on every claim: see the section on a recipe that memorises less.",
         "Fewer epochs than the paper's 350, AdamW with one cosine for transformers, SGD with two steps for CNNs. The paper's "
         "main text says SGD with two steps for all; its appendix says AdamW with a cosine for transformers. A cosine has no "
         "step to which the paper's phases of training could be tied. The paper also says that the order of methods is the "

@@ -103,7 +103,8 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedDifference:
-    """One comparison at one rule: both values, their difference and what it cost in accuracy (all b − a)."""
+    """One comparison at one rule: both values, their difference and what it cost in accuracy (all b − a). `counted`: the p-value
+    of the paired test itself, of resamples or DeLong's."""
 
     comparison: Comparison
     a: float
@@ -113,6 +114,7 @@ class SeedDifference:
     high: float | None
     accuracy: float | None
     paired: bool
+    counted: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,8 @@ class Rules:
     and judged by Student's t with Welch and Satterthwaite's degrees of freedom. `pooled_seeds`: so, and families with one
     seed get the variance over seeds of those that have several. `scaled`: references that have no temperature of their own
     are left out where the tested side has one. `like_accuracy`: families whose accuracies differ by more
-    than a point, in whichever direction, are left out. `most`: "in every setting" is read as "in most".
+    than a point, in whichever direction, are left out. `most`: "in every setting" is read as "in most". `counted`: pairs with
+    one seed keep the p-value of their paired test.
     """
 
     correct: bool = True
@@ -153,6 +156,7 @@ class Rules:
     like_accuracy: bool = False
     scaled: bool = False
     most: bool = False
+    counted: bool = False
 
 
 REGISTERED = Rules()
@@ -198,18 +202,15 @@ def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> 
     rows = [_row(*each, comparison.metric, rule) for each in ((a, comparison.a.phase), (b, comparison.b.phase))]
     if rows[0] is None or rows[1] is None:
         return None
-    value, low, high, paired = _joined(comparison, a, b, rule, rows[0], rows[1])
+    joined = _joined(comparison, a, b, rule, rows[0], rows[1])
     accuracies = [_row(*each, "accuracy", rule) for each in ((a, comparison.a.phase), (b, comparison.b.phase))]
     known = [row.value for row in accuracies if row is not None]
     return SeedDifference(
         comparison=comparison,
         a=rows[0].value,
         b=rows[1].value,
-        value=value,
-        low=low,
-        high=high,
         accuracy=known[1] - known[0] if len(known) == 2 else None,
-        paired=paired,
+        **joined._asdict(),
     )
 
 
@@ -268,20 +269,30 @@ def _row(result: CellResult, phase: Phase, metric: str, rule: Rule) -> MetricRow
     return None if value is None else MetricRow(name=metric, value=value, low=ends["low"], high=ends["high"])
 
 
+class _Joined(NamedTuple):
+    """The fields of a `SeedDifference` that two results have together."""
+
+    value: float
+    low: float | None
+    high: float | None
+    paired: bool = False
+    counted: float | None = None
+
+
 def _joined(
     comparison: Comparison, a: CellResult, b: CellResult, rule: Rule, row_a: MetricRow, row_b: MetricRow
-) -> tuple[float, float | None, float | None, bool]:
-    """Value, low, high and whether they are the paired ones: rule 1 of this file."""
+) -> _Joined:
+    """Rule 1 of this file."""
     if b.cell != a.cell and b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
         paired = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
         if paired is not None:
-            return paired.difference, paired.low, paired.high, True
+            return _Joined(paired.difference, paired.low, paired.high, paired=True, counted=paired.p_value)
     value = row_b.value - row_a.value
     if row_a.low is None or row_a.high is None or row_b.low is None or row_b.high is None:
-        return value, None, None, False
+        return _Joined(value, None, None)
     low = value - math.hypot(row_b.value - row_b.low, row_a.high - row_a.value)
     high = value + math.hypot(row_b.high - row_b.value, row_a.value - row_a.low)
-    return value, low, high, False
+    return _Joined(value, low, high)
 
 
 def _over_seeds(
@@ -335,6 +346,8 @@ def _interval_over_seeds(
         return effect - low, effect + high, _p_value(effect, error, freedom)
     if own is None:
         low, high = known[0][1], known[0][2]
+        if rules.counted and found[0].counted is not None:
+            return low, high, found[0].counted
     else:
         seeds = _student(own.freedom) * math.sqrt(own.value / len(known))
         low, high = effect - math.hypot(below, seeds), effect + math.hypot(above, seeds)

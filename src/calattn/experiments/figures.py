@@ -132,7 +132,8 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
             f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
             "such pair was run. Bars that leave the axis carry their value."
         )
-        return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes))]
+        shown = 2 * len({each.cell for each in changes if each.last is not None})
+        return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes), shown=shown)]
 
     return draw
 
@@ -236,12 +237,15 @@ def _drawn(
     found: Found,
     cells: Sequence[Cell],
     data: str | None = None,
+    shown: int | None = None,
 ) -> Drawn:
+    """`shown`: how many cells are, where a result alone does not put a cell into the figure."""
     stem = name if rule is None else f"{name}-{rule}"
     results = [result for cell in cells if isinstance(result := found[cell], CellResult)]
     if rule is not None:
         caption += f" Checkpoint: {RULE_TITLES[rule]}."
     scale = f" Scale {results[0].scale}." if results else ""
     lacks = missing(found, cells)
-    caption += f"{scale} Runs shown: {len(results)} of {len(cells)}.{f' Missing ({lacks}).' if lacks else ''}"
+    count = len(results) if shown is None else shown
+    caption += f"{scale} Runs shown: {count} of {len(cells)}.{f' Missing ({lacks}).' if lacks else ''}"
     return Drawn(name=stem, figure=figure, caption=caption, data=data)

@@ -123,7 +123,9 @@ def footnotes(table: Table, *, hashes: bool) -> list[str]:
             "paper: the number printed in the paper, under its own protocol. Ours stands first, in the same unit."
         )
     if any(entry.temperature is not None or entry.paper_temperature is not None for entry in entries):
-        notes.append("T: the temperature in {0.1, 0.2, …, 10.0} of the lowest validation ECE.")
+        notes.append(
+            "T: the temperature in {0.1, 0.2, …, 10.0} of the lowest validation ECE; of several seeds, the mean."
+        )
     if any(entry.ours is not None for entry in entries) and table.rule is not None:
         notes.append(
             "Per cent of the test images, NLL in nats; [ , ] are 95 % bootstrap intervals, ± deviations over n seeds."

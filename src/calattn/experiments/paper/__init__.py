@@ -21,12 +21,12 @@ Cell = str | float | bool | None
 
 NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
 ODDITIES = {
-    "swapped": "two tables give the same two numbers to opposite rows: baseline and CalAttn",
+    "swapped": "two tables give nearly the same two numbers (within a tenth) to opposite rows: baseline and CalAttn",
     "disagreement": "one quantity, two printed values",
     "temperature": "one model has one T*, fitted on validation ECE, but the tables print several",
     "identity": "T* = 1 changes nothing, yet the values before and after differ",
-    "worse": "temperature scaling, fitted on validation ECE, raised the metric",
-    "spread": "ECE, smECE and AdaECE of one model lie a factor of two or more apart before scaling",
+    "worse": "temperature scaling, fitted on validation ECE, raised the metric on test images, which can happen",
+    "spread": "ECE, smECE and AdaECE of one model lie a factor of two or more apart before scaling, beyond the swapped",
     "copied": "values that should be independent repeat digit for digit",
     "digits": "a pattern in the digits that measured values do not have",
     "bold": "the mark for the best is not on the best",
