@@ -45,10 +45,12 @@ def write_npz(path: Path, found: calattn.Predictions) -> Path:
     return path
 
 
-def write_run(path: Path, *, seed: int = 0, sharpness: float = 1.0, rules: tuple[str, ...] = ("last",)) -> Path:
-    """A run folder as training leaves it, as far as the commands right of the seam look at it."""
+def write_run(
+    path: Path, *, seed: int = 0, sharpness: float = 1.0, rules: tuple[str, ...] = ("last",), spec: str = "seed: 0\n"
+) -> Path:
+    """A run folder as training leaves it, as far as the commands right of the seam look at it. `seed`: of the samples."""
     (path / "predictions").mkdir(parents=True)
-    (path / "spec.yaml").write_text("seed: 0\n")
+    (path / "spec.yaml").write_text(spec)
     for place, rule in enumerate(rules):
         for split, offset in (("validation", 100), ("test", 0)):
             name = split if rule == "last" else f"{split}.{rule}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calattn.attachment import CalibratedModel, Overhead, attach, overhead
     from calattn.layer_adapter import LayerAdapter
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
+    from calattn.metrics.over_seeds import over_seeds
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
     from calattn.types import MetricRow, ModelOutput, Predictions
@@ -32,6 +33,7 @@ _HOMES = {
     "LayerAdapter": "layer_adapter",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
+    "over_seeds": "metrics.over_seeds",
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
     **dict.fromkeys(("load_predictions", "save_predictions"), "store"),
     **dict.fromkeys(("MetricRow", "ModelOutput", "Predictions"), "types"),
@@ -69,6 +71,7 @@ __all__ = [
     "load_predictions",
     "losses",
     "metrics",
+    "over_seeds",
     "overhead",
     "posthoc",
     "read_predictions",

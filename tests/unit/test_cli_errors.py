@@ -187,3 +187,28 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
     with errors.reported(as_json=False, debug=False):
         assert read_predictions(path, kind="probs", columns="logits").stated_probs is not None
     assert capsys.readouterr().err == ""
+
+
+def test_what_an_import_that_ctrl_c_cut_short_raises_is_no_bug(monkeypatch):
+    """numpy's and torch's compiled parts swallow the KeyboardInterrupt and raise errors of their own."""
+    monkeypatch.setattr(errors, "_interrupts", [])
+    cut_short = AttributeError("module 'numpy._core' has no attribute '_multiarray_umath'")
+    assert errors.code_of(cut_short) == 70
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        errors.notice_interrupts()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (130, "interrupted")
+        assert errors.code_of(ValueError("the file is empty")) == 2, "what we say ourselves is said"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        errors.notice_interrupts()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -187,4 +187,5 @@ def main() -> NoReturn:
     """The console command."""
     # SystemExit instead of sudden death: half-written files are removed on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.TERMINATED))
+    errors.notice_interrupts()
     sys.exit(run(sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,14 @@ from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
+    from calattn.cli.over_seeds import Group
     from calattn.cli.subjects import Blocks, Subject
+    from calattn.metrics.over_seeds import SeedsDifference
+
+    Comparisons = Mapping[str, Mapping[str, Difference]]
+
+
+_OF_SEEDS = ("std_a", "std_b", "num_seeds")
 
 
 @options.flat
@@ -33,6 +41,13 @@ def compare(
     objective: Annotated[
         options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
     ] = options.Objective.ece,
+    over_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--over-seeds",
+            help="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
+        ),
+    ] = False,
     reader: options.Reader = options.READER,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
@@ -59,9 +74,18 @@ def compare(
         raise ValueError("compare needs two or more paths: calattn compare A B")
     if ts:
         found = [each.scaled(each.validation(), objective.value) for each in found]
+    if over_seeds:
+        if html is not None:
+            raise ValueError("--html shows single runs; leave it out, or --over-seeds")
+        groups, samples, means = _over_seeds(found, measure)
+        _show(means, groups, measure=measure, samples=samples, as_json=json)
+        _write(out, means, groups, measure=measure, samples=samples)
+        return
     sources = [each.source() for each in found]
     samples, comparisons = _compared(found, sources, measure)
     _show(comparisons, found, measure=measure, samples=samples, as_json=json)
+    if (remark := _remark(found)) is not None:
+        note(remark)
     _write(out, comparisons, found, measure=measure, samples=samples)
     if html is not None:
         _page(html, found, sources, comparisons, measure=measure, data_root=data_root)
@@ -71,6 +95,7 @@ compare.epilog = examples(  # type: ignore[attr-defined]
     "calattn compare baseline.npz calattn.npz --html both.html",
     "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
     "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
+    "calattn compare runs/ce-seed* runs/calattn-seed* --over-seeds",
 )
 
 
@@ -92,6 +117,24 @@ def _page(
             evaluations.append(calattn.evaluate(source, **measure.arguments()))
     numbered = dict(enumerate(comparisons.values(), start=1))
     pages.write(html, found, sources, evaluations, comparisons=numbered, data_root=data_root)
+
+
+def _over_seeds(
+    found: list[Subject], measure: options.Measure
+) -> tuple[list[Group], int, dict[str, dict[str, SeedsDifference]]]:
+    """The methods, how many samples there are, and each method's differences from the first."""
+    from calattn.cli import over_seeds
+    from calattn.metrics.over_seeds import over_seeds as joined
+
+    groups = over_seeds.group(found)
+    comparisons = {}
+    for other in groups[1:]:
+        parts = []
+        for pair in over_seeds.pairs(groups[0], other):
+            samples, part = _compared(list(pair), [each.source() for each in pair], measure)
+            parts.append(next(iter(part.values())))
+        comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in parts[0]}
+    return groups, samples, comparisons
 
 
 def _compared(
@@ -172,8 +215,8 @@ def same_samples(a: Predictions, b: Predictions, *, name_a: str, name_b: str) ->
 
 
 def _show(
-    comparisons: dict[str, dict[str, Difference]],
-    found: list[Subject],
+    comparisons: Comparisons,
+    found: Sequence[Subject | Group],
     *,
     measure: options.Measure,
     samples: int,
@@ -182,11 +225,13 @@ def _show(
     if as_json:
         print_json(document(comparisons, found, measure=measure, samples=samples))
         return
+    from calattn.cli import over_seeds
     from calattn.report import difference_table, sentence
     from calattn.report.tables import summary
 
     console, options_of = results_to(), measure.options()
-    console.print(difference_table(comparisons, baseline=found[0].title, level=measure.level, options=options_of))
+    shown = over_seeds.table if isinstance(found[0], over_seeds.Group) else difference_table
+    console.print(shown(comparisons, baseline=found[0].title, level=measure.level, options=options_of))
     for each, differences in zip(found[1:], comparisons.values(), strict=True):
         console.print(f"\n{_plain(each)} against {_plain(found[0])}, {samples:,} samples:", markup=False)
         for difference in differences.values():
@@ -197,25 +242,26 @@ def _show(
 
 
 def document(
-    comparisons: dict[str, dict[str, Difference]], found: list[Subject], *, measure: options.Measure, samples: int
+    comparisons: Comparisons, found: Sequence[Subject | Group], *, measure: options.Measure, samples: int
 ) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     from calattn.report import sentence
     from calattn.report.tables import summary
 
-    names = ("a", "b", "difference", "low", "high", "p_value", "significant")
+    names = ("a", "b", "difference", "low", "high", "p_value", "significant", *_OF_SEEDS)
     return {
         "schema": 1,
         "command": "compare",
         "level": measure.level,
         "samples": samples,
+        "remark": _remark(found),
         "baseline": found[0].described(),
         "comparisons": [
             each.described()
             | {
                 "summary": summary(differences, a=_plain(found[0]), b=_plain(each), options=measure.options()),
                 "differences": {
-                    metric: {name: getattr(difference, name) for name in names}
+                    metric: {name: getattr(difference, name) for name in names if hasattr(difference, name)}
                     | {"sentence": sentence(difference, measure.options())}
                     for metric, difference in differences.items()
                 },
@@ -227,8 +273,8 @@ def document(
 
 def _write(
     out: Path | None,
-    comparisons: dict[str, dict[str, Difference]],
-    found: list[Subject],
+    comparisons: Comparisons,
+    found: Sequence[Subject | Group],
     *,
     measure: options.Measure,
     samples: int,
@@ -242,14 +288,18 @@ def _write(
     if out.suffix == ".json":
         write_text(out, json_text(document(comparisons, found, measure=measure, samples=samples)))
     elif out.suffix == ".csv":
-        write_text(out, rows_to_csv(difference_rows(plain, baseline=baseline)))
+        rows = difference_rows(plain, baseline=baseline)
+        each = itertools.chain.from_iterable(part.values() for part in plain.values())
+        more = [{name: getattr(one, name) for name in _OF_SEEDS if hasattr(one, name)} for one in each]
+        write_text(out, rows_to_csv([row | extra for row, extra in zip(rows, more, strict=True)]))
     else:
         words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain, measure))]
         table = difference_markdown(plain, baseline=baseline, level=measure.level, options=measure.options())
+        words += [f"- {remark}"] if (remark := _remark(found)) else []
         write_text(out, table + "\n" + "\n".join(words) + "\n")
 
 
-def _sentences(comparisons: dict[str, dict[str, Difference]], measure: options.Measure) -> list[list[str]]:
+def _sentences(comparisons: Comparisons, measure: options.Measure) -> list[list[str]]:
     from calattn.report import sentence
 
     return [
@@ -258,5 +308,11 @@ def _sentences(comparisons: dict[str, dict[str, Difference]], measure: options.M
     ]
 
 
-def _plain(subject: Subject) -> str:
+def _remark(found: Sequence[Subject | Group]) -> str | None:
+    from calattn.cli import over_seeds
+
+    return over_seeds.remark([each for each in found if not isinstance(each, over_seeds.Group)])
+
+
+def _plain(subject: Subject | Group) -> str:
     return subject.title.replace("\n", " ")

@@ -38,6 +38,21 @@ class Outcome:
     code: int = OK
 
 
+_interrupts: list[int] = []
+
+
+def notice_interrupts() -> None:
+    """Remembers Ctrl-C. A compiled module that is just being imported loses the KeyboardInterrupt and fails with an error of its
+    own, which is no bug then."""
+
+    def interrupted(number: int, frame: Any) -> None:
+        _interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background a shell has it ignored
+        signal.signal(signal.SIGINT, interrupted)
+
+
 @contextlib.contextmanager
 def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
@@ -62,7 +77,7 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
 
 def code_of(error: BaseException) -> int:
     """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or (_interrupts and _unexpected(error)):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
@@ -82,7 +97,7 @@ def code_of(error: BaseException) -> int:
 
 def message_of(error: BaseException) -> str:
     """One line for an error, in the words of the command line."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if code_of(error) == INTERRUPTED and _signal_of(error) is None:
         return "interrupted"
     if _lost_peer(error):
         return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
@@ -224,6 +239,11 @@ def _system(error: OSError) -> str:
         return _one_line(error)
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
     return f"{where}{_SYSTEM[error.errno]}"
+
+
+def _unexpected(error: BaseException) -> bool:
+    """What imports that were cut short raise, among much else; our own errors are ValueErrors and OSErrors."""
+    return not isinstance(error, ValueError | OSError) and _signal_of(error) is None
 
 
 def _signal_of(error: BaseException) -> int | None:

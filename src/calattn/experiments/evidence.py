@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple
 from calattn.experiments.cells import Cell
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore, Rule
 from calattn.metrics import METRICS
+from calattn.metrics.over_seeds import student, two_sided, welch
 from calattn.types import MetricRow
 from calattn.workbench.folder import read_json
 
@@ -250,14 +251,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     if len(values) < 2:
         return None
     mean = statistics.fmean(values)
-    arm = _student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    arm = student(float(len(values) - 1), 1 - LEVEL) * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - arm, mean + arm
-
-
-def _student(freedom: float) -> float:
-    from scipy import stats
-
-    return float(stats.t.ppf(1 - LEVEL / 2, freedom))
 
 
 def _row(result: CellResult, phase: Phase, metric: str, rule: Rule) -> MetricRow | None:
@@ -340,46 +335,31 @@ def _interval_over_seeds(
     own = _variance([value for value, _, _ in known])
     variance = own or pooled
     if variance is not None and (rules.welch or rules.pooled_seeds):
-        sides = [_welch(arm, variance.value / len(known), variance.freedom) for arm in (below, above)]
+        sides = [welch(arm / _NORMAL, variance.value / len(known), variance.freedom) for arm in (below, above)]
         error, freedom = sides[0] if effect > 0 else sides[1]
-        low, high = (_student(each[1]) * each[0] for each in sides)
-        return effect - low, effect + high, _p_value(effect, error, freedom)
+        low, high = (student(each[1], 1 - LEVEL) * each[0] for each in sides)
+        return effect - low, effect + high, two_sided(effect, error, freedom)
     if own is None:
         low, high = known[0][1], known[0][2]
         if rules.counted and found[0].counted is not None:
             return low, high, found[0].counted
     else:
-        seeds = _student(own.freedom) * math.sqrt(own.value / len(known))
+        seeds = student(own.freedom, 1 - LEVEL) * math.sqrt(own.value / len(known))
         low, high = effect - math.hypot(below, seeds), effect + math.hypot(above, seeds)
     arm = effect - low if effect > 0 else high - effect
-    return low, high, _p_value(effect, arm / _NORMAL, math.inf)
+    return low, high, two_sided(effect, arm / _NORMAL, math.inf)
 
 
 def _variance(values: Sequence[float]) -> _Variance | None:
-    return _Variance(statistics.variance(values), len(values) - 1) if len(values) > 1 else None
+    return _Variance(statistics.variance(values), float(len(values) - 1)) if len(values) > 1 else None
 
 
 def _pooled(families: Iterable[Sequence[SeedDifference]]) -> _Variance | None:
     """One variance over seeds for all families, from those that have several; None if none has."""
     each = [_variance([seed.value for seed in family]) for family in families]
     found = [variance for variance in each if variance is not None]
-    freedom = sum(variance.freedom for variance in found)
+    freedom = math.fsum(variance.freedom for variance in found)
     return _Variance(sum(v.value * v.freedom for v in found) / freedom, freedom) if found else None
-
-
-def _welch(arm: float, over_seeds: float, freedom: float) -> tuple[float, float]:
-    """Standard error and degrees of freedom of a sum: the images' error, known well, and that of the mean over seeds."""
-    variance = (arm / _NORMAL) ** 2 + over_seeds
-    return math.sqrt(variance), freedom * (variance / over_seeds) ** 2 if over_seeds else math.inf
-
-
-def _p_value(effect: float, error: float, freedom: float) -> float:
-    """Two-sided, by Student's t; with infinite freedom by the normal distribution."""
-    from scipy import stats
-
-    if error <= 0:
-        return 0.0 if effect else 1.0
-    return float(2 * stats.t.sf(abs(effect) / error, freedom))
 
 
 def _decision(outcome: Outcome, *, guard: bool, smallest: bool = True) -> Decision:

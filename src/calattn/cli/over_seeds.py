@@ -1,0 +1,146 @@
+"""`calattn compare --over-seeds`: runs whose specs differ in their seed alone are trainings of one method."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from calattn.cli.console import note
+from calattn.cli.subjects import Subject
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_FEWEST = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """The trainings of one method: seed → run."""
+
+    runs: dict[int, Subject]
+
+    @property
+    def title(self) -> str:
+        """What the names of the runs have in common, and how many there are.
+
+        >>> from pathlib import Path
+        >>> from calattn.cli.options import Reader
+        >>> runs = {s: Subject(path=Path("p"), reader=Reader(), title=f"ce-loss-s{s}") for s in (1, 10)}
+        >>> Group(runs=runs).title
+        'ce-loss (2 seeds)'
+        """
+        titles = [each.title.split("\n")[0] for each in self.runs.values()]
+        letters = os.path.commonprefix(titles)  # noqa: RUF071  (of names, not of folders)
+        shared = re.sub(r"(?:[\W_]+s(?:eed)?)?[\W_]*\d*$", "", letters)
+        scaled = " + TS" * any(each.calibrator is not None for each in self.runs.values())
+        return f"{shared or titles[0]}{scaled} ({len(titles)} seed{'s' * (len(titles) > 1)})"
+
+    def described(self) -> dict[str, Any]:
+        """What JSON says about where the numbers come from."""
+        return {"title": self.title, "runs": [{"seed": seed} | run.described() for seed, run in self.runs.items()]}
+
+
+def group(found: Sequence[Subject]) -> list[Group]:
+    """The methods, in the order in which the first run of each was named, their runs in the order of seeds."""
+    methods: dict[str, dict[int, Subject]] = {}
+    for each in found:
+        method, seed = _method(each)
+        runs = methods.setdefault(method, {})
+        if seed in runs:
+            raise ValueError(
+                f"{runs[seed].run} and {each.run} are the same spec with the same seed {seed}; name one of them"
+            )
+        runs[seed] = each
+    groups = [Group(runs=dict(sorted(runs.items()))) for runs in methods.values()]
+    if len(groups) < _FEWEST:
+        raise ValueError(
+            "all of these runs are of one method: their specs differ in their seed alone; name those of another too"
+        )
+    return groups
+
+
+def pairs(a: Group, b: Group) -> list[tuple[Subject, Subject]]:
+    """The runs of both methods seed by seed; what only one of them has is left out, and said."""
+    common = [seed for seed in a.runs if seed in b.runs]
+    if len(common) < _FEWEST:
+        raise ValueError(
+            f"{a.title} and {b.title} have {len(common)} seed{'s' * (len(common) != 1)} in common ({_seeds(a)} and {_seeds(b)}); "
+            f"--over-seeds needs at least {_FEWEST}: train more with calattn train … --seed N"
+        )
+    for each in (a, b):
+        if alone := [str(seed) for seed in each.runs if seed not in common]:
+            note(f"{each.title}: left out, because the other side has no such seed: {', '.join(alone)}")
+    return [(a.runs[seed], b.runs[seed]) for seed in common]
+
+
+def remark(found: Sequence[Subject]) -> str | None:
+    """What the interval of a comparison of single runs does not cover; None where they are no runs."""
+    try:
+        methods = [_method(each)[0] for each in found]
+    except ValueError:
+        return None
+    if not methods:
+        return None
+    if len(set(methods)) < len(methods):
+        one, other = _first_alike(found, methods)
+        return (
+            f"{one} and {other} differ in their seed alone: what they differ by is another training, not another method"
+        )
+    return (
+        "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
+        "compare with --over-seeds"
+    )
+
+
+def table(comparisons: Mapping[str, Mapping[str, Any]], *, baseline: str, level: float, options: Any = None) -> Table:
+    """Means and deviations of both sides, and the difference (`SeedsDifference`)."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from calattn.report.style import between, number, percent, title_of
+
+    caption = (
+        f"mean ± standard deviation over seeds; differences from {baseline} with {percent(level)} intervals that cover "
+        "other trainings and other samples; points of per cent, NLL in nats"
+    )
+    shown = Table(caption=escape(caption), caption_style="dim", caption_justify="left")
+    shown.add_column("")
+    for heading in (baseline, *(part for title in comparisons for part in (title, "difference", "p"))):
+        shown.add_column(escape(heading), justify="right")
+    for metric, first in next(iter(comparisons.values())).items():
+        cells = [f"{number(metric, first.a)} ± {number(metric, first.std_a)}"]
+        for each in (found[metric] for found in comparisons.values()):
+            ends = between(metric, each.low, each.high, signed=True)
+            cells.append(f"{number(metric, each.b)} ± {number(metric, each.std_b)}")
+            cells += [
+                f"{number(metric, each.difference, signed=True)}\n[dim]{escape(ends)}[/dim]",
+                f"{each.p_value:.2g}",
+            ]
+        shown.add_row(title_of(metric, options), *cells)
+    return shown
+
+
+def _method(subject: Subject) -> tuple[str, int]:
+    """A hash of the spec but for its seed, and the seed."""
+    from calattn.workbench.folder import RunFolder
+
+    if subject.run is None:
+        raise ValueError(
+            f"{subject.path} is no run folder; --over-seeds needs them: their specs say which runs differ in their seed alone"
+        )
+    spec = RunFolder(subject.run).spec()
+    return spec.model_copy(update={"seed": 0}).hash, spec.seed
+
+
+def _first_alike(found: Sequence[Subject], methods: Sequence[str]) -> tuple[str, str]:
+    place = next(i for i, method in enumerate(methods) if method in methods[:i])
+    names = [found[i].title.split("\n")[0] for i in (methods.index(methods[place]), place)]
+    return names[0], names[1]
+
+
+def _seeds(each: Group) -> str:
+    return ", ".join(map(str, each.runs))

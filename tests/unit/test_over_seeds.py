@@ -1,0 +1,175 @@
+"""Several trainings: the interval against scipy and by simulation, and `calattn compare --over-seeds`."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import calattn
+from calattn.metrics.evaluation import Difference
+from tests.cli_runner import invoke, predictions, write_npz, write_run
+
+Z = stats.norm.ppf(0.975)
+
+
+def difference(value: float, *, arm: float = 0.0, a: float = 0.05, **changes) -> Difference:
+    fields = {"name": "ece", "a": a, "b": a + value, "difference": value, "p_value": 0.5}
+    return Difference(**fields | {"low": value - arm, "high": value + arm} | changes)
+
+
+def test_without_an_error_of_the_samples_it_is_students_test():
+    values = [-0.012, -0.02, -0.004, -0.015]
+    found = calattn.over_seeds([difference(value) for value in values])
+    known = stats.ttest_1samp(values, 0)
+    ends = known.confidence_interval(0.95)
+    assert (found.difference, found.low, found.high) == pytest.approx((np.mean(values), ends.low, ends.high))
+    assert found.p_value == pytest.approx(known.pvalue)
+    assert (found.a, found.b, found.num_seeds) == pytest.approx((0.05, 0.05 + np.mean(values), 4))
+    assert (found.std_a, found.std_b) == pytest.approx((0.0, np.std(values, ddof=1)), abs=1e-12)
+
+
+def test_where_seeds_agree_the_interval_is_that_of_the_samples():
+    found = calattn.over_seeds([difference(-0.02, arm=0.01)] * 3)
+    assert (found.low, found.high) == pytest.approx((-0.03, -0.01))
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(0.02 * Z / 0.01))
+
+
+def test_both_errors_are_added_as_welch_has_it():
+    """scipy's Welch test against a second sample so large that its error is the samples' error."""
+    values, arm, n = (-0.03, -0.02, -0.004), 0.006, 10**6
+    found = calattn.over_seeds([difference(value, arm=arm) for value in values])
+    error = arm / Z * math.sqrt(n)
+    known = stats.ttest_ind_from_stats(np.mean(values), np.std(values, ddof=1), 3, 0.0, error, n, equal_var=False)
+    assert found.p_value == pytest.approx(known.pvalue, rel=1e-4)
+
+
+def test_the_arms_may_differ():
+    skewed = [difference(value, low=value - 0.02, high=value + 0.001) for value in (0.01, 0.012)]
+    found = calattn.over_seeds(skewed)
+    assert found.difference - found.low > 2 * (found.high - found.difference)
+
+
+def test_how_often_the_interval_holds_the_truth():
+    """Samples and seeds as noisy as each other, three seeds, 4,000 worlds."""
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0, 0.01, 4000)  # shared by the seeds of a world
+    worlds = 0.03 + samples[:, None] + rng.normal(0, 0.01 * math.sqrt(3), (4000, 3))
+    found = [calattn.over_seeds([difference(v, arm=0.01 * Z) for v in values]) for values in worlds]
+    held = np.mean([each.low <= 0.03 <= each.high for each in found])
+    assert 0.94 <= held <= 0.99
+
+
+def test_what_is_not_finite_gets_no_interval():
+    found = calattn.over_seeds([difference(math.inf), difference(0.1)])
+    assert math.isinf(found.difference)
+    assert math.isnan(found.low)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [difference(0.1)],
+        [difference(0.1), difference(0.1, name="nll")],
+        [difference(0.1), difference(0.1, level=0.9)],
+    ],
+)
+def test_other_than_one_metric_of_several_seeds_is_refused(given):
+    with pytest.raises(ValueError, match="one metric at one level from two or more seeds"):
+        calattn.over_seeds(given)
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two methods with three seeds each; the second is sharper, and more so with each seed."""
+    made = []
+    for seed in (0, 1, 2):
+        for name, head, sharpness in (("plain", "none", 1.0), ("ours", "calattn", 1.5 + 0.1 * seed)):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            made.append(write_run(tmp_path / f"{name}-seed{seed}", sharpness=sharpness, spec=spec))
+    return made
+
+
+def test_methods_are_compared_seed_by_seed(capsys, runs):
+    result = invoke(capsys, "compare", *runs, "--over-seeds", "--json", "-m", "nll,ece", "--bootstrap", 100)
+    assert result.code == 0
+    want = [
+        calattn.compare(
+            predictions(), predictions(sharpness=1.5 + 0.1 * seed), metrics=["nll", "ece"], num_bootstrap=100
+        )
+        for seed in (0, 1, 2)
+    ]
+    (found,) = result.json["comparisons"]
+    assert (result.json["baseline"]["title"], found["title"]) == ("plain (3 seeds)", "ours (3 seeds)")
+    assert [each["seed"] for each in found["runs"]] == [0, 1, 2]
+    for metric in ("nll", "ece"):
+        joined = calattn.over_seeds([each[metric] for each in want])
+        for field in ("a", "b", "difference", "low", "high", "p_value", "std_a", "std_b", "num_seeds"):
+            assert found["differences"][metric][field] == pytest.approx(getattr(joined, field)), (metric, field)
+
+
+def test_the_table_has_means_and_deviations(capsys, runs, tmp_path):
+    result = invoke(
+        capsys, "compare", *runs, "--over-seeds", "-m", "nll", "--out", tmp_path / "t.csv", "--bootstrap", 50
+    )
+    assert "plain (3 seeds)" in result.out
+    assert "± 0.000" in result.out, "the baseline's seeds are the same predictions here"
+    (row,) = csv.DictReader((tmp_path / "t.csv").open())
+    assert float(row["std_b"]) > float(row["std_a"]) == 0
+    assert row["num_seeds"] == "3"
+
+
+def test_after_scaling_each_has_its_own_temperature(capsys, runs):
+    result = invoke(capsys, "compare", *runs, "--over-seeds", "--ts", "--json", "-m", "nll", "--bootstrap", 50)
+    (found,) = result.json["comparisons"]
+    assert found["title"] == "ours + TS (3 seeds)"
+    assert len({each["temperature"] for each in found["runs"]}) > 1
+    assert abs(found["differences"]["nll"]["difference"]) < 0.02, "sharpness is what a temperature takes away"
+
+
+def test_seeds_that_one_side_lacks_are_left_out_and_said(capsys, runs):
+    result = invoke(capsys, "compare", *runs[:-1], "--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
+    assert result.json["comparisons"][0]["differences"]["nll"]["num_seeds"] == 2
+    assert "plain (3 seeds): left out, because the other side has no such seed: 2" in result.err
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        (lambda runs, _: runs[:3], "have 1 seed in common (0, 1 and 0); --over-seeds needs at least 2"),
+        (lambda runs, _: runs[::2], "all of these runs are of one method"),
+        (lambda runs, file: [runs[0], file], "is no run folder; --over-seeds needs them"),
+        (lambda runs, file: [*runs, "--html", file.with_suffix(".html")], "--html shows single runs"),
+    ],
+)
+def test_what_cannot_be_compared(capsys, runs, tmp_path, take, message):
+    file = write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "compare", *take(runs, file), "--over-seeds")
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_the_same_spec_and_seed_twice(capsys, runs, tmp_path):
+    again = write_run(tmp_path / "again", spec="seed: 0\nmodel: {head: none}\n")
+    result = invoke(capsys, "compare", *runs, again, "--over-seeds")
+    assert result.code == 2
+    assert "are the same spec with the same seed 0; name one of them" in result.err
+
+
+def test_single_runs_say_what_their_intervals_do_not_cover(capsys, runs, tmp_path):
+    plain, ours, other = runs[0], runs[1], runs[2]
+    two = invoke(capsys, "compare", plain, ours, "--json", "-m", "nll", "--bootstrap", 50)
+    assert "one training each" in two.json["remark"]
+    assert two.json["remark"] in " ".join(two.err.split())
+    seeds = invoke(capsys, "compare", plain, other, "-m", "nll", "--bootstrap", 50, "--out", tmp_path / "t.md")
+    assert "plain-seed0 and plain-seed1 differ in their seed alone" in " ".join(seeds.err.split())
+    assert "differ in their seed alone" in (tmp_path / "t.md").read_text()
+    files = [write_npz(tmp_path / f"{name}.npz", predictions()) for name in "ab"]
+    assert invoke(capsys, "compare", *files, "--json", "-m", "nll", "--bootstrap", 50).json["remark"] is None
