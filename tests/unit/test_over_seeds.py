@@ -173,3 +173,13 @@ def test_single_runs_say_what_their_intervals_do_not_cover(capsys, runs, tmp_pat
     assert "differ in their seed alone" in (tmp_path / "t.md").read_text()
     files = [write_npz(tmp_path / f"{name}.npz", predictions()) for name in "ab"]
     assert invoke(capsys, "compare", *files, "--json", "-m", "nll", "--bootstrap", 50).json["remark"] is None
+
+
+@pytest.mark.parametrize(("places", "said"), [((0, 2), True), ((0, 1), False)])
+def test_a_leaderboard_says_which_rows_are_one_method(capsys, runs, tmp_path, places, said):
+    chosen = [runs[place] for place in places]
+    assert invoke(capsys, "report", *chosen, "--out", tmp_path / "page", "--bootstrap", 0).code == 0
+    told = (
+        "rows that differ in their seed alone are trainings of one method" in (tmp_path / "page/index.html").read_text()
+    )
+    assert told is said

@@ -30,6 +30,7 @@ _FACTS = {
     "seed": ("seed",),
 }
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
+_SEEDS = "; rows that differ in their seed alone are trainings of one method: calattn compare --over-seeds joins them"
 _SCALED = {"ece_ts": ("ece", "ECE + TS"), "nll_ts": ("nll", "NLL + TS")}
 
 
@@ -274,7 +275,8 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
         "version": version(),
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title,
-        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation",
+        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
+        + _SEEDS * _differ_in_seed(rows),
         "metrics": [metrics[name] for name in dict.fromkeys([*first, *metrics])],
         "rows": [
             {
@@ -288,6 +290,14 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
             for row in rows
         ],
     }
+
+
+def _differ_in_seed(rows: Sequence[Row]) -> bool:
+    """Whether there are runs that differ in nothing that is shown but their seed."""
+    methods = [
+        {name: fact for name, fact in row.facts.items() if name != "seed"} for row in rows if "seed" in row.facts
+    ]
+    return any(method in methods[:place] for place, method in enumerate(methods))
 
 
 def _infinite(value: float) -> dict[str, bool]:
