@@ -85,6 +85,23 @@ def test_falls_back_to_one_temperature_or_none_when_there_is_nothing_to_learn(ki
     assert len(fit.history_) == 4  # T = 1, the start, two epochs
 
 
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_training_that_blows_up_loses_and_does_not_fail(kind):
+    p, _ = known_scale(600, seed=0)
+    fit = kind(learning_rate=1e30, epochs=2, hidden=4).fit(p)
+    assert torch.isinf(fit.history_[2:]).all()
+    assert fit.epoch_ == 0  # the single temperature before training
+    assert torch.isfinite(fit(known_scale(50, seed=1)[0]).scale).all()
+
+
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_where_no_temperature_changes_anything_none_is_applied(kind):
+    p = Predictions(logits=torch.zeros(200, 3), labels=torch.arange(200) % 3, features=torch.arange(400.0).view(200, 2))
+    fit = kind(epochs=2, hidden=4).fit(p)
+    assert fit.epoch_ == -1  # T = 1
+    torch.testing.assert_close(fit(p.replace(labels=p.labels.roll(1))).scale, torch.ones(200))
+
+
 def test_the_best_epoch_is_kept_not_the_last():
     p, _ = known_scale(1500, seed=0)
     noise = torch.randn(1500, 60, generator=torch.Generator().manual_seed(0))  # something to learn by heart
