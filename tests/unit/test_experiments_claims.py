@@ -251,6 +251,37 @@ def test_shuffled_comparisons_give_the_same_outcomes(good: MadeStore) -> None:
     assert outcomes_of(wanted, rule="last", results=results) == outcomes_of(shuffled, rule="last", results=results)
 
 
+def _with_ece(cell: Cell, **phases: tuple[float, float, float]) -> CellResult:
+    """A cell whose ECE by phase has these values and ends."""
+    result = made(cell, nothing)
+    for phase, (value, low, high) in phases.items():
+        result.rules["last"]["phases"][phase]["ece"] = {"value": value, "low": low, "high": high}
+    return result
+
+
+def test_intervals_that_are_not_paired_are_joined_arm_by_arm() -> None:
+    """b − a is low where b is low and a is high: the arms that face away from each other belong together."""
+    b = Cell(dataset="cifar10", model="deit", head="calattn")
+    a = dataclasses.replace(b.twin, loss="ce")
+    found = {a: _with_ece(a, pre=(0.10, 0.07, 0.14)), b: _with_ece(b, pre=(0.06, 0.05, 0.11))}
+    pair = Comparison(family="f", metric="ece", a=Arm(cell=a), b=Arm(cell=b))
+    outcome = outcomes_of([pair], rule="last", results=Results(MadeStore("reduced", found)))[0]
+    assert not outcome.paired
+    assert outcome.effect == pytest.approx(-0.04)
+    assert outcome.low == pytest.approx(-0.04 - np.hypot(0.01, 0.04))
+    assert outcome.high == pytest.approx(-0.04 + np.hypot(0.05, 0.03))
+
+
+def test_a_twin_at_another_phase_is_not_paired() -> None:
+    """What the file holds is the difference at one phase; CalAttn + TS against the bare twin is another."""
+    b = Cell(dataset="cifar10", model="deit", head="calattn")
+    found = {b.twin: _with_ece(b.twin, pre=(0.08, 0.07, 0.09)), b: _with_ece(b, post=(0.01, 0.008, 0.012))}
+    pair = Comparison(family="f", metric="ece", a=Arm(cell=b.twin), b=Arm(cell=b, phase="post"))
+    outcome = outcomes_of([pair], rule="last", results=Results(MadeStore("reduced", found)))[0]
+    assert not outcome.paired
+    assert outcome.effect == pytest.approx(-0.07)
+
+
 def _outcome(effect: float, low: float | None, high: float | None, **changes: object) -> Outcome:
     made_up = Outcome(
         family="f",
