@@ -150,6 +150,13 @@ def test_tied_weights_are_stored_once_and_come_back_tied(tmp_path: Path) -> None
     assert path.stat().st_size < 2.5 * weight.nbytes
 
 
+def test_views_of_one_memory_that_differ_in_stride_stay_apart(tmp_path: Path) -> None:
+    matrix = torch.arange(9.0).view(3, 3)
+    folder = CheckpointFolder(tmp_path, "h")
+    folder.save_state({"a": matrix, "b": matrix.T}, step=1, epoch=0)
+    assert_same(folder.latest().tree, {"a": matrix, "b": matrix.T})
+
+
 def test_tensors_whose_names_would_collide_stay_apart(tmp_path: Path) -> None:
     tree = {"__metadata__": torch.tensor(0), "a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3)}
     tree |= {"1": torch.tensor(4), "tree": torch.tensor(5), "\ud800": torch.tensor(6)}
@@ -329,6 +336,16 @@ def test_a_refused_state_is_set_aside_and_does_not_count(tmp_path: Path) -> None
         "state-00000002.safetensors.refused",
         "state-00000005.safetensors",
     ]
+
+
+def test_a_step_saved_again_replaces_the_state_that_was_refused(tmp_path: Path) -> None:
+    folder, newest = two_states(tmp_path)
+    newest.write_bytes(b"broken")
+    with pytest.warns(CheckpointWarning):
+        folder.latest()
+    folder.save_state({"again": True}, step=2, epoch=1)
+    assert names(tmp_path) == ["state-00000001.safetensors", "state-00000002.safetensors"]
+    assert folder.latest().tree == {"again": True}
 
 
 def test_states_of_an_attempt_that_was_gone_back_behind_are_removed(tmp_path: Path) -> None:

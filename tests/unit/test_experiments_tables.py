@@ -217,6 +217,8 @@ def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
     (table, _) = tables_of("three_seeds", store)
     row = next(r for r in table.rows if r.header[0] == "CIFAR-10")
     assert row.entries[0].hole == "2 of 3 seeds; the others: not run"
+    values = [source.row.value for source in row.entries[0].sources]
+    assert row.entries[0].spread == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert next(r for r in table.rows if r.header[0] == "CIFAR-100").entries[0].hole == "not run"
 
 

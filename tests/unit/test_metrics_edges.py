@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,6 +11,9 @@ import torch
 
 import calattn
 from calattn import Predictions, metrics
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import columns_of
+from calattn.metrics.ranks import RankSums
 
 FUNCTIONS = {
     name: getattr(metrics, name)
@@ -304,3 +308,37 @@ def test_ece_sweep_against_a_plain_loop():
         best = m
     assert best > 1
     assert metrics.ece_sweep(probs, labels) == pytest.approx(metrics.adaptive_ece(probs, labels, num_bins=best))
+
+
+def test_ece_sweep_goes_on_while_accuracies_stay_equal():
+    """Half right at 0.4 and at 0.9: one bin would average the two gaps of unlike sign, −0.1 and 0.4, away."""
+    probs = torch.tensor([[0.4, 0.3, 0.3]] * 2 + [[0.9, 0.05, 0.05]] * 2, dtype=torch.float64)
+    assert metrics.ece_sweep(probs, torch.tensor([0, 1, 0, 1])) == pytest.approx((0.1 + 0.4) / 2)
+
+
+def test_a_hair_above_an_edge_is_in_the_bin_above():
+    """In the second of four bins, however near to 1/4; there it stands alone, and its gap does not cancel."""
+    above = 0.25 * (1 + 5e-7)
+    probs = torch.tensor([[1 - above, above], [0.8, 0.2]], dtype=torch.float64)
+    found = metrics.classwise_ece(probs, torch.tensor([1, 0]), num_bins=4)
+    first = abs(1 - above - 0) + abs(0.8 - 1)  # in (1/2, 3/4] and in (3/4, 1]
+    second = abs(above - 1) + abs(0.2 - 0)
+    assert found == pytest.approx((first + second) / 2 / 2, rel=1e-6)
+
+
+def test_class_sums_may_be_finished_in_between():
+    probs, labels = softmax(40, 5).double(), torch.arange(40) % 5
+    whole, parts = (ClassBins.empty(5, 15) for _ in range(2))
+    for sums, cuts in ((whole, (0, 40)), (parts, (0, 13, 40))):
+        collector = sums.collector()
+        for start, stop in itertools.pairwise(cuts):
+            columns_of(probs[start:stop], labels[start:stop], "probs", visit=collector)
+            collector.finish()
+    torch.testing.assert_close(parts.confidence, whole.confidence)
+    assert parts.error() == pytest.approx(whole.error())
+
+
+def test_ranks_are_exact_up_to_their_capacity_and_a_sketch_beyond():
+    columns = columns_of(softmax(8, 3), torch.zeros(8, dtype=torch.int64), "probs")
+    assert RankSums(capacity=8).add(columns).histogram is None
+    assert RankSums(capacity=7).add(columns).histogram is not None

@@ -171,6 +171,24 @@ def test_one_infinite_row_leaves_the_resamples_without_it_finite():
     assert math.isfinite(row.low)
 
 
+def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
+    logits = torch.tensor([[0.0, -torch.inf], [0.0, 1.0], [2.0, 0.0]])
+    columns = columns_of(logits, torch.tensor([1, 1, 0]), "logits")
+    weights = torch.tensor([[1.0, 1.0, 1.0], [0.0, 2.0, 1.0], [2.0, 1.0, 0.0]])
+    draws = ColumnResampler(columns, Options(), 0.05, frozenset({"nll"}))(weights)["nll"]
+    assert draws.isinf().tolist() == [True, False, True]
+    losses = torch.nn.functional.cross_entropy(logits[1:], torch.tensor([1, 0]), reduction="none")
+    assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("scale", [[1.0, -1.0], [1.0, 0.0], [1.0, float("nan")], [1.0]])
+def test_states_refuse_a_scale_that_is_none(scale):
+    state = MetricState(["ece"])
+    with pytest.raises(ValueError, match="scale"):
+        state.update_logits(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor(scale))
+
+
 def test_rare_high_confidence_errors_still_have_a_value():
     """An interval would rest on a single error: there is none."""
     logits = torch.tensor([[4.0, 0.0]] * 30 + [[0.2, 0.0]] * 30)
