@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calattn.experiments import claims, comparisons, paper
-from calattn.experiments.cells import Cell
+from calattn.experiments.cells import Cell, ScaleName
 from calattn.experiments.claims import CLAIMS, verdicts
 from calattn.experiments.evidence import (
     SMALLEST,
@@ -350,6 +350,36 @@ def test_gains_and_losses_are_treated_alike(effect: float, below: float, above: 
     mirror = {"better": "worse", "worse": "better"}
     decided = decide([there])[0].decision
     assert decide([back])[0].decision == mirror.get(decided, decided)
+
+
+@pytest.mark.parametrize("scale", ["reduced", "paper"])
+def test_every_cell_that_a_claim_plans_is_run(scale: ScaleName) -> None:
+    """Seeds beyond those count where they exist, and nobody misses them."""
+    run = set(ordered_cells(scale))
+    for name, claim in CLAIMS.items():
+        assert set(claim.cells(scale)) <= run, name
+
+
+def test_comparisons_at_the_papers_scale() -> None:
+    weights = comparisons.lambdas("paper")
+    assert {each.b.cell.weight for each in weights} == {tenth / 10 for tenth in range(2, 11)}
+    assert {(each.a.cell.weight, each.a.phase, each.b.phase) for each in weights} == {(0.1, "post", "post")}
+    inputs = comparisons.features(comparisons.CLS_WINS, "cls")("paper")
+    rivals = {
+        model: {each.a.cell.features for each in inputs if each.b.cell.model == model} for model in ("vit", "swin")
+    }
+    assert rivals == {"vit": {"patch_mean", "concat"}, "swin": {"concat"}}  # Swin's CLS is its patch mean
+    final = comparisons.against_final((("ce", "none", "post"),))
+    models = {scale: {each.b.cell.model for each in final(scale)} for scale in ("reduced", "paper")}
+    assert models == {"reduced": {"deit"}, "paper": {"vit"}}
+
+
+def test_claims_that_count_need_all_below_the_limit_and_most_of_the_phases() -> None:
+    yes, no = (_outcome(0.0, None, None, decision=decision) for decision in ("better", "worse"))
+    assert claims._below_limit([yes, yes])[0]
+    assert not claims._below_limit([yes, yes, no])[0]
+    assert claims._mostly_seen([yes, yes, no])[0]
+    assert not claims._mostly_seen([yes, no])[0]
 
 
 @pytest.mark.parametrize(("low", "holds"), [(-0.0099, True), (-0.01, False), (None, False)])
