@@ -10,7 +10,7 @@ import torch
 from calattn import Predictions
 from calattn.metrics.binning import bin_index
 from calattn.posthoc import PROTOCOL_GRID, FitWarning, TemperatureScaling
-from calattn.posthoc.grid import doubling_chains, ece_curve
+from calattn.posthoc.grid import doubling_chains, ece_curve, temperature_blocks
 from calattn.posthoc.newton import Moments, NllCurve, bracketed_newton, nll_optimum
 
 
@@ -120,6 +120,18 @@ def test_inside_the_grid_is_an_optimum():
         assert TemperatureScaling(grid=(1.0,)).fit(p).converged_  # no choice
     with pytest.warns(FitWarning, match=r"T = 3 is the low end of the grid \(3 to 9\)"):
         TemperatureScaling(grid=(9.0, 3.0, 4.0)).fit(p)
+
+
+def test_blocks_say_which_rows_they_are():
+    """Several blocks, the last one shorter: put where they say, the sums give the confidence of every row."""
+    p = drawn(1.7, n=1300, c=1000)
+    confidence, sizes = torch.full((2, 1300), torch.nan), []
+    for block in temperature_blocks(p, [1.0, 2.0]):
+        confidence[:, block.rows] = block.sums.reciprocal()
+        sizes.append(block.sums.shape[1])
+    assert len(sizes) > 2
+    direct = torch.stack([(p.logits / t).softmax(dim=1).amax(dim=1) for t in (1.0, 2.0)])
+    torch.testing.assert_close(confidence, direct)
 
 
 def test_blocks_do_not_matter():
