@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -98,6 +99,15 @@ def test_boxes_of_the_erasing():
     # The top left corner is uniform over all places where the box fits.
     assert (top / (200 - tall).clip(1))[erased].mean() == pytest.approx(0.5, abs=0.02)
     assert (erased_boxes(u, (200, 200), 0.0)[:, 2:] == 0).all()
+
+
+def test_a_box_of_the_erasing_by_hand():
+    """0.175 of 200 × 100 pixels, 3.3 times as high as wide: in the first corner, and in the last."""
+    end = 1 - 2**-24  # the largest float32 below one
+    u = torch.tensor([[0.0, 0.5, end, 0.0, 0.0], [0.0, 0.5, end, end, end]])
+    tall, wide = round(math.sqrt(3500 * 3.3)), round(math.sqrt(3500 / 3.3))
+    boxes = erased_boxes(u, (200, 100), 1.0).tolist()
+    assert boxes == [[0, 0, tall, wide], [200 - tall, 100 - wide, tall, wide]]
 
 
 def test_everything_in_its_order():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import json
 import math
 import random
 import struct
@@ -16,6 +17,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from calattn.engine import checkpoint
@@ -148,6 +150,13 @@ def test_tied_weights_are_stored_once_and_come_back_tied(tmp_path: Path) -> None
     assert path.stat().st_size < 2.5 * weight.nbytes
 
 
+def test_views_of_one_memory_that_differ_in_stride_stay_apart(tmp_path: Path) -> None:
+    matrix = torch.arange(9.0).view(3, 3)
+    folder = CheckpointFolder(tmp_path, "h")
+    folder.save_state({"a": matrix, "b": matrix.T}, step=1, epoch=0)
+    assert_same(folder.latest().tree, {"a": matrix, "b": matrix.T})
+
+
 def test_tensors_whose_names_would_collide_stay_apart(tmp_path: Path) -> None:
     tree = {"__metadata__": torch.tensor(0), "a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3)}
     tree |= {"1": torch.tensor(4), "tree": torch.tensor(5), "\ud800": torch.tensor(6)}
@@ -160,6 +169,27 @@ def test_others_can_read_the_tensors_by_name(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, "h")
     name = folder.save_weights({"head.weight": torch.arange(3.0)}, step=1, epoch=1)
     assert torch.equal(load_file(tmp_path / name)["head.weight"], torch.arange(3.0))
+
+
+def test_the_header_is_json_that_any_parser_reads(tmp_path: Path) -> None:
+    def no_constants(name: str) -> float:
+        raise AssertionError(f"{name} is not JSON")
+
+    path = CheckpointFolder(tmp_path, "h").save_state({"x": [math.inf, -math.inf, math.nan]}, step=1, epoch=0)
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()["calattn.checkpoint"]
+    assert json.loads(header, parse_constant=no_constants)["step"] == 1
+
+
+def test_what_was_read_is_not_what_lies_on_the_disk(tmp_path: Path) -> None:
+    """An optimiser keeps the tensors, and the file changes under them."""
+    folder = CheckpointFolder(tmp_path, "h")
+    path = folder.save_state({"w": torch.ones(1000)}, step=1, epoch=0)
+    read = folder.latest().tree["w"]
+    with path.open("r+b") as file:
+        file.seek(-4000, 2)
+        file.write(bytes(4000))
+    assert torch.equal(read, torch.ones(1000))
 
 
 @pytest.mark.parametrize(
@@ -308,10 +338,27 @@ def test_a_refused_state_is_set_aside_and_does_not_count(tmp_path: Path) -> None
     ]
 
 
+def test_a_step_saved_again_replaces_the_state_that_was_refused(tmp_path: Path) -> None:
+    folder, newest = two_states(tmp_path)
+    newest.write_bytes(b"broken")
+    with pytest.warns(CheckpointWarning):
+        folder.latest()
+    folder.save_state({"again": True}, step=2, epoch=1)
+    assert names(tmp_path) == ["state-00000001.safetensors", "state-00000002.safetensors"]
+    assert folder.latest().tree == {"again": True}
+
+
 def test_states_of_an_attempt_that_was_gone_back_behind_are_removed(tmp_path: Path) -> None:
     folder, _ = two_states(tmp_path)
     folder.save_state({"back": True}, step=1, epoch=0)
     assert folder.latest().tree == {"back": True}
+
+
+def test_the_newest_state_is_the_one_of_the_highest_step_not_of_the_last_name(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, "h")
+    for step in (99_999_999, 100_000_000):
+        folder.save_state({}, step=step, epoch=1)
+    assert folder.latest().step == 100_000_000
 
 
 # --- rules
@@ -450,3 +497,25 @@ def test_reading_while_a_run_saves_never_fails(tmp_path: Path, monkeypatch: pyte
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert folder.latest().step == 4
+
+
+def test_weights_that_a_run_replaces_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the state and the weights it names, the run saves twice and removes them: the newest are read."""
+    folder, writer = CheckpointFolder(tmp_path, "h"), CheckpointFolder(tmp_path, "h")
+
+    def save(step: int) -> None:
+        best = BestRecord(writer.save_weights({"w": torch.tensor(float(step))}, step=step, epoch=step), step, 0.5)
+        writer.save_state({}, step=step, epoch=step, best={"best-nll": best})
+
+    save(1)
+    real = checkpoint._read
+
+    def meanwhile(path: Path, *, kind: str, spec_hash: str) -> tuple[dict, object]:
+        if path.name.startswith("weights-00001") and path.exists():
+            save(2)
+            save(3)
+            assert not path.exists()
+        return real(path, kind=kind, spec_hash=spec_hash)
+
+    monkeypatch.setattr(checkpoint, "_read", meanwhile)
+    assert folder.weights("best-nll")["w"] == 3

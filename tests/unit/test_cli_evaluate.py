@@ -216,6 +216,30 @@ def test_temperature_from_a_file(capsys, file, tmp_path):
     assert result.json["results"][1]["temperature"] == scaling.temperature_
 
 
+def test_each_file_has_the_temperature_of_its_own_validation(capsys, file, tmp_path):
+    other = write_npz(tmp_path / "other.npz", predictions(sharpness=3.0))
+    sharpness = (1.0, 3.0)
+    paths = [write_npz(tmp_path / f"v{s:g}.npz", predictions(7, sharpness=s)) for s in sharpness]
+    flags = [argument for path in paths for argument in ("--temperature", path)]
+    flags += ["--objective", "nll", "--json", "--bootstrap", 0]
+    results = invoke(capsys, "evaluate", file, other, *flags).json["results"]
+    want = [TemperatureScaling(objective="nll").fit(predictions(7, sharpness=s)).temperature_ for s in sharpness]
+    assert want[0] != want[1]
+    assert [results[1]["temperature"], results[3]["temperature"]] == want
+
+
+def test_chance_is_not_called_below_chance(capsys, tmp_path):
+    """A tenth of 600 samples is right by chance, give or take 1.2 % of them: a little less is nothing to note."""
+    found = predictions()
+    wrong = (found.logits.argmax(dim=1) + 1) % 10
+    right = found.logits.argmax(dim=1)
+    for hits, noted in ((52, False), (10, True)):
+        labels = torch.where(torch.arange(600) < hits, right, wrong)
+        path = write_npz(tmp_path / f"{hits}.npz", found.replace(labels=labels))
+        said = invoke(capsys, "evaluate", path, "-m", "accuracy", "--bootstrap", 0).err
+        assert ("is below chance" in said) == noted
+
+
 def test_out_in_three_formats(capsys, file, tmp_path):
     for suffix in ("json", "csv", "md"):
         result = invoke(capsys, "evaluate", file, "--json", "--out", tmp_path / f"t.{suffix}")

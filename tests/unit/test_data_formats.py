@@ -315,6 +315,14 @@ def test_cifar_binary_agrees_with_torchvision_on_the_python_version(tmp_path, rn
         assert ours.labels.tolist() == theirs.targets
 
 
+def test_cifar_batches_come_in_the_order_of_their_numbers(tmp_path, rng):
+    """An archive may hold them in any order, and validation splits are row numbers."""
+    members, found = cifar_members(rng, 10)
+    write_tar(tmp_path / "cifar10" / "cifar-10-binary.tar.gz", dict(reversed(members.items())))
+    for split, content in found.items():
+        assert_same(data.load("cifar10", split, root=tmp_path), content)
+
+
 def test_tiny_imagenet_zip_equals_folder(tmp_path, rng):
     members, found = tiny_members(rng)
     path = tmp_path / "tiny_imagenet" / "tiny-imagenet-200.zip"

@@ -160,6 +160,11 @@ def test_interval_is_centred_on_the_value():
     assert all(math.isnan(end) for end in interval(math.nan, draws, 0.95))
 
 
+def test_the_interval_of_an_infinite_value_is_not_moved():
+    draws = torch.tensor([1.0, 2.0, 3.0, math.inf, math.inf])
+    assert interval(math.inf, draws, 0.5) == (2.0, math.inf)
+
+
 def test_quantiles_like_torch_but_safe_at_infinity():
     draws = torch.randn(101, dtype=torch.float64)
     expected = torch.quantile(draws, torch.tensor([0.1, 0.37, 0.9], dtype=torch.float64))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calattn.experiments import claims, comparisons, paper
-from calattn.experiments.cells import Cell
+from calattn.experiments.cells import Cell, ScaleName
 from calattn.experiments.claims import CLAIMS, verdicts
 from calattn.experiments.evidence import (
     SMALLEST,
@@ -23,6 +23,7 @@ from calattn.experiments.evidence import (
     Comparison,
     Outcome,
     Results,
+    Rules,
     decide,
     holm,
     mean_interval,
@@ -30,7 +31,7 @@ from calattn.experiments.evidence import (
 )
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.verdicts import Verdict
+from calattn.experiments.verdicts import Verdict, kept, mean_effect, same
 from tests.made_claims import MadeStore, helps, made, nothing, on_disk, world
 
 GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
@@ -251,6 +252,52 @@ def test_shuffled_comparisons_give_the_same_outcomes(good: MadeStore) -> None:
     assert outcomes_of(wanted, rule="last", results=results) == outcomes_of(shuffled, rule="last", results=results)
 
 
+def _with_ece(cell: Cell, **phases: tuple[float, float, float]) -> CellResult:
+    """A cell whose ECE by phase has these values and ends."""
+    result = made(cell, nothing)
+    for phase, (value, low, high) in phases.items():
+        result.rules["last"]["phases"][phase]["ece"] = {"value": value, "low": low, "high": high}
+    return result
+
+
+def test_intervals_that_are_not_paired_are_joined_arm_by_arm() -> None:
+    """b − a is low where b is low and a is high: the arms that face away from each other belong together."""
+    b = Cell(dataset="cifar10", model="deit", head="calattn")
+    a = dataclasses.replace(b.twin, loss="ce")
+    found = {a: _with_ece(a, pre=(0.10, 0.07, 0.14)), b: _with_ece(b, pre=(0.06, 0.05, 0.11))}
+    pair = Comparison(family="f", metric="ece", a=Arm(cell=a), b=Arm(cell=b))
+    outcome = outcomes_of([pair], rule="last", results=Results(MadeStore("reduced", found)))[0]
+    assert not outcome.paired
+    assert outcome.effect == pytest.approx(-0.04)
+    assert outcome.low == pytest.approx(-0.04 - np.hypot(0.01, 0.04))
+    assert outcome.high == pytest.approx(-0.04 + np.hypot(0.05, 0.03))
+
+
+def test_a_twin_at_another_phase_is_not_paired() -> None:
+    """What the file holds is the difference at one phase; CalAttn + TS against the bare twin is another."""
+    b = Cell(dataset="cifar10", model="deit", head="calattn")
+    found = {b.twin: _with_ece(b.twin, pre=(0.08, 0.07, 0.09)), b: _with_ece(b, post=(0.01, 0.008, 0.012))}
+    pair = Comparison(family="f", metric="ece", a=Arm(cell=b.twin), b=Arm(cell=b, phase="post"))
+    outcome = outcomes_of([pair], rule="last", results=Results(MadeStore("reduced", found)))[0]
+    assert not outcome.paired
+    assert outcome.effect == pytest.approx(-0.07)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_one_seed_without_a_pair_or_an_interval_speaks_for_its_family(known: bool) -> None:
+    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in (0, 1)]
+    store = world(helps, cells=[cell for head in heads for cell in (head.twin, head)])
+    store.found[heads[1]] = dataclasses.replace(store.found[heads[1]], pair={})
+    if not known:
+        store.found[heads[1]].rules["last"]["phases"]["pre"]["ece"] |= {"low": None, "high": None}
+    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
+    outcome = outcomes_of(pairs, rule="last", results=Results(store))[0]
+    assert outcome.seeds == (0, 1)
+    assert not outcome.paired
+    assert (outcome.low is not None, outcome.p_value is not None) == (known, known)
+    assert outcome.decision == ("better" if known else "undecided")
+
+
 def _outcome(effect: float, low: float | None, high: float | None, **changes: object) -> Outcome:
     made_up = Outcome(
         family="f",
@@ -303,6 +350,77 @@ def test_gains_and_losses_are_treated_alike(effect: float, below: float, above: 
     mirror = {"better": "worse", "worse": "better"}
     decided = decide([there])[0].decision
     assert decide([back])[0].decision == mirror.get(decided, decided)
+
+
+@pytest.mark.parametrize("scale", ["reduced", "paper"])
+def test_every_cell_that_a_claim_plans_is_run(scale: ScaleName) -> None:
+    """Seeds beyond those count where they exist, and nobody misses them."""
+    run = set(ordered_cells(scale))
+    for name, claim in CLAIMS.items():
+        assert set(claim.cells(scale)) <= run, name
+
+
+def test_comparisons_at_the_papers_scale() -> None:
+    weights = comparisons.lambdas("paper")
+    assert {each.b.cell.weight for each in weights} == {tenth / 10 for tenth in range(2, 11)}
+    assert {(each.a.cell.weight, each.a.phase, each.b.phase) for each in weights} == {(0.1, "post", "post")}
+    inputs = comparisons.features(comparisons.CLS_WINS, "cls")("paper")
+    rivals = {
+        model: {each.a.cell.features for each in inputs if each.b.cell.model == model} for model in ("vit", "swin")
+    }
+    assert rivals == {"vit": {"patch_mean", "concat"}, "swin": {"concat"}}  # Swin's CLS is its patch mean
+    final = comparisons.against_final((("ce", "none", "post"),))
+    models = {scale: {each.b.cell.model for each in final(scale)} for scale in ("reduced", "paper")}
+    assert models == {"reduced": {"deit"}, "paper": {"vit"}}
+
+
+def test_claims_that_count_need_all_below_the_limit_and_most_of_the_phases() -> None:
+    yes, no = (_outcome(0.0, None, None, decision=decision) for decision in ("better", "worse"))
+    assert claims._below_limit([yes, yes])[0]
+    assert not claims._below_limit([yes, yes, no])[0]
+    assert claims._mostly_seen([yes, yes, no])[0]
+    assert not claims._mostly_seen([yes, no])[0]
+
+
+@pytest.mark.parametrize(("low", "holds"), [(-0.0099, True), (-0.01, False), (None, False)])
+def test_accuracy_is_kept_if_the_interval_stays_above_a_point(low: float | None, holds: bool) -> None:
+    outcome = _outcome(0.0, low, None if low is None else 0.01, metric="accuracy", decision="within chance")
+    assert kept([outcome])[0] is holds
+
+
+def test_the_mean_over_families_has_students_interval_from_five_on() -> None:
+    effects = (-0.03, -0.02, -0.01, 0.0, 0.02)
+    outcomes = [_outcome(effect, effect - 0.002, effect + 0.004) for effect in effects]
+    five, four = mean_effect(outcomes), mean_effect(outcomes[:4])
+    student = stats.ttest_1samp(effects, 0).confidence_interval(0.95)
+    assert (five.value, five.low, five.high) == pytest.approx((np.mean(effects), student.low, student.high))
+    middle = np.mean(effects[:4])
+    assert (four.value, four.low, four.high) == pytest.approx((middle, middle - 0.002, middle + 0.004))
+    unknown = mean_effect([*outcomes[:3], _outcome(0.0, None, None)])
+    assert (unknown.value, unknown.low, unknown.high) == (pytest.approx(np.mean(effects[:4])), None, None)
+
+
+@pytest.mark.parametrize(("narrow", "holds"), [(1, False), (2, True)])
+def test_settings_are_the_same_if_most_intervals_are_narrow(narrow: int, holds: bool) -> None:
+    """One of two is not most; two of three are."""
+    close, wide = _outcome(0.0, -0.009, 0.009), _outcome(0.0, -0.02, 0.009)
+    assert same([close] * narrow + [wide])[0] is holds
+
+
+@pytest.mark.parametrize("welch", [False, True])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_p_value_is_that_of_the_arm_which_faces_zero(sign: float, welch: bool) -> None:
+    """0.02, with an arm of 0.03 towards zero and hardly any away from it: the interval holds zero, so p is no finding."""
+    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in range(3)]
+    store = world(nothing, cells=[cell for head in heads for cell in (head.twin, head)])
+    for head, value in zip(heads, (0.018, 0.020, 0.022), strict=True):
+        ends = sorted((sign * (value - 0.03), sign * (value + 0.001)))
+        row = {"difference": sign * value, "low": ends[0], "high": ends[1], "p_value": 0.5}
+        store.found[head].pair["last"]["pre"]["ece"] = row
+    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
+    outcome = outcomes_of(pairs, rule="last", results=Results(store), rules=Rules(welch=welch))[0]
+    assert outcome.low < 0 < outcome.high
+    assert outcome.p_value > 0.05
 
 
 def test_chance_is_corrected_for_over_the_families() -> None:

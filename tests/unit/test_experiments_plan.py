@@ -11,7 +11,7 @@ import torch
 
 from calattn.data.corruptions import CORRUPTIONS
 from calattn.experiments.cells import Cell, spec_of
-from calattn.experiments.estimates import estimate
+from calattn.experiments.estimates import OVERHEAD, estimate
 from calattn.experiments.needs import missing_data
 from calattn.experiments.operations import RECORDED, count, image_size, operations
 from calattn.experiments.order import ordered_cells
@@ -115,6 +115,16 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize(("until", "share"), [(None, 1 - 15 / 60), (20, 1 - 15 / 20)])
+def test_of_what_was_begun_the_rest_is_left(tmp_path, until, share):
+    """Compiling and analysis are due again, training only from where it stopped."""
+    store = ResultStore(tmp_path, "reduced")
+    whole = plan([PLAIN], "reduced", store, until_epoch=until).seconds[PLAIN]
+    store.put(finished(PLAIN, 100, epochs=15))
+    left = plan([PLAIN], "reduced", store, until_epoch=until).seconds[PLAIN]
+    assert left == pytest.approx(OVERHEAD + share * (whole - OVERHEAD))
+
+
 def test_without_a_gpu_the_plan_says_whose_times_they_are(capsys, monkeypatch):
     warning = "times of an H200, and this machine has no CUDA GPU"
     assert warning in invoke(capsys, *REDUCED).out

@@ -217,7 +217,17 @@ def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
     (table, _) = tables_of("three_seeds", store)
     row = next(r for r in table.rows if r.header[0] == "CIFAR-10")
     assert row.entries[0].hole == "2 of 3 seeds; the others: not run"
+    values = [source.row.value for source in row.entries[0].sources]
+    assert row.entries[0].spread == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert next(r for r in table.rows if r.header[0] == "CIFAR-100").entries[0].hole == "not run"
+
+
+def test_seeds_that_a_scale_does_not_plan_are_not_missed(tmp_path: Path):
+    """The smoke scale has two of the three seeds: with both there, nothing is lacking."""
+    store = made_store(tmp_path, "smoke", ordered_cells("smoke"))
+    entries = [e for row in tables_of("three_seeds", store)[0].rows for e in row.entries if e.planned]
+    assert {len(entry.sources) for entry in entries} == {2}
+    assert {entry.hole for entry in entries} == {None}
 
 
 # --- holes -------------------------------------------------------------------------------------------------------------
@@ -256,6 +266,12 @@ def test_what_a_scale_does_not_plan_is_left_out_and_named(full: ResultStore):
     headers = {row.header for row in table.shown_rows}
     assert ("Tiny ImageNet", "ViT") not in headers
     assert ("CIFAR-10", "DeiT-S + CalAttn") in headers
+    for name in RUN_TABLES:
+        each = tables_of(name, full)[0]
+        shown = {each.layout.columns[i].title for i in each.shown_columns}
+        rest = {column.title for column in each.layout.columns} - shown
+        rows = {" ".join(row.header) for row in each.rows} - {" ".join(row.header) for row in each.shown_rows}
+        assert set(each.left_out) == rest | rows
     notes = "\n".join(footnotes(table, hashes=True))
     assert "Tiny ImageNet ViT" in notes
     assert NOT_AT_THIS_SCALE in notes

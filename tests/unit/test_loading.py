@@ -310,6 +310,7 @@ def test_input_size():
             "3 channels, the augmentation is for 1",
         ),
         ({"indices": torch.tensor([0, 50])}, r"indices must be in \[0, 49\], got 50"),
+        ({"indices": torch.tensor([3, -1])}, r"indices must be in \[0, 49\], got -1"),
         ({"indices": torch.tensor([0.5])}, "row numbers, got torch.float32"),
         ({"workers": -1, "in_memory": False}, "workers must be ≥ 0, got -1"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -10,6 +11,9 @@ import torch
 
 import calattn
 from calattn import Predictions, metrics
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import columns_of
+from calattn.metrics.ranks import RankSums
 
 FUNCTIONS = {
     name: getattr(metrics, name)
@@ -206,6 +210,9 @@ def test_offending_index_is_global_across_blocks():
     probs[29_000, 3] = math.nan
     with pytest.raises(ValueError, match=r"probs\[29000, 3\] is nan"):
         metrics.ece(probs, torch.zeros(30_000, dtype=torch.int64))
+    probs[29_000, 3] = -0.5
+    with pytest.raises(ValueError, match=r"probs\[29000, 3\] is -0.5, negative"):
+        metrics.ece(probs, torch.zeros(30_000, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +246,13 @@ def test_saturated_auroc_ranks_on_odds():
     assert metrics.misclassification_auroc(logits.softmax(1), labels) == 1.0
     evaluated = calattn.evaluate(Predictions(logits=logits, labels=labels), num_bootstrap=0)
     assert evaluated["misclassification_auroc"].value == 1.0
+
+
+def test_rounded_rows_are_not_ranked_below_less_confident_ones():
+    """Near 1 the other entries have the digits; where they sum to a little too much, p itself still goes first."""
+    probs = torch.tensor([[0.9990, 0.00105], [0.99899, 0.00101]], dtype=torch.float64)
+    surer, other = columns_of(probs, torch.tensor([0, 0]), "probs").odds.tolist()
+    assert surer < other
 
 
 def test_auroc_without_errors_is_nan():
@@ -304,3 +318,48 @@ def test_ece_sweep_against_a_plain_loop():
         best = m
     assert best > 1
     assert metrics.ece_sweep(probs, labels) == pytest.approx(metrics.adaptive_ece(probs, labels, num_bins=best))
+
+
+def test_ece_sweep_goes_on_while_accuracies_stay_equal():
+    """Half right at 0.4 and at 0.9: one bin would average the two gaps of unlike sign, −0.1 and 0.4, away."""
+    probs = torch.tensor([[0.4, 0.3, 0.3]] * 2 + [[0.9, 0.05, 0.05]] * 2, dtype=torch.float64)
+    assert metrics.ece_sweep(probs, torch.tensor([0, 1, 0, 1])) == pytest.approx((0.1 + 0.4) / 2)
+
+
+def test_debiased_l2_by_hand():
+    """A bin of one says nothing; six right of ten at 0.6 leave less than the noise, which is reported as none."""
+    one = torch.tensor([[0.9, 0.1]], dtype=torch.float64)
+    assert metrics.debiased_ece(one, torch.tensor([1]), norm="l2") == 0.0
+    ten, labels = torch.tensor([[0.6, 0.4]] * 10, dtype=torch.float64), torch.tensor([0] * 6 + [1] * 4)
+    assert metrics.debiased_ece(ten, labels, norm="l2") == 0.0
+    both = torch.cat([one, ten]), torch.cat([torch.tensor([1]), 1 - labels])  # now four of ten are right
+    expected = math.sqrt(10 / 11 * (0.2**2 - 0.4 * 0.6 / 9))
+    assert metrics.debiased_ece(*both, norm="l2") == pytest.approx(expected)
+
+
+def test_a_hair_above_an_edge_is_in_the_bin_above():
+    """In the second of four bins, however near to 1/4; there it stands alone, and its gap does not cancel."""
+    above = 0.25 * (1 + 5e-7)
+    probs = torch.tensor([[1 - above, above], [0.8, 0.2]], dtype=torch.float64)
+    found = metrics.classwise_ece(probs, torch.tensor([1, 0]), num_bins=4)
+    first = abs(1 - above - 0) + abs(0.8 - 1)  # in (1/2, 3/4] and in (3/4, 1]
+    second = abs(above - 1) + abs(0.2 - 0)
+    assert found == pytest.approx((first + second) / 2 / 2, rel=1e-6)
+
+
+def test_class_sums_may_be_finished_in_between():
+    probs, labels = softmax(40, 5).double(), torch.arange(40) % 5
+    whole, parts = (ClassBins.empty(5, 15) for _ in range(2))
+    for sums, cuts in ((whole, (0, 40)), (parts, (0, 13, 40))):
+        collector = sums.collector()
+        for start, stop in itertools.pairwise(cuts):
+            columns_of(probs[start:stop], labels[start:stop], "probs", visit=collector)
+            collector.finish()
+    torch.testing.assert_close(parts.confidence, whole.confidence)
+    assert parts.error() == pytest.approx(whole.error())
+
+
+def test_ranks_are_exact_up_to_their_capacity_and_a_sketch_beyond():
+    columns = columns_of(softmax(8, 3), torch.zeros(8, dtype=torch.int64), "probs")
+    assert RankSums(capacity=8).add(columns).histogram is None
+    assert RankSums(capacity=7).add(columns).histogram is not None

@@ -113,6 +113,35 @@ def test_p_value_by_hand():
     # as they are: five at −3, the rest at 1; and draws of exactly zero count on both sides
     assert _two_sided(1.0, draws, moved=False) == pytest.approx(expected)
     assert _two_sided(1.0, torch.tensor([0.0] * 40 + [1.0] * 59), moved=False) == pytest.approx(2 * 41 / 100)
+    # also where moving would carry them away from zero
+    assert _two_sided(0.9, torch.tensor([0.0] * 40 + [1.0] * 59), moved=True) == pytest.approx(2 * 41 / 100)
+
+
+def test_the_difference_of_a_mean_is_not_moved():
+    """Of 201 resamples the ends at 95 % are the sixth from either side: whole samples, for accuracy."""
+    logits, labels = (each[:60] for each in logits_and_labels("ten_classes"))
+    a, b = (Predictions(logits=each, labels=labels) for each in (logits, logits.roll(1, dims=1)))
+    found = compare(a, b, metrics="accuracy", num_bootstrap=201)["accuracy"]
+    for end in (found.low, found.high):
+        assert 60 * end == pytest.approx(round(60 * end), abs=1e-4)
+    assert found.low < found.difference < found.high
+
+
+def test_both_sides_of_a_comparison_see_the_same_resamples_and_an_evaluation_others(monkeypatch):
+    seeds = []
+
+    def recorded(n, count, generator, *width):
+        seeds.append(generator.initial_seed())
+        return weight_blocks(n, count, generator, *width)
+
+    monkeypatch.setattr("calattn.metrics.evaluation.weight_blocks", recorded)
+    logits, labels = (each[:30] for each in logits_and_labels("ten_classes"))
+    p = Predictions(logits=logits, labels=labels)
+    options = {"metrics": "accuracy", "num_bootstrap": 10}
+    compare(p, p, generator=torch.Generator().manual_seed(5), **options)
+    evaluate(p, generator=torch.Generator().manual_seed(5), **options)
+    of_a, of_b, alone = seeds
+    assert of_a == of_b != alone
 
 
 def test_level_sets_the_width():
@@ -169,6 +198,30 @@ def test_one_infinite_row_leaves_the_resamples_without_it_finite():
     row = evaluate(Predictions(logits=logits, labels=torch.tensor([1] + [0] * 39)), num_bootstrap=200)["nll"]
     assert row.value == row.high == math.inf
     assert math.isfinite(row.low)
+
+
+def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
+    logits = torch.tensor([[0.0, -torch.inf], [0.0, 1.0], [2.0, 0.0]])
+    columns = columns_of(logits, torch.tensor([1, 1, 0]), "logits")
+    weights = torch.tensor([[1.0, 1.0, 1.0], [0.0, 2.0, 1.0], [2.0, 1.0, 0.0]])
+    draws = ColumnResampler(columns, Options(), 0.05, frozenset({"nll"}))(weights)["nll"]
+    assert draws.isinf().tolist() == [True, False, True]
+    losses = torch.nn.functional.cross_entropy(logits[1:], torch.tensor([1, 0]), reduction="none")
+    assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("other", [{"num_bins": 10}, {"bandwidth": 0.1}, {"threshold": 0.8}])
+def test_states_with_other_options_are_not_merged(other):
+    with pytest.raises(ValueError, match="cannot merge"):
+        MetricState(["smooth_ece"]).merge(MetricState(["smooth_ece"], **other))
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize("scale", [[1.0, -1.0], [1.0, 0.0], [1.0, float("nan")], [1.0]])
+def test_states_refuse_a_scale_that_is_none(scale):
+    state = MetricState(["ece"])
+    with pytest.raises(ValueError, match="scale"):
+        state.update_logits(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor(scale))
 
 
 def test_rare_high_confidence_errors_still_have_a_value():

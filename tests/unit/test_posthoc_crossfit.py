@@ -155,6 +155,12 @@ def test_rare_classes(recwarn):
     assert sorted(folds.bincount().tolist()) == [8, 8, 8, 8, 9]
 
 
+def test_a_class_without_samples_is_nobodys_concern(recwarn):
+    folds = stratified_folds(torch.tensor([0, 0, 2, 2, 5, 5]), folds=2)
+    assert folds.bincount().tolist() == [3, 3]
+    assert not recwarn.list
+
+
 def test_one_class_is_folded_like_any_other():
     p = Predictions(logits=predictions(n=20).logits, labels=torch.zeros(20, dtype=torch.int64))
     assert len(cross_fit(HistogramBinning, p, folds=4)) == 20

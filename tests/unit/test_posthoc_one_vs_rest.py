@@ -82,6 +82,23 @@ def test_exact_zeros_are_minus_infinity_unless_floored(kind):
         kind(floor=1.0)
 
 
+@pytest.mark.parametrize("stated", [False, True])
+@pytest.mark.parametrize("kind", [HistogramBinning, IsotonicCalibration])
+def test_the_order_of_many_classes_does_not_matter(kind, stated):
+    """More classes than are handled at a time: each keeps its own map wherever it stands."""
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(600, 70, generator=g).double() + torch.linspace(-2, 2, 70)
+    labels = torch.multinomial((logits / 2).softmax(dim=1), 1, generator=g).squeeze(1)
+    p = Predictions(logits=logits, labels=labels, scale=0.5 + torch.rand(600, generator=g).double())
+    moved = p.replace(logits=logits.roll(37, dims=1), labels=(labels + 37) % 70)
+    if stated:
+        p, moved = (Predictions.from_probs(each.probs, each.labels) for each in (p, moved))
+    fitted, judged = torch.arange(600).chunk(2)
+    here, there = (kind().fit(each.select(fitted))(each.select(judged)) for each in (p, moved))
+    torch.testing.assert_close(there.probs, here.probs.roll(37, dims=1))
+    assert here.probs.unique(dim=0).shape[0] > 200  # the maps say something
+
+
 def test_isotonic_can_change_the_prediction():
     """It is not monotone across classes: the page in docs/ says so."""
     g = torch.Generator().manual_seed(0)

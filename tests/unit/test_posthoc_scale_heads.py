@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 
 from calattn import Predictions
+from calattn.metrics import ece
 from calattn.posthoc import SATS, FrozenCalAttn, TemperatureScaling
 
 
@@ -83,6 +84,35 @@ def test_falls_back_to_one_temperature_or_none_when_there_is_nothing_to_learn(ki
     assert float(fit(new).scale[0]) == pytest.approx(2.5, rel=0.1)
     assert int(fit.history_.argmin()) == 1
     assert len(fit.history_) == 4  # T = 1, the start, two epochs
+
+
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_training_that_blows_up_loses_and_does_not_fail(kind):
+    p, _ = known_scale(600, seed=0)
+    fit = kind(learning_rate=1e30, epochs=2, hidden=4).fit(p)
+    assert torch.isinf(fit.history_[2:]).all()
+    assert fit.epoch_ == 0  # the single temperature before training
+    assert torch.isfinite(fit(known_scale(50, seed=1)[0]).scale).all()
+
+
+def test_epochs_are_chosen_by_the_score_that_is_promised():
+    """The first entry of the history is that of the predictions as they are: CE + λ·Brier, or ECE, of the hold-out."""
+    p, _ = known_scale(500, seed=0)
+    _, judge = p.shuffle_split(0.8, torch.Generator().manual_seed(0))
+    one_hot = functional.one_hot(judge.labels, 10)
+    expected = nll(judge) + 2.0 * float((judge.probs.double() - one_hot).square().sum(dim=1).mean())
+    frozen = FrozenCalAttn(weight=2.0, epochs=1, hidden=4).fit(p)
+    assert float(frozen.history_[0]) == pytest.approx(expected, rel=1e-5)
+    by_ece = SATS(num_bins=4, epochs=1, hidden=4).fit(p)
+    assert float(by_ece.history_[0]) == pytest.approx(ece(judge.probs, judge.labels, num_bins=4), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_where_no_temperature_changes_anything_none_is_applied(kind):
+    p = Predictions(logits=torch.zeros(200, 3), labels=torch.arange(200) % 3, features=torch.arange(400.0).view(200, 2))
+    fit = kind(epochs=2, hidden=4).fit(p)
+    assert fit.epoch_ == -1  # T = 1
+    torch.testing.assert_close(fit(p.replace(labels=p.labels.roll(1))).scale, torch.ones(200))
 
 
 def test_the_best_epoch_is_kept_not_the_last():

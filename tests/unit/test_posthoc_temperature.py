@@ -10,7 +10,7 @@ import torch
 from calattn import Predictions
 from calattn.metrics.binning import bin_index
 from calattn.posthoc import PROTOCOL_GRID, FitWarning, TemperatureScaling
-from calattn.posthoc.grid import doubling_chains, ece_curve
+from calattn.posthoc.grid import doubling_chains, ece_curve, temperature_blocks
 from calattn.posthoc.newton import Moments, NllCurve, bracketed_newton, nll_optimum
 
 
@@ -78,6 +78,17 @@ def test_a_grid_of_ones_own_in_any_order():
         assert value == pytest.approx(direct_ece(p, t), abs=1e-6)
 
 
+@pytest.mark.parametrize("num_bins", [2, 40])
+def test_the_grid_is_judged_with_the_bins_that_were_asked_for(num_bins):
+    p = drawn(1.7, n=800)
+    p = p.replace(logits=p.logits.double())
+    grid = (0.8, 1.2, 1.6, 2.4, 3.2)
+    fit = TemperatureScaling(grid=grid, num_bins=num_bins).fit(p)
+    direct = [direct_ece(p, t, num_bins) for t in grid]
+    assert fit.curve_[1].tolist() == pytest.approx(direct, abs=1e-12)
+    assert fit.objective_value_ == pytest.approx(min(direct), abs=1e-12)
+
+
 def test_first_minimum_wins():
     """Constant logits: every temperature has the same ECE, so the protocol's choice is its first, 0.1."""
     p = Predictions(logits=torch.zeros(30, 3), labels=torch.arange(30) % 3)
@@ -111,6 +122,18 @@ def test_inside_the_grid_is_an_optimum():
         TemperatureScaling(grid=(9.0, 3.0, 4.0)).fit(p)
 
 
+def test_blocks_say_which_rows_they_are():
+    """Several blocks, the last one shorter: put where they say, the sums give the confidence of every row."""
+    p = drawn(1.7, n=1300, c=1000)
+    confidence, sizes = torch.full((2, 1300), torch.nan), []
+    for block in temperature_blocks(p, [1.0, 2.0]):
+        confidence[:, block.rows] = block.sums.reciprocal()
+        sizes.append(block.sums.shape[1])
+    assert len(sizes) > 2
+    direct = torch.stack([(p.logits / t).softmax(dim=1).amax(dim=1) for t in (1.0, 2.0)])
+    torch.testing.assert_close(confidence, direct)
+
+
 def test_blocks_do_not_matter():
     p = drawn(1.3, n=1000, c=700)  # three blocks, the last of them short
     halves = [p.select(torch.arange(0, 500)), p.select(torch.arange(500, 1000))]
@@ -129,6 +152,7 @@ def test_blocks_do_not_matter():
         ({"grid": (1.0, 1.0)}, "grid must hold distinct temperatures"),
         ({"num_bins": 0}, "num_bins must be a positive integer"),
         ({"bounds": (2.0, 1.0)}, "low < high"),
+        ({"bounds": (2.0, 2.0)}, "low < high"),
     ],
 )
 def test_bad_options_raise(options, message):
@@ -245,12 +269,31 @@ def test_all_correct_has_no_optimum():
         assert TemperatureScaling(objective="nll", bounds=(0.5, 2.0)).fit(p).temperature_ == pytest.approx(0.5)
 
 
-def test_optimum_outside_the_bounds_is_not_converged():
-    for bounds, end in (((2.0, 3.0), 2.0), ((0.1, 0.5), 0.5)):
-        with pytest.warns(FitWarning):
-            fit = TemperatureScaling(objective="nll", bounds=bounds).fit(drawn(1.0))
-        assert fit.temperature_ == pytest.approx(end)
-        assert not fit.converged_
+@pytest.mark.parametrize(
+    ("temperature", "bounds", "end"),
+    [(1.0, (2.0, 3.0), 2.0), (1.0, (0.1, 0.5), 0.5), (5.0, (0.1, 3.0), 3.0), (0.2, (0.5, 10.0), 0.5)],
+)
+def test_optimum_outside_the_bounds_is_not_converged(temperature, bounds, end):
+    """Whether the search begins at the bound (at T = 1, cut to the bounds) or has to get there."""
+    with pytest.warns(FitWarning):
+        fit = TemperatureScaling(objective="nll", bounds=bounds).fit(drawn(temperature))
+    assert fit.temperature_ == pytest.approx(end, rel=1e-12)  # the bound itself, not a point beside it
+    assert not fit.converged_
+
+
+def test_a_zero_that_cannot_be_told_from_the_limit_is_none():
+    """The slope rises from right beside the lower limit: whether it was negative at the limit, nobody has seen."""
+    found = bracketed_newton(lambda _u: Moments(0.0, 1.0, 1.0), -1.0 + 5e-8, (-1.0, 1.0))
+    assert found.temperature == pytest.approx(math.e, rel=1e-7)
+    assert not found.converged
+
+
+@pytest.mark.parametrize("right", [7, 8, 9])
+def test_the_optimum_is_exact_beyond_the_tolerance_of_the_steps(right):
+    """Ten samples of ℓ = (3, 0), so many of them right: softmax says the share at T = 3 / logit(share)."""
+    p = Predictions(logits=torch.tensor([[3.0, 0.0]] * 10), labels=(torch.arange(10) >= right).long())
+    fit = TemperatureScaling(objective="nll").fit(p)
+    assert fit.temperature_ == pytest.approx(3 / math.log(right / (10 - right)), rel=1e-11)
 
 
 def test_one_wrong_sample_is_enough_for_an_optimum():

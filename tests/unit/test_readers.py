@@ -20,8 +20,9 @@ from safetensors.torch import save_file
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from calattn import Predictions
+from calattn import Predictions, evaluate
 from calattn.readers import PredictionFileError, read_predictions, stream_predictions
+from calattn.readers.labels import LabelReader
 from calattn.store import load_predictions, save_predictions
 
 N, C = 23, 4
@@ -210,6 +211,8 @@ def test_labels_can_come_from_elsewhere(tmp_path, name):
     np.save(tmp_path / "labels.npy", LABELS)
     for labels in (LABELS, torch.from_numpy(LABELS), LABELS.tolist(), tmp_path / "labels.npy"):
         np.testing.assert_array_equal(read_predictions(path, labels=labels).labels.numpy(), LABELS)
+        blocks = stream_predictions(path, labels=labels, rows_per_block=5)
+        np.testing.assert_array_equal(torch.cat([block.labels for block in blocks]).numpy(), LABELS)
     fails(f"has {N} rows but labels has {N + 1} entries", path, labels=np.append(LABELS, 0))
     fails(f"labels has {N - 1} entries", path, labels=LABELS[:-1])
     fails("labels has 0 entries", path, labels=LABELS[:0])
@@ -263,14 +266,30 @@ def test_probabilities_too_small_for_float32_survive_text(tmp_path):
 def test_exact_zeros_stay_zeros_unless_floored(tmp_path):
     path = write_npz(tmp_path / "p.npz", probs=np.array([[0.0, 1.0]]), labels=np.array([0]))
     assert float(read_predictions(path).logits[0, 0]) == -np.inf
-    assert float(read_predictions(path, floor=1e-6).logits[0, 0]) == pytest.approx(np.log(1e-6))
+    floored = read_predictions(path, floor=1e-6)
+    assert float(floored.logits[0, 0]) == pytest.approx(np.log(1e-6))
+    assert evaluate(floored, metrics="nll", num_bootstrap=0)["nll"].value == pytest.approx(-np.log(1e-6), rel=1e-6)
 
 
 def test_rounded_text_probabilities(tmp_path):
     (tmp_path / "p.csv").write_text("prob_a,prob_b,prob_c,label\n0.33,0.33,0.33,a\n")
     fails("sums to 0.99, not 1;.*larger sum_tolerance", tmp_path / "p.csv")
+    (tmp_path / "q.csv").write_text("prob_a,prob_b,prob_c,label\n0.332,0.332,0.332,a\n")
+    fails("sums to 0.996, not 1;.*larger sum_tolerance", tmp_path / "q.csv")
+    (tmp_path / "r.csv").write_text("prob_a,prob_b,prob_c,label\n0.333,0.333,0.3335,a\n")
+    assert len(read_predictions(tmp_path / "r.csv")) == 1  # three digits each
     read = read_predictions(tmp_path / "p.csv", sum_tolerance=0.02)
     np.testing.assert_allclose(read.probs.numpy(), 1 / 3)
+
+
+def test_rough_rounding_far_into_the_file(tmp_path, monkeypatch):
+    """Blocks before it hold probabilities as the metrics take them, this one does not: then none are taken so."""
+    monkeypatch.setattr("calattn.readers.stream._VALUES_PER_BLOCK", 4)
+    rows = ["0.25,0.75,1"] * 4 + ["0.2497,0.7498,0"]
+    (tmp_path / "p.csv").write_text("\n".join(["prob_0,prob_1,label", *rows]))
+    read = read_predictions(tmp_path / "p.csv")
+    assert read.stated_probs is None
+    np.testing.assert_allclose(read.probs[[0, -1], 0].numpy(), [0.25, 0.2497 / 0.9995])
 
 
 def test_npz_objects_are_never_unpickled(tmp_path):
@@ -328,6 +347,36 @@ def test_two_fields_for_one_role_need_a_choice(tmp_path):
     fails("several fields could be the logits: 'test_logits' or 'val_logits'; pass columns", path)
     fails("'y' and 'target' could both be the labels", path, columns="test_logits")
     assert read_predictions(path, columns="test_logits", labels="y").labels.tolist() == LABELS.tolist()
+
+
+def test_two_columns_of_identifiers_are_no_indices(tmp_path):
+    """Which of them numbers the samples, the file does not say; pairing by the wrong one would go unnoticed."""
+    both = {"index": np.arange(N), "id": np.arange(N)[::-1].copy()}
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS, **both)
+    assert read_predictions(path).indices is None
+    assert read_predictions(path, ignore=["id"]).indices.tolist() == list(range(N))
+
+
+def test_columns_of_both_kinds_need_a_kind(tmp_path):
+    (tmp_path / "p.csv").write_text("logit_0,prob_1,label\n0.5,0.5,1\n")
+    fails(
+        'does not say what it is; pass kind="logits" or kind="probs"', tmp_path / "p.csv", columns=["logit_0", "prob_1"]
+    )
+
+
+def test_bytes_after_an_array_are_refused(tmp_path):
+    np.save(tmp_path / "logits.npy", LOGITS)
+    with (tmp_path / "logits.npy").open("ab") as file:
+        file.write(b"more")
+    fails("bytes where its header promises", tmp_path / "logits.npy", kind="logits", labels=LABELS)
+
+
+def test_labels_that_began_at_zero_do_not_look_one_based_later():
+    reader = LabelReader(3, None, 0)
+    assert reader(np.array([0, 2])).tolist() == [0, 2]
+    with pytest.raises(ValueError, match=r"labels\[1\] is 3 and is outside \[0, 2\]") as caught:
+        reader(np.array([1, 3]))
+    assert "1-based" not in str(caught.value)
 
 
 def test_a_temperature_beside_probabilities_is_not_applied_twice(tmp_path):
@@ -490,6 +539,8 @@ def test_ragged_lists_name_the_row(tmp_path):
     rows[21] = [0.0, 1.0, 2.0]
     pq.write_table(pa.table({"logits": rows, "label": [0] * 30}), tmp_path / "p.parquet", row_group_size=8)
     fails("'logits' has 3 values in row 21, the first row has 2", tmp_path / "p.parquet")
+    with pytest.raises(PredictionFileError, match="in row 21"):
+        list(stream_predictions(tmp_path / "p.parquet", rows_per_block=4))
     rows[21] = None
     pq.write_table(pa.table({"logits": rows, "label": [0] * 30}), tmp_path / "p.parquet")
     fails("'logits' is missing in row 21", tmp_path / "p.parquet")
@@ -769,6 +820,11 @@ def test_a_column_that_counts_the_rows_is_no_class(tmp_path, suffix, first):
     fails(message, path, **options)
     assert read_predictions(path, ignore=["nr"], **options).class_names == ("cat", "dog")
     assert read_predictions(path, columns=["nr", "cat", "dog"], kind="logits").num_classes == 3
+
+
+def test_three_rows_can_count(tmp_path):
+    (tmp_path / "p.csv").write_text("nr,cat,dog,label\n0,1,0,cat\n1,0,1,dog\n2,1,0,cat\n")
+    fails(r"'nr' counts the rows \(0, 1, 2, …\)", tmp_path / "p.csv", columns="*", kind="logits")
 
 
 def test_two_rows_of_hard_probabilities_do_not_count(tmp_path):
