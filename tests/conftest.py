@@ -38,6 +38,11 @@ def untyped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """In pyproject.toml, pytest would import calattn for this class before the checks are on."""
+    config.addinivalue_line("filterwarnings", "error::calattn.posthoc.SameDataWarning")
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """Tests that could not run are easily overlooked: one line says so."""
     reason = chromium.missing()

@@ -60,7 +60,7 @@ class Block:
     """Rows in cache: `rest` holds the unnormalised probabilities with the top entry set to zero."""
 
     rows: slice
-    rest: Float[Tensor, "b c"]
+    rest: Float[Tensor, "r c"]
     top: Int[Tensor, " b"]
     top_value: Float[Tensor, " b"]
     others: Float[Tensor, " b"]  # row sums of `rest`, in float64
