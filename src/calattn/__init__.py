@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calattn.attachment import CalibratedModel, Overhead, attach, overhead
     from calattn.layer_adapter import LayerAdapter
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
+    from calattn.predicting import predict
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
     from calattn.types import MetricRow, ModelOutput, Predictions
@@ -25,11 +26,12 @@ _torchvision.install()
 # name is fetched from its home on first use.
 _PARTS = (
     *("adapters", "attachment", "backbones", "checks", "heads", "layer_adapter", "losses"),
-    *("metrics", "posthoc", "readers", "registry", "report", "store", "types"),
+    *("metrics", "posthoc", "predicting", "readers", "registry", "report", "store", "types"),
 )
 _HOMES = {
     "Adapter": "adapters",
     "LayerAdapter": "layer_adapter",
+    "predict": "predicting",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
@@ -71,6 +73,7 @@ __all__ = [
     "metrics",
     "overhead",
     "posthoc",
+    "predict",
     "read_predictions",
     "save_predictions",
     "stream_predictions",

@@ -158,6 +158,8 @@ class Calibrator(abc.ABC):
 def _check_predictions(*given: object) -> None:
     """One argument, and it is `Predictions`: other libraries take logits and labels."""
     if len(given) != 1 or not isinstance(given[0], Predictions):
+        if len(given) == 1 and isinstance(given[0], list | tuple) and any(isinstance(p, Predictions) for p in given[0]):
+            raise ValueError("predictions is a list: join its parts with Predictions.cat(parts)")
         got = ", ".join(type(value).__name__ for value in given)
         raise ValueError(
             "predictions must be calattn.Predictions; build it with Predictions(logits=…, labels=…) "
