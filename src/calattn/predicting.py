@@ -66,7 +66,7 @@ def copied(
     if isinstance(out, Tensor):
         return out[:count].to(device=device or out.device, dtype=torch.float32, copy=True)
     kept = out if features else out._replace(features=out.features[:, :0])
-    return ModelOutput(*(None if part is None else copied(part, count=count, device=device) for part in kept))
+    return ModelOutput(*(None if part is None else copied(part, count=count, device=device) for part in kept))  # type: ignore[arg-type]
 
 
 def joined(outputs: list[Any], gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> Any:
@@ -74,7 +74,7 @@ def joined(outputs: list[Any], gather: Callable[[Tensor], Tensor] = lambda rows:
     if isinstance(outputs[0], Tensor):
         return gather(torch.cat(outputs))
     parts = zip(*outputs, strict=True)
-    return ModelOutput(*(None if part[0] is None else joined(list(part), gather) for part in parts))
+    return ModelOutput(*(None if part[0] is None else joined(list(part), gather) for part in parts))  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
