@@ -29,8 +29,9 @@ class Methods:
         slow = [name for name in _FULL_MATRIX if name in self.names and name not in self.named]
         if self.single or num_classes <= _MOST_CLASSES:
             return {}
-        why = f"with {num_classes:,} classes (more than {_MOST_CLASSES}) one fit takes minutes"
-        return dict.fromkeys(slow, f"{why}; name what you want anyway: --method {','.join([ALL, *slow])}")
+        why = f"with {num_classes:,} classes (more than {_MOST_CLASSES}) one fit can take minutes"
+        anyway = ",".join([ALL, *(name for name in self.names if name in self.named or name in slow)])
+        return dict.fromkeys(slow, f"{why}; name what you want anyway: --method {anyway}")
 
 
 def chosen(method: Sequence[str] | None, skip: Sequence[str] | None) -> Methods:
