@@ -45,6 +45,7 @@ FORMS = {
     "ddp": lambda m: prefixed(m.backbone.state_dict(), "module."),
     "lightning": lambda m: {"state_dict": prefixed(m.backbone.state_dict(), "model."), "epoch": 3},
     "compiled ddp, attached": lambda m: {"model": prefixed(m.state_dict(), "module._orig_mod.")},
+    "ddp in a module": lambda m: prefixed(m.backbone.state_dict(), "model.module."),
     "training step": lambda m: prefixed(m.state_dict(), "model."),
     "double precision": lambda m: {k: v.double() for k, v in m.backbone.state_dict().items()},
 }
