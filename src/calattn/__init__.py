@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calattn.layer_adapter import LayerAdapter
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
     from calattn.metrics.over_seeds import over_seeds
+    from calattn.predicting import predict
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
     from calattn.types import MetricRow, ModelOutput, Predictions
@@ -26,11 +27,12 @@ _torchvision.install()
 # name is fetched from its home on first use.
 _PARTS = (
     *("adapters", "attachment", "backbones", "checks", "heads", "layer_adapter", "losses"),
-    *("metrics", "posthoc", "readers", "registry", "report", "store", "types"),
+    *("metrics", "posthoc", "predicting", "readers", "registry", "report", "store", "types"),
 )
 _HOMES = {
     "Adapter": "adapters",
     "LayerAdapter": "layer_adapter",
+    "predict": "predicting",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     "over_seeds": "metrics.over_seeds",
@@ -74,6 +76,7 @@ __all__ = [
     "over_seeds",
     "overhead",
     "posthoc",
+    "predict",
     "read_predictions",
     "save_predictions",
     "stream_predictions",

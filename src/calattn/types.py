@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -134,6 +134,19 @@ class Predictions:
         logits, scale = output.logits.detach(), output.scale.detach()
         return cls(logits=logits, scale=scale, labels=labels, features=features, **fields)
 
+    @staticmethod
+    def cat(parts: Iterable[Predictions]) -> Predictions:
+        """The rows of several predictions of one model, one part after another, where the first part lies.
+
+        All parts must hold the same fields. `split` and `spec_hash` stay where all parts agree, `stated_probs` where all
+        have them (else the logits, their logarithms, say the same up to rounding).
+
+        >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
+        >>> Predictions.cat([p, p]).labels
+        tensor([0, 0, 0, 0])
+        """
+        return _joined([parts] if isinstance(parts, Predictions) else list(parts))
+
     def __len__(self) -> int:
         return self.logits.shape[0]
 
@@ -242,6 +255,45 @@ def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
         index = checks.first(bad)
         raise ValueError(f"scale[{index}] is {float(scale[index])}; a temperature must be positive and finite")
     return scale
+
+
+_NOT_FITTING = {
+    "scale": "give all one, p.replace(scale=torch.ones(len(p))), or none, p.replace(logits=p.calibrated_logits, scale=None)",
+    "features": "leave them out, p.replace(features=None)",
+    "indices": "leave them out, p.replace(indices=None)",
+    "class_names": "give all the same, p.replace(class_names=…)",
+}
+
+
+def _joined(parts: list[Predictions]) -> Predictions:
+    if not parts or not all(isinstance(part, Predictions) for part in parts):
+        got = ", ".join(sorted({type(part).__name__ for part in parts})) or "an empty list"
+        raise ValueError(f"parts must be a list of one or more Predictions, got {got}")
+    first, fields = parts[0], {}
+    for place, part in enumerate(parts):
+        if part.num_classes != first.num_classes:
+            raise ValueError(
+                f"parts[{place}] has {part.num_classes} classes and parts[0] has {first.num_classes}; "
+                "join predictions of one model"
+            )
+        for name, remedy in _NOT_FITTING.items():
+            ours, theirs = _kind_of(getattr(first, name)), _kind_of(getattr(part, name))
+            if ours != theirs:
+                raise ValueError(f"{name} of parts[{place}] is {theirs}, that of parts[0] is {ours}; {remedy}")
+    for name in ("logits", "labels", "scale", "features", "stated_probs", "indices"):
+        found = [getattr(part, name) for part in parts]
+        missing = any(value is None for value in found)
+        fields[name] = None if missing else torch.cat([value.to(first.logits.device) for value in found])
+    for name in ("split", "spec_hash"):
+        fields[name] = getattr(first, name) if len({getattr(part, name) for part in parts}) == 1 else None
+    return first.replace(**fields)
+
+
+def _kind_of(value: Tensor | tuple[str, ...] | None) -> str:
+    """What has to be alike in two parts: that there is such a field, the width of a matrix, the names themselves."""
+    if isinstance(value, Tensor):
+        return "there" if value.ndim == 1 else f"{value.shape[1]} wide"
+    return "missing" if value is None else repr(value)
 
 
 def _checked_features(features: Tensor, n: int) -> Tensor:

@@ -123,7 +123,13 @@ def test_system_errors_name_the_path_and_what_helps():
 
 def test_messages_are_one_line():
     assert errors.message_of(ValueError("a\n  b")) == "a b"
-    assert errors.message_of(ValueError()) == "ValueError"
+    wanted = "ValueError without a message; rerun with --debug to see where it comes from"
+    assert errors.message_of(ValueError()) == wanted
+    assert errors.message_of(FileNotFoundError()).startswith("FileNotFoundError without a message; rerun with --debug")
+    assert errors.message_of(AssertionError()).startswith(
+        "AssertionError: AssertionError without a message; this is a bug"
+    )
+    assert len(errors.message_of(RuntimeError("size mismatch " * 1000))) < 700
 
 
 def test_our_warnings_and_logs_become_lines_and_others_are_quiet(capsys):

@@ -1,5 +1,6 @@
 """The Predictions seam: what it takes, what it refuses, what it derives."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -118,3 +119,70 @@ def test_frozen_and_fingerprinted():
 def test_model_output_with_offset():
     out = ModelOutput(torch.ones(2, 3), torch.full((2,), 2.0), torch.zeros(2, 4), torch.tensor([[1.0, 0, 0]] * 2))
     assert out.calibrated_logits.tolist() == [[1.5, 0.5, 0.5]] * 2
+
+
+def whole(**changes):
+    g = torch.Generator().manual_seed(0)
+    fields = {
+        "logits": torch.randn(9, 3, generator=g),
+        "labels": torch.arange(9) % 3,
+        "scale": torch.rand(9, generator=g) + 0.5,
+        "features": torch.randn(9, 4, generator=g),
+        "indices": torch.arange(9) + 100,
+        "class_names": ("a", "b", "c"),
+        "split": "test",
+        "spec_hash": "1234",
+    }
+    return Predictions(**fields | changes)
+
+
+@pytest.mark.parametrize("scale", [torch.rand(9) + 0.5, None])
+def test_cat_undoes_select(scale):
+    p = whole(scale=scale)
+    found = Predictions.cat([p.select(torch.arange(k, min(k + 4, 9))) for k in (0, 4, 8)])
+    for field in dataclasses.fields(Predictions):
+        want, got = getattr(p, field.name), getattr(found, field.name)
+        assert torch.equal(want, got) if isinstance(want, torch.Tensor) else want == got, field.name
+
+
+def test_cat_keeps_stated_probabilities_where_all_have_them():
+    stated = Predictions.from_probs(torch.tensor([[0.9, 0.1], [1.0, 0.0]]), torch.tensor([0, 1]))
+    assert torch.equal(Predictions.cat([stated, stated]).stated_probs, torch.cat([stated.probs] * 2))
+    mixed = Predictions.cat([stated, stated.replace(stated_probs=None)])
+    assert mixed.stated_probs is None
+    torch.testing.assert_close(mixed.probs, torch.cat([stated.probs] * 2))
+
+
+def test_cat_says_of_which_split_only_where_all_agree():
+    found = Predictions.cat([whole(), whole(split="train")])
+    assert (found.split, found.spec_hash) == (None, "1234")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logits": torch.randn(9, 4), "class_names": None}, r"parts\[1\] has 4 classes and parts\[0\] has 3"),
+        (
+            {"scale": None},
+            r"scale of parts\[1\] is missing, that of parts\[0\] is there; give all one, p.replace\(scale=",
+        ),
+        ({"features": None}, r"features of parts\[1\] is missing, that of parts\[0\] is 4 wide; leave them out"),
+        ({"features": torch.randn(9, 5)}, r"features of parts\[1\] is 5 wide, that of parts\[0\] is 4 wide"),
+        ({"indices": None}, r"indices of parts\[1\] is missing"),
+        ({"class_names": ("b", "a", "c")}, r"class_names of parts\[1\] is \('b', 'a', 'c'\)"),
+    ],
+)
+def test_cat_refuses_what_does_not_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Predictions.cat([whole(), whole(**changes)])
+
+
+@pytest.mark.parametrize(("parts", "got"), [([], "an empty list"), ([torch.zeros(2, 2)], "Tensor")])
+def test_cat_wants_predictions(parts, got):
+    with pytest.raises(ValueError, match=f"parts must be a list of one or more Predictions, got {got}"):
+        Predictions.cat(parts)
+
+
+def test_a_calibrator_says_how_to_fit_on_several_parts():
+    with pytest.raises(ValueError, match=r"predictions is a list: join its parts with Predictions.cat\(parts\)"):
+        calattn.posthoc.TemperatureScaling().fit([whole(), whole()])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import completion, options
-from calattn.cli.calibration_files import WRITTEN, check_outputs, save, write_probabilities
+from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest, write_probabilities
 from calattn.cli.console import print_json, results_to
 from calattn.cli.errors import examples
 
@@ -32,13 +32,26 @@ def calibrate(
     choice: options.Choice,
     measure: options.Measure,
     method: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             "--method",
-            help="One of calattn list calibrators, or all for a leaderboard.",
+            help="Of calattn list calibrators; several (a,b, or repeated) or all for a leaderboard.",
+            show_default="temperature",
             autocompletion=completion.names("calattn.posthoc:CALIBRATORS", "all"),
         ),
-    ] = "temperature",
+    ] = None,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--skip",
+            help="Methods to leave out of --method all: a,b.",
+            autocompletion=completion.names("calattn.posthoc:CALIBRATORS"),
+        ),
+    ] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option("--apply", help="Fit nothing: apply this saved calibrator to PATH, which needs no labels."),
+    ] = None,
     validation: Annotated[
         Path | None,
         typer.Option("--validation", help="Fit on this file; empty: a run's validation split, or PATH in folds."),
@@ -76,23 +89,28 @@ def calibrate(
 
     A run folder is fitted on its validation split. A single file is cross-fitted: each fifth is calibrated by a fit on
     the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
-    calibrator by NLL, and says which differences are more than chance.
+    calibrator by NLL, and says which differences are more than chance; Ctrl-C ranks those that are done.
     """
-    from calattn.cli import contest, contest_report
-    from calattn.posthoc import CALIBRATORS
+    from calattn.cli import contest, contest_report, methods
 
-    methods = list(CALIBRATORS) if method == "all" else [method]
-    CALIBRATORS[methods[0]]
-    check_outputs(out, write, _inputs(path, validation, reader), overwrite=overwrite)
-    metrics = _metrics(measure, brief=method == "all")
+    check_outputs(out, write, _inputs(path, validation, apply, reader), overwrite=overwrite)
+    if apply is not None:
+        _refuse_with_apply(method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
+        from calattn.cli import applying
+
+        applying.apply(apply, path, choice=choice, reader=reader, out=out, write=write, overwrite=overwrite, json=json)
+        return
+    wanted = methods.chosen(method, skip)
+    single = wanted.single
+    metrics = _metrics(measure, brief=not single)
     material = _material(path, validation, choice=choice, reader=reader, folds=folds, fraction=fraction, seed=seed)
-    single = method != "all"
     if write is not None and material.in_sample and not single:
         raise ValueError(
             "--write takes the leader's probabilities, and there is no leader where methods are judged on the samples they "
             "were fitted on; name one --method, or fit on other samples"
         )
-    found = contest.held(methods, material, lambda: measure.arguments() | {"metrics": metrics})
+    left_out = wanted.left_out(material.judge.num_classes)
+    found = contest.held(wanted.names, material, lambda: measure.arguments() | {"metrics": metrics}, left_out)
     if not found.entries:
         reasons = contest_report.reasons(found)
         raise ValueError("; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()))
@@ -101,19 +119,22 @@ def calibrate(
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
-            then.callback(write_probabilities, write, found.entries[0])
+            then.callback(write_probabilities, write, found.entries[0].predictions, found.entries[0].method)
         if out is not None:
-            then.callback(save, out, found, report, overwrite=overwrite, single=single, write=write)
+            then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if json:
             print_json(report)
         else:
             _show(found, material, single=single)
+    if found.not_run:
+        raise KeyboardInterrupt
 
 
 calibrate.epilog = examples(  # type: ignore[attr-defined]
     "calattn calibrate runs/calattn --method temperature_nll",
     "calattn calibrate test.npz --validation validation.npz --method vector --out calibrated",
-    "calattn calibrate test.csv --method all",
+    "calattn calibrate test.csv --method all --skip sats",
+    "calattn calibrate new.npz --apply calibrated/calibrator.safetensors --write probabilities.csv",
     "calattn calibrate forest.csv --floor 1e-6 --method all --write calibrated.csv",
 )
 
@@ -182,6 +203,14 @@ def _refuse_partition(folds: int | None, fraction: float | None, validation: Pat
             raise ValueError(f"{flag} parts a single file, and {why} something to fit on already; leave {flag} out")
 
 
+def _refuse_with_apply(**flags: object) -> None:
+    for name, value in flags.items():
+        if value is not None:
+            raise ValueError(
+                f"--{name} is about fitting, and --apply takes a calibrator that was fitted; leave --{name} out"
+            )
+
+
 def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> tuple[Predictions, Predictions]:
     import torch
 
@@ -232,7 +261,7 @@ def _boards(found: Contest, width: int, *, as_it_is: str) -> Iterator[Table]:
         yield ranking_table(from_before, from_leader, seconds=seconds, level=found.before.level)
 
 
-def _inputs(path: Path, validation: Path | None, reader: options.Reader) -> list[Path]:
+def _inputs(path: Path, validation: Path | None, apply: Path | None, reader: options.Reader) -> list[Path]:
     """The files and folders that are read; results may not replace them."""
     labels = None if reader.labels is None else Path(reader.labels)
-    return [each for each in (path, validation, labels) if each is not None and each.exists()]
+    return [each for each in (path, validation, apply, labels) if each is not None and each.exists()]

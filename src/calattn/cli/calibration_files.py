@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,11 @@ from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
 
 if TYPE_CHECKING:
-    from calattn.cli.contest import Contest, Entry
+    from calattn import Predictions
+    from calattn.cli.contest import Contest
+    from calattn.posthoc import Calibrator
 
-_PREDICTIONS, _CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
+_PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
 _REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
 WRITTEN = (".npz", ".csv", ".parquet")
@@ -31,6 +33,10 @@ def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, o
         raise ValueError(f"--out {out} is a file; name a folder")
     if out is not None and write is not None and out.resolve() == write.resolve():
         raise ValueError(f"--out and --write are both {out}; --out is a folder and --write a file, name two")
+    if out is not None and out.suffix.lower() in WRITTEN and not out.exists():
+        raise ValueError(
+            f"--out {out} is to be a folder and ends as a file does; for probabilities in a file, --write {out}"
+        )
     for each in inputs:
         if write is not None and write.exists() and write.samefile(each):
             raise ValueError(f"--write {write} is the input {each}, which it would replace; name another file")
@@ -67,7 +73,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
             yield from _not_of_predictions(place)
         elif is_folder and place.name in CALIBRATORS:
             yield from _strangers(place)
-        elif is_folder or not (place.name == _CALIBRATOR or (place.name in _REPORTS and _is_report(place))):
+        elif is_folder or not (place.name == CALIBRATOR or (place.name in _REPORTS and _is_report(place))):
             yield place
 
 
@@ -92,31 +98,45 @@ def _is_report(path: Path) -> bool:
     return isinstance(found, dict) and found.get("command") == "calibrate"
 
 
-def save(
+def save_contest(
     out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool, write: Path | None
 ) -> None:
-    """`out`/predictions, calibrator.safetensors and report.json; for several methods, a folder each."""
+    """For several methods, a folder each."""
+    leading = "" if found.leader is None else f" (the leader's is {found.leader.method})"
+    kept = {"" if single else entry.method: (entry.calibrator, entry.predictions) for entry in found.entries}
+    what = None if single else f"a folder a method{leading}"
+    save(out, kept, report, overwrite=overwrite, write=write, what=what)
+
+
+def save(
+    out: Path,
+    kept: Mapping[str, tuple[Calibrator, Predictions]],
+    report: dict[str, Any],
+    *,
+    overwrite: bool,
+    write: Path | None,
+    what: str | None = None,
+) -> None:
+    """`out`/predictions, calibrator.safetensors and report.json; the first two in a folder below, where it has a name."""
     from safetensors import SafetensorError
 
     from calattn.store import save_predictions
 
     with atomic_folder(out) as partial:
-        for entry in found.entries:
-            place = partial if single else partial / entry.method
-            save_predictions(entry.predictions, place / _PREDICTIONS)
+        for name, (calibrator, predictions) in kept.items():
+            place = partial / name
+            save_predictions(predictions, place / _PREDICTIONS)
             try:
-                entry.calibrator.save(place / _CALIBRATOR)
+                calibrator.save(place / CALIBRATOR)
             except SafetensorError as error:  # of a full disk; it is no OSError
                 raise OSError(f"cannot write {out}: {error}; free some space, or write elsewhere") from error
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
         _check_folder(out, overwrite, write)  # again: somebody may have been quicker
-    leading = "" if found.leader is None else f" (the leader's is {found.leader.method})"
-    what = f"{_PREDICTIONS}, {_CALIBRATOR}" if single else f"a folder a method{leading}"
-    note(f"wrote {out}: {what}, {_REPORT}")
+    note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
 
 
-def write_probabilities(path: Path, entry: Entry) -> None:
-    """Calibrated probabilities with their labels, in names that every reader here knows."""
+def write_probabilities(path: Path, found: Predictions, by: str, *, labelled: bool = True) -> None:
+    """Calibrated probabilities, with their labels if there are any, in names that every reader here knows."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.csv
@@ -124,23 +144,23 @@ def write_probabilities(path: Path, entry: Entry) -> None:
 
     from calattn.atomic import atomic_write
 
-    found = entry.predictions
     numbers = tuple(str(k) for k in range(found.num_classes))
     names = found.class_names or numbers
     probs, labels = found.probs.cpu().numpy(), found.labels.cpu().numpy()
     index: dict[str, Any] = {} if found.indices is None else {"index": found.indices.cpu().numpy()}
     with atomic_write(path) as partial:
         if path.suffix == ".npz":
-            np.savez(partial, probs=probs, labels=labels, class_names=np.array(names), **index)
+            more = index | ({"labels": labels} if labelled else {})
+            np.savez(partial, probs=probs, class_names=np.array(names), **more)
         else:
             if names != numbers and (why := _unfit(names)):
                 note(f"{why}: the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0")
                 names = numbers
             # The label in the words of the column names, so that no reader has to count classes.
-            own = labels if names == numbers else np.array(names)[labels]
-            table = pa.table({**index, "label": own} | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
+            own = {"label": labels if names == numbers else np.array(names)[labels]} if labelled else {}
+            table = pa.table(index | own | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
             (pa.parquet.write_table if path.suffix == ".parquet" else pa.csv.write_csv)(table, partial)
-    note(f"wrote {path}: probabilities by {entry.method}")
+    note(f"wrote {path}: probabilities by {by}")
 
 
 def _unfit(names: tuple[str, ...]) -> str:

@@ -37,6 +37,7 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "verdict": verdict_lines(contest),
         "methods": [_described(entry) for entry in contest.entries],
         "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
+        "not_run": list(contest.not_run),
     }
 
 
@@ -93,6 +94,8 @@ def _differences(found: dict[str, Difference] | None) -> dict[str, Any] | None:
 
 def remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
     """What was left out, what the numbers are of, and what is kept."""
+    if contest.not_run:
+        yield f"not run, because it was stopped: {', '.join(contest.not_run)}"
     for reason, names in reasons(contest).items():
         yield f"skipped {', '.join(names)}: {reason}"
     infinite = [each.method for each in contest.entries if each.evaluation["nll"].value == math.inf]

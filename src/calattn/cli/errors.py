@@ -25,6 +25,7 @@ OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70
 
 # Typer carries its own copy of click since 0.20; the classes are reached through what both versions export.
 _USAGE, _CLICK = typer.BadParameter.__mro__[1:3]
+_LONGEST = 500  # characters of a message that was not meant for people
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -112,11 +113,15 @@ def message_of(error: BaseException) -> str:
     if _signal_of(error) is not None:
         return _one_line(error)
     if code_of(error) == BUG:
-        return f"{type(error).__name__}: {_one_line(error)}; this is a bug in calattn, please rerun with --debug and report it"
+        text = _one_line(error)
+        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+        return f"{type(error).__name__}: {text}; this is a bug in calattn, please rerun with --debug and report it"
     if callable(details := getattr(error, "errors", None)):  # pydantic's, which has one entry a field
         return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in details())
     if isinstance(error, OSError) and error.errno is not None:
         return _system(error)
+    if not str(error).strip():
+        return f"{_one_line(error)}; rerun with --debug to see where it comes from"
     return with_remedy(as_flags(_one_line(error)))
 
 
@@ -270,7 +275,7 @@ def _lost_peer(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split()) or f"{type(error).__name__} without a message"
 
 
 class _Lines(logging.Handler):

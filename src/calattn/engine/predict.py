@@ -10,6 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from calattn.data.loading import EvalLoader
+from calattn.predicting import copied, joined
 from calattn.types import ModelOutput, Predictions
 
 
@@ -33,16 +34,12 @@ def predict(
     for batch in loader:
         with fabric.autocast():
             out = model(batch.images)
-        kept = out if features else out._replace(features=out.features[:, :0])
-        # Copied: a model compiled into CUDA graphs writes its next outputs over these.
-        copies = (None if part is None else part[: batch.count].to(torch.float32, copy=True) for part in kept)
-        outputs.append(ModelOutput(*copies))  # type: ignore[arg-type]
+        outputs.append(copied(out, count=batch.count, features=features))
         labels.append(batch.labels[: batch.count])
         indices.append(batch.indices[: batch.count])
         if on_batch is not None:
             on_batch(batch.count)
-    parts = [None if part[0] is None else gathered(torch.cat(part), fabric) for part in zip(*outputs, strict=True)]
-    whole = ModelOutput(*parts)  # type: ignore[arg-type]
+    whole = joined(outputs, lambda rows: gathered(rows, fabric))
     rows, truth = gathered(torch.cat(indices), fabric), gathered(torch.cat(labels), fabric)
     if not features:
         fields["features"] = None

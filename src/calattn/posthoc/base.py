@@ -10,7 +10,7 @@ from typing import Any, Never, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from calattn import checks
 from calattn.checks import ArrayLike
@@ -102,6 +102,26 @@ class Calibrator(abc.ABC):
         self._check_fits(predictions)
         return self._apply(predictions).probs
 
+    def module(self) -> nn.Module:
+        """The fitted calibrator as a module that maps logits (and features, where it reads them) to calibrated logits.
+
+        It goes behind a network, `nn.Sequential(network, calibrator.module())`, with a state dict of its own; where the network
+        has a scale, it reads the logits divided by it, which is what an attached model gives. It computes in float32.
+
+        >>> from calattn.posthoc import TemperatureScaling
+        >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
+        >>> TemperatureScaling(objective="nll").fit(p).module()(torch.tensor([[2.0, 0.0]])).softmax(dim=1)
+        tensor([[0.7500, 0.2500]])
+        """
+        self._check_fitted()
+        return self._module()
+
+    def _module(self) -> nn.Module:
+        kind = type(self).__name__
+        raise ValueError(
+            f"{kind} has no module; call {kind}.predict_proba(logits) behind the network, or write _module()"
+        )
+
     def __repr__(self) -> str:
         """The options, and after `fit` the learned numbers and the shapes of learned tensors."""
         options = (field.name for field in dataclasses.fields(self) if field.init and field.repr)
@@ -158,6 +178,8 @@ class Calibrator(abc.ABC):
 def _check_predictions(*given: object) -> None:
     """One argument, and it is `Predictions`: other libraries take logits and labels."""
     if len(given) != 1 or not isinstance(given[0], Predictions):
+        if len(given) == 1 and isinstance(given[0], list | tuple) and any(isinstance(p, Predictions) for p in given[0]):
+            raise ValueError("predictions is a list: join its parts with Predictions.cat(parts)")
         got = ", ".join(type(value).__name__ for value in given)
         raise ValueError(
             "predictions must be calattn.Predictions; build it with Predictions(logits=…, labels=…) "

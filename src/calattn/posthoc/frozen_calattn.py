@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from calattn.posthoc.catalogue import CALIBRATORS
 from calattn.posthoc.features import features_of
+from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.scale_head import ScaleHeadCalibrator
 from calattn.types import Predictions
 
@@ -40,6 +41,9 @@ class FrozenCalAttn(ScaleHeadCalibrator):
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
         return features_of(predictions, "FrozenCalAttn")
+
+    def _module(self) -> HeadScaledLogits:
+        return self._head_module(logits=False, features=True)
 
     def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         loss = functional.nll_loss(log_probs, labels)

@@ -13,6 +13,7 @@ from calattn import checks
 from calattn.metrics.binning import bin_edges, bin_index, equal_count_bounds
 from calattn.posthoc.base import Learned
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.modules import BinnedProbs
 from calattn.posthoc.one_vs_rest import OneVsRestCalibrator, class_probs
 from calattn.types import Predictions
 
@@ -75,6 +76,9 @@ class HistogramBinning(OneVsRestCalibrator):
         if self.bins == "width":
             return bin_index(probs, self.num_bins)
         return torch.searchsorted(inner_edges, probs, right=False)
+
+    def _module(self) -> BinnedProbs:
+        return BinnedProbs(self.edges_, self.frequencies_, floor=self.floor)
 
     def _mapped(self, probs: Tensor, first_class: int) -> Tensor:
         rows = slice(first_class, first_class + probs.shape[0])

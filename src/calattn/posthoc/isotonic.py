@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calattn.posthoc.base import Learned
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.modules import InterpolatedProbs
 from calattn.posthoc.one_vs_rest import OneVsRestCalibrator, class_probs
 from calattn.types import Predictions
 
@@ -62,3 +63,6 @@ class IsotonicCalibration(OneVsRestCalibrator):
             part = slice(starts[first_class + offset], starts[first_class + offset + 1])
             out[offset] = np.interp(row, knots[part], values[part])
         return torch.from_numpy(out)
+
+    def _module(self) -> InterpolatedProbs:
+        return InterpolatedProbs(self.knots_, self.values_, self.starts_, floor=self.floor)

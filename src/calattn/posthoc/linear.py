@@ -15,6 +15,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.modules import AffineLogits
 from calattn.types import Predictions, row_blocks
 
 # Penalties of `None`, 1/(2σ²): a normal prior of standard deviation 0.02 for each w_ij and 0.5 for each b_j. Made-up
@@ -145,6 +146,9 @@ class LinearCalibrator(Calibrator):
             logits[rows] = _affine(inputs[rows].double(), weight, bias).to(logits.dtype)
         return predictions.replace(logits=logits, scale=None)
 
+    def _module(self) -> AffineLogits:
+        return AffineLogits(self.weight_, self.bias_, log_probs=False)
+
 
 def _affine(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return (z * weight if weight.ndim == 1 else z @ weight.T) + bias
@@ -262,3 +266,6 @@ class DirichletCalibration(_FullMatrix):
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
         return finite_logits(predictions, "DirichletCalibration").log_softmax(dim=1)
+
+    def _module(self) -> AffineLogits:
+        return AffineLogits(self.weight_, self.bias_, log_probs=True)

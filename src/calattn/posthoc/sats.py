@@ -15,6 +15,7 @@ from calattn.posthoc.base import Learned, finite_logits
 from calattn.posthoc.catalogue import CALIBRATORS
 from calattn.posthoc.features import features_of
 from calattn.posthoc.grid import ece_curve
+from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.scale_head import ScaleHeadCalibrator
 from calattn.types import Predictions
 
@@ -55,6 +56,9 @@ class SATS(ScaleHeadCalibrator):
         if self.inputs == "logits":
             return centred
         return torch.cat([centred, features_of(predictions, "SATS(inputs='logits+features')").to(centred)], dim=1)
+
+    def _module(self) -> HeadScaledLogits:
+        return self._head_module(logits=True, features=self.inputs == "logits+features")
 
     def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         return functional.nll_loss(log_probs, labels)

@@ -15,6 +15,7 @@ from calattn import checks
 from calattn.heads.base import EPSILON
 from calattn.heads.calattn import CalAttn
 from calattn.posthoc.base import Calibrator, Learned, rescaled, seeded
+from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.newton import check_labels_possible, nll_optimum
 from calattn.types import Predictions
 
@@ -148,6 +149,9 @@ class ScaleHeadCalibrator(Calibrator):
 
     def _apply(self, predictions: Predictions) -> Predictions:
         return rescaled(predictions, self.temperatures(predictions))
+
+    def _head_module(self, *, logits: bool, features: bool) -> HeadScaledLogits:
+        return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, logits=logits, features=features)
 
 
 def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -> CalAttn:

@@ -15,6 +15,7 @@ from calattn import checks
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
 from calattn.posthoc.catalogue import CALIBRATORS
 from calattn.posthoc.grid import ece_curve
+from calattn.posthoc.modules import ScaledLogits
 from calattn.posthoc.newton import nll_optimum
 from calattn.types import Predictions
 
@@ -109,6 +110,9 @@ class TemperatureScaling(Calibrator):
 
     def _apply(self, predictions: Predictions) -> Predictions:
         return rescaled(predictions, self.temperature_)
+
+    def _module(self) -> ScaledLogits:
+        return ScaledLogits(self.num_classes_, self.temperature_)
 
 
 CALIBRATORS.add("temperature_nll", lambda **options: TemperatureScaling(**{"objective": "nll"} | options))

@@ -42,6 +42,7 @@ def choose(
     class_names: Sequence[str] | None,
     ignore: Sequence[str],
     features: bool | Literal["auto"],
+    labels_optional: bool = False,
 ) -> Choice:
     """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
     chooser = Chooser(source, ignore, labels=labels, labels_given=labels_given)
@@ -51,7 +52,7 @@ def choose(
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
     num_classes, binary = _width(chooser, values, explicit=kind is not None)
-    label_field = None if labels_given else chooser.labels(values)
+    label_field = None if labels_given else chooser.labels(values, optional=labels_optional)
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(

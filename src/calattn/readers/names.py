@@ -122,13 +122,15 @@ class Chooser:
             )
         return found[0] if found else None
 
-    def labels(self, values: tuple[str, ...]) -> str:
-        """The field of the labels, which is none of the `values`."""
+    def labels(self, values: tuple[str, ...], *, optional: bool = False) -> str | None:
+        """The field of the labels, which is none of the `values`; None where there may be none and is none."""
         if self._labels is not None:
             return self._known(self._labels, "labels")
         found = [name for name in self.names if name.lower() in LABELS]
         if len(found) > 1:
             raise self.fail(f'{" and ".join(map(repr, found))} could both be the labels; pass labels="{found[0]}"')
+        if not found and optional:
+            return None
         if not found:
             near = self._likely_labels(values) or "…"
             raise self.fail(f'there is nothing named like labels; pass labels="{near}" (a name, an array or a Path)')

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from calattn import checks
@@ -48,13 +47,14 @@ def stream_predictions(
     delimiter: str | None = None,
     header: Sequence[str] | None = None,
     rows_per_block: int | None = None,
+    labels_optional: bool = False,
 ) -> PredictionStream:
     """Open a file of anybody's making as a stream of `Predictions` blocks, in memory that stays small.
 
     `kind` says whether the values are logits or probabilities, where their name does not. `columns` names
     them: one array or list column, a pattern such as "out_*", or one column a class. `labels` names the
     labels, or is an array of them, or the Path of an .npy file. `floor` replaces smaller probabilities, as in
-    `Predictions.from_probs`.
+    `Predictions.from_probs`. `labels_optional` reads files without labels too: `stream.labelled` is then False.
     """
     if kind not in (None, "logits", "probs"):
         raise ValueError(f'kind must be "logits" or "probs", got {kind!r}')
@@ -72,6 +72,7 @@ def stream_predictions(
         class_names=class_names,
         ignore=ignore,
         features=features,
+        labels_optional=labels_optional,
     )
     return PredictionStream(
         source,
@@ -109,7 +110,7 @@ def read_predictions(
     >>> read_predictions(path).labels
     tensor([0, 1])
     """
-    stream = stream_predictions(
+    return stream_predictions(
         path,
         kind=kind,
         columns=columns,
@@ -123,20 +124,7 @@ def read_predictions(
         sum_tolerance=sum_tolerance,
         delimiter=delimiter,
         header=header,
-    )
-    if stream.num_rows is not None:
-        stream.rows_per_block = stream.num_rows  # one block, so that nothing is held twice
-    blocks = list(stream)
-    return blocks[0] if len(blocks) == 1 else _joined(blocks)
-
-
-def _joined(blocks: list[Predictions]) -> Predictions:
-    def cat(name: str) -> Tensor | None:
-        parts = [getattr(block, name) for block in blocks]
-        return None if any(part is None for part in parts) else torch.cat(parts)
-
-    fields = ("logits", "labels", "scale", "stated_probs", "features", "indices")
-    return blocks[0].replace(**{name: cat(name) for name in fields})
+    ).whole()
 
 
 def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> Source:

@@ -53,6 +53,11 @@ class PredictionStream:
         return self._source.path
 
     @property
+    def labelled(self) -> bool:
+        """Whether there are labels; without them, which `labels_optional=True` allows, every label reads 0."""
+        return self._labels is not None or self._choice.labels is not None
+
+    @property
     def kind(self) -> str:
         return self._choice.kind
 
@@ -94,6 +99,13 @@ class PredictionStream:
         if self._labels is not None:
             self._check_label_count(start)
 
+    def whole(self) -> Predictions:
+        """All rows at once."""
+        if self.num_rows is not None:
+            self.rows_per_block = self.num_rows  # one block, so that nothing is held twice
+        blocks = list(self)
+        return blocks[0] if len(blocks) == 1 else _joined(blocks)
+
     def _assembled(
         self, raw: dict[str, Values], start: int, reader: LabelReader, temperature: Values | None
     ) -> Predictions:
@@ -103,8 +115,8 @@ class PredictionStream:
         values = self._matrix(raw)
         count = values.shape[0]
         logits = self._log_probs(values) if choice.kind == "probs" else values
-        labels = self._labels[start : start + count] if self._labels is not None else raw[choice.labels or ""]
-        if len(labels) != count:
+        labels = self._labels[start : start + count] if self._labels is not None else raw.get(choice.labels or "")
+        if labels is not None and len(labels) != count:
             raise ValueError(f"labels has {start + len(labels)} entries but the file has more rows")
         scale = None
         if temperature is not None:
@@ -113,7 +125,7 @@ class PredictionStream:
             scale = _real(raw[choice.scale], choice.scale)
         return Predictions(
             logits=logits,
-            labels=reader(labels),
+            labels=torch.zeros(count, dtype=torch.int64) if labels is None else reader(labels),
             scale=scale,
             stated_probs=self._stated(values) if choice.kind == "probs" and scale is None else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),
@@ -179,6 +191,17 @@ class PredictionStream:
         assert self._labels is not None
         if len(self._labels) != rows:
             raise PredictionFileError(f"{self.path} has {rows} rows but labels has {len(self._labels)} entries")
+
+
+def _joined(blocks: list[Predictions]) -> Predictions:
+    """The blocks of one file; unlike the parts of `Predictions.cat`, one may lack what another has (indices)."""
+
+    def cat(name: str) -> Tensor | None:
+        parts = [getattr(block, name) for block in blocks]
+        return None if any(part is None for part in parts) else torch.cat(parts)
+
+    fields = ("logits", "labels", "scale", "stated_probs", "features", "indices")
+    return blocks[0].replace(**{name: cat(name) for name in fields})
 
 
 def _real(values: Values, name: str) -> Tensor:

@@ -23,6 +23,7 @@ from calattn.engine.optim import Schedule, build_optimizer
 from calattn.registry import UnknownName
 from calattn.seeds import seed_of
 from calattn.workbench.spec import RunSpec
+from calattn.workbench.weights import load_weights
 
 # Decoded images up to this many bytes are kept in memory (and on the GPU); beyond it worker processes decode them again.
 IN_MEMORY_BYTES = 4 << 30
@@ -162,6 +163,8 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
     chosen = spec.model
     name, fitted = backbones.fitted(chosen.backbone, size)
     options: dict[str, Any] = {**fitted, **chosen.options}
+    # timm's own name for it, whose loader unpickles and fails without words.
+    weights = options.pop("checkpoint_path", None) or chosen.weights
     if chosen.drop_path:
         options["drop_path_rate"] = chosen.drop_path
     if chosen.dropout:
@@ -187,7 +190,10 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
                 f"{name} does not take these options: {error}; see model.options, drop_path, dropout"
             ) from None
         _check_size(name, backbone, size)
-        return attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
+        model = attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
+    if weights is not None:
+        load_weights(model, Path(weights), backbone=name)
+    return model
 
 
 def check_run(spec: RunSpec, model: CalibratedModel, found: RunData) -> int:

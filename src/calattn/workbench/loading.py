@@ -69,10 +69,13 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
 def trained_network(
     folder: RunFolder, spec: RunSpec, rule: str, *, num_classes: int, channels: int, size: int
 ) -> CalibratedModel:
-    """The spec's network with the weights that a checkpoint rule chose; pretrained ones are not fetched for that."""
+    """The spec's network with the weights that a checkpoint rule chose; those it started from are not read for that."""
     weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule)
-    unpretrained = spec.model_copy(update={"model": spec.model.model_copy(update={"pretrained": False})})
-    model = build.build_model(unpretrained, num_classes=num_classes, channels=channels, size=size)
+    options = {key: value for key, value in spec.model.options.items() if key != "checkpoint_path"}
+    bare = spec.model.model_copy(update={"pretrained": False, "weights": None, "options": options})
+    model = build.build_model(
+        spec.model_copy(update={"model": bare}), num_classes=num_classes, channels=channels, size=size
+    )
     model.load_state_dict(weights)
     return model
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
@@ -55,9 +55,27 @@ class ModelSpec(Section):
     hidden: Count = 128
     bias: bool = True
     pretrained: bool = False
+    weights: str | None = Field(
+        None,
+        description="a state dict to start from (.safetensors, .pt): yours, of this backbone or of an attached model",
+    )
     drop_path: BelowOne = 0.0
     dropout: BelowOne = 0.0
     options: dict[str, Any] = Field(default_factory=dict, description="further arguments of the backbone's constructor")
+
+    @model_validator(mode="after")
+    def _one_start(self) -> ModelSpec:
+        named = [f"model.{key}" for key in ("pretrained", "weights") if getattr(self, key)]
+        named += ["model.options.checkpoint_path"] * ("checkpoint_path" in self.options)
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} both say which weights to start from; set one")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_weights(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Left out where there are none: specs written before the key was there are equal to theirs now, and so is their hash."""
+        found: dict[str, Any] = handler(self)
+        return {key: value for key, value in found.items() if key != "weights" or value is not None}
 
 
 class LossSpec(Section):

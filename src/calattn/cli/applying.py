@@ -1,0 +1,86 @@
+"""`calattn calibrate --apply`: a saved calibrator on new predictions, which need no labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from calattn.cli import options, subjects
+from calattn.cli.calibration_files import CALIBRATOR, WRITTEN, save, write_probabilities
+from calattn.cli.console import note, print_json, results_to
+from calattn.cli.contest_report import learned
+from calattn.posthoc import Calibrator, TemperatureScaling, load
+from calattn.readers import stream_predictions
+from calattn.store import PredictionFileError
+
+
+def apply(
+    calibrator_path: Path,
+    path: Path,
+    *,
+    choice: options.Choice,
+    reader: options.Reader,
+    out: Path | None,
+    write: Path | None,
+    overwrite: bool,
+    json: bool,
+) -> None:
+    """Calibrates the predictions at `path`, and writes them."""
+    if out is None and write is None:
+        raise ValueError(
+            f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
+        )
+    file = _file(calibrator_path)
+    calibrator = load(file)
+    found = subjects.find([path], reader=reader, choice=choice)
+    if len(found) > 1:
+        raise ValueError("--split names several splits; calibrate takes one at a time")
+    subject = found[0]
+    stream = stream_predictions(subject.path, **reader.arguments(), labels_optional=True)
+    if out is not None and not stream.labelled:
+        raise PredictionFileError(
+            f"{subject.path} has no labels, and the predictions that --out keeps have; --write FILE takes probabilities without "
+            "(or name the labels with --labels)"
+        )
+    calibrated = calibrator(stream.whole())
+    name = type(calibrator).__name__
+    described = subject.described()
+    del described["temperature"]
+    report: dict[str, Any] = {
+        "schema": 1,
+        "command": "calibrate",
+        **described,
+        "applied": subjects.text_of(file),
+        "calibrator": name,
+        "samples": len(calibrated),
+        "classes": calibrated.num_classes,
+        "labelled": stream.labelled,
+        "written": [subjects.text_of(each) for each in (out, write) if each is not None],
+    }
+    if out is not None:
+        save(out, {"": (calibrator, calibrated)}, report, overwrite=overwrite, write=write)
+    if write is not None:
+        write_probabilities(write, calibrated, name, labelled=stream.labelled)
+    if json:
+        print_json(report)
+        return
+    rows = f"{len(calibrated):,} samples of {subject.title}"
+    results_to().print(f"applied {_in_words(calibrator)} to {rows}", markup=False, soft_wrap=True)
+    if stream.labelled and out is not None:
+        note(f"what it changed: calattn compare {path} {out}")
+
+
+def _file(path: Path) -> Path:
+    """The calibrator's file; of a folder that `calattn calibrate --out` wrote, the one in it."""
+    if not path.is_dir():
+        return path
+    if (path / CALIBRATOR).is_file():
+        return path / CALIBRATOR
+    several = sorted(each.parent.name for each in path.glob(f"*/{CALIBRATOR}"))
+    which = f"; it holds several, name one: {path / several[0]}" if several else ""
+    raise FileNotFoundError(f"no {CALIBRATOR} in {path}{which}")
+
+
+def _in_words(calibrator: Calibrator) -> str:
+    name = type(calibrator).__name__
+    return f"{name}, {learned(calibrator)}," if isinstance(calibrator, TemperatureScaling) else name

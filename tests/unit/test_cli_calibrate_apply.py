@@ -1,0 +1,161 @@
+"""`calattn calibrate --apply`: what a saved calibrator says about new predictions, with labels or without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.csv
+import pytest
+import torch
+
+import calattn
+from calattn.posthoc import CALIBRATORS, TemperatureScaling
+from tests.cli_runner import invoke, predictions, write_npz, write_run
+
+NEW = predictions(sharpness=2.0)
+
+
+def fitted(method, **fields):
+    return CALIBRATORS[method]().fit(predictions(7, sharpness=2.0, **fields))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    fitted("vector").save(tmp_path / "vector.safetensors")
+    return tmp_path / "vector.safetensors"
+
+
+def by_hand():
+    """softmax(w ⊙ ℓ + b) in numpy."""
+    it = fitted("vector")
+    z = NEW.logits.double().numpy() * it.weight_.numpy() + it.bias_.numpy()
+    exp = np.exp(z - z.max(axis=1, keepdims=True))
+    return exp / exp.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture
+def unlabelled(tmp_path):
+    np.savez(tmp_path / "new.npz", logits=NEW.logits.numpy(), index=np.arange(600)[::-1])
+    return tmp_path / "new.npz"
+
+
+def test_without_labels(capsys, saved, unlabelled, tmp_path):
+    target = tmp_path / "probs.npz"
+    result = invoke(capsys, "calibrate", unlabelled, "--apply", saved, "--write", target)
+    assert result.code == 0
+    assert "applied VectorScaling to 600 samples of new.npz" in result.out
+    with np.load(target) as found:
+        assert set(found) == {"probs", "class_names", "index"}  # no labels that nobody gave
+        np.testing.assert_allclose(found["probs"], by_hand(), atol=1e-6)
+        np.testing.assert_array_equal(found["index"], np.arange(600)[::-1])
+
+
+def test_a_table_without_labels(capsys, saved, tmp_path):
+    probs = NEW.probs.numpy()
+    lines = [",".join(f"prob_{k}" for k in range(10)), *(",".join(f"{p:.9g}" for p in row) for row in probs)]
+    (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
+    target = tmp_path / "probs.csv"
+    result = invoke(capsys, "calibrate", tmp_path / "new.csv", "--apply", saved, "--write", target, "--json")
+    assert result.code == 0
+    table = pyarrow.csv.read_csv(target)
+    assert table.column_names == [f"p_{k}" for k in range(10)]
+    log_probs = np.stack([np.log(NEW.probs.double().numpy()[:, k]) for k in range(10)], axis=1)
+    want = fitted("vector").predict_proba(log_probs).numpy()
+    np.testing.assert_allclose(np.stack([table[f"p_{k}"] for k in range(10)], axis=1), want, atol=1e-6)
+    assert (result.json["labelled"], result.json["samples"], result.json["classes"]) == (False, 600, 10)
+    assert (result.json["calibrator"], result.json["written"]) == ("VectorScaling", [str(target)])
+
+
+def test_with_labels_it_is_predictions_to_evaluate(capsys, tmp_path):
+    """From --out of one command to --apply of the next."""
+    validation, test = (write_npz(tmp_path / f"{k}.npz", predictions(k, sharpness=2.0)) for k in (7, 0))
+    assert invoke(capsys, "calibrate", validation, "--method", "temperature_nll", "--out", tmp_path / "fit").code == 0
+    result = invoke(capsys, "calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
+    assert result.code == 0
+    temperature = TemperatureScaling(objective="nll").fit(predictions(7, sharpness=2.0)).temperature_
+    assert f"applied TemperatureScaling, T = {temperature:.2f} (lowest NLL), to 600 samples of 0.npz" in result.out
+    found = calattn.load_predictions(tmp_path / "new" / "predictions")
+    torch.testing.assert_close(found.probs, (NEW.logits / temperature).softmax(dim=1))
+    assert torch.equal(found.labels, NEW.labels)
+    assert invoke(capsys, "evaluate", tmp_path / "new", "--bootstrap", 0).code == 0
+    again = ("calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
+    assert invoke(capsys, *again).code == 2
+    assert invoke(capsys, *again, "--overwrite").code == 0
+
+
+def test_a_run_folder_and_features(capsys, tmp_path):
+    run = write_run(tmp_path / "run", sharpness=2.0)
+    assert invoke(capsys, "calibrate", run, "--out", tmp_path / "fit").code == 0
+    target = tmp_path / "probs.npz"
+    assert invoke(capsys, "calibrate", run, "--apply", tmp_path / "fit", "--write", target).code == 0
+    temperature = calattn.posthoc.load(tmp_path / "fit" / "calibrator.safetensors").temperature_
+    test = calattn.load_predictions(run / "predictions" / "test")
+    with np.load(target) as found:
+        np.testing.assert_allclose(found["probs"], (test.logits / temperature).softmax(dim=1).numpy(), atol=1e-6)
+        np.testing.assert_array_equal(found["labels"], test.labels.numpy())
+
+
+def test_a_calibrator_that_reads_features(capsys, tmp_path):
+    features = torch.randn(600, 5, generator=torch.Generator().manual_seed(1))
+    frozen = fitted("frozen_calattn", features=features)
+    frozen.save(tmp_path / "frozen.safetensors")
+    np.savez(tmp_path / "with.npz", logits=NEW.logits.numpy(), features=features.numpy())
+    np.savez(tmp_path / "without.npz", logits=NEW.logits.numpy())
+    base = ("--apply", tmp_path / "frozen.safetensors", "--write", tmp_path / "probs.npz")
+    refused = invoke(capsys, "calibrate", tmp_path / "without.npz", *base)
+    assert refused.code == 2
+    assert "as an array named features" in refused.err
+    assert invoke(capsys, "calibrate", tmp_path / "with.npz", *base).code == 0
+    want = frozen.predict_proba(NEW.logits, features=features)
+    np.testing.assert_allclose(np.load(tmp_path / "probs.npz")["probs"], want.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--apply needs to know where the probabilities go: --write calibrated.npz"),
+        (("--out", "OUT"), "has no labels, and the predictions that --out keeps have; --write FILE"),
+        (("--out", "OUT.npz"), "ends as a file does; for probabilities in a file, --write"),
+        (("--write", "OUT.npz", "--method", "vector"), "--method is about fitting, and --apply takes a calibrator"),
+        (("--write", "OUT.npz", "--folds", "3"), "--folds is about fitting"),
+        (("--write", "OUT.npz", "--validation", "v.npz"), "--validation is about fitting"),
+        (("--write", "OUT.npz", "--labels", "truth"), "labels names 'truth'"),
+    ],
+)
+def test_flags_that_do_not_go_together(capsys, saved, unlabelled, tmp_path, flags, message):
+    given = [tmp_path / flag if flag.startswith("OUT") else flag for flag in flags]
+    result = invoke(capsys, "calibrate", unlabelled, "--apply", saved, *given)
+    assert result.code == 2
+    assert message in result.err.replace("--labels names", "labels names")
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["new.npz", "vector.safetensors"]
+
+
+def test_calibrators_that_are_none(capsys, saved, unlabelled, tmp_path):
+    write = ("--write", tmp_path / "probs.npz")
+    missing = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "none.safetensors", *write)
+    assert (missing.code, "no calibrator file at" in missing.err) == (2, True)
+    (tmp_path / "all" / "vector").mkdir(parents=True)
+    saved.rename(tmp_path / "all" / "vector" / "calibrator.safetensors")
+    several = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", *write)
+    assert several.code == 2
+    assert f"it holds several, name one: {tmp_path / 'all' / 'vector'}" in several.err
+    assert invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all" / "vector", *write).code == 0
+
+
+def test_other_classes_are_refused(capsys, saved, tmp_path):
+    np.savez(tmp_path / "five.npz", logits=NEW.logits[:, :5].numpy())
+    result = invoke(capsys, "calibrate", tmp_path / "five.npz", "--apply", saved, "--write", tmp_path / "probs.npz")
+    assert result.code == 2
+    assert "VectorScaling was fitted on 10 classes, but predictions has 5" in result.err
+
+
+def test_results_do_not_replace_what_is_read(capsys, saved, unlabelled):
+    result = invoke(capsys, "calibrate", unlabelled, "--apply", saved, "--write", unlabelled)
+    assert result.code == 2
+    assert "which it would replace" in result.err
+
+
+def test_the_reader_says_whether_there_are_labels(unlabelled, tmp_path):
+    assert not calattn.stream_predictions(unlabelled, labels_optional=True).labelled
+    assert calattn.stream_predictions(write_npz(tmp_path / "a.npz", NEW), labels_optional=True).labelled
+    with pytest.raises(ValueError, match="there is nothing named like labels"):
+        calattn.stream_predictions(unlabelled)

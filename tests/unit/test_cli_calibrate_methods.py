@@ -1,0 +1,154 @@
+"""Which calibrators `calattn calibrate` runs, in which order, and what is left of them after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import calattn
+from calattn.cli import methods
+from calattn.cli.contest import _cost
+from calattn.posthoc import CALIBRATORS, DirichletCalibration, MatrixScaling, VectorScaling
+from tests.cli_runner import invoke, predictions, write_npz
+
+QUICK = ("--metrics", "nll", "--bootstrap", 0)
+
+
+@pytest.fixture
+def files(tmp_path):
+    test, validation = predictions(sharpness=2.0), predictions(7, sharpness=2.0)
+    return write_npz(tmp_path / "test.npz", test), write_npz(tmp_path / "validation.npz", validation)
+
+
+@pytest.mark.parametrize(
+    "flags", [("vector,temperature_nll",), ("vector", "temperature_nll"), (" vector , temperature_nll,",)]
+)
+def test_several_methods(capsys, files, flags):
+    given = [part for flag in flags for part in ("--method", flag)]
+    found = invoke(capsys, "calibrate", files[0], "--validation", files[1], *given, *QUICK, "--json").json
+    assert {each["method"] for each in found["methods"]} == {"vector", "temperature_nll"}
+    best = min(("vector", "temperature_nll"), key=lambda name: nll_of(CALIBRATORS[name]()))
+    assert found["leader"] == best
+
+
+def nll_of(calibrator):
+    after = calibrator.fit(predictions(7, sharpness=2.0))(predictions(sharpness=2.0))
+    return float(torch.nn.functional.cross_entropy(after.calibrated_logits, after.labels))
+
+
+def test_skip(capsys, files):
+    base = ("calibrate", files[0], "--validation", files[1], *QUICK)
+    found = invoke(
+        capsys, *base, "--method", "all", "--skip", "dirichlet,matrix,sats", "--skip", "isotonic", "--json"
+    ).json
+    done = {each["method"] for each in found["methods"]} | {each["method"] for each in found["skipped"]}
+    assert done == set(CALIBRATORS) - {"dirichlet", "matrix", "sats", "isotonic"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--method", "vectro"), "unknown calibrator 'vectro'; did you mean 'vector'?"),
+        (("--method", "vector,tempreture"), "unknown calibrator 'tempreture'"),
+        (("--method", "all", "--skip", "matrxi"), "unknown calibrator 'matrxi'; did you mean 'matrix'?"),
+        (("--method", "vector", "--skip", "matrix"), "--skip matrix is not among the methods (vector); leave it out"),
+        (("--method", "vector", "--skip", "vector"), "--skip leaves no method of vector"),
+        (("--method", "all", "--skip", "all"), "unknown calibrator 'all'"),
+    ],
+)
+def test_names_that_do_not_fit(capsys, files, flags, message):
+    result = invoke(capsys, "calibrate", files[0], *flags)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_one_method_is_a_table_of_before_and_after(capsys, files):
+    assert "before" in invoke(capsys, "calibrate", files[0], "--method", "vector", *QUICK).out
+    assert "(as it is)" in invoke(capsys, "calibrate", files[0], "--method", "vector,histogram", *QUICK).out
+
+
+def many_classes(path, num_classes):
+    g = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(1000, num_classes, generator=g)
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=g).squeeze(1)
+    return write_npz(path, calattn.Predictions(logits=logits, labels=labels))
+
+
+@pytest.fixture
+def no_fit_of_a_matrix(monkeypatch):
+    def fit(self, *_):
+        raise AssertionError(f"{type(self).__name__} was fitted")
+
+    for kind in (MatrixScaling, DirichletCalibration):
+        monkeypatch.setattr(kind, "_fit", fit)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.usefixtures("no_fit_of_a_matrix")
+def test_many_classes_leave_the_matrices_out(capsys, tmp_path):
+    path = many_classes(tmp_path / "many.npz", 201)
+    base = ("calibrate", path, "--fraction", 0.5, *QUICK, "--skip", "sats,isotonic,vector,temperature")
+    shown = invoke(capsys, *base, "--method", "all")
+    assert shown.code == 0
+    assert (
+        "skipped matrix, dirichlet: with 201 classes (more than 200) one fit can take minutes; "
+        "name what you want anyway: --method all,matrix,dirichlet"
+    ) in shown.out
+    assert "temperature_nll" in shown.out
+
+
+def test_what_is_left_out():
+    """All but what is named: the way to have a matrix after all."""
+    every = methods.chosen(["all"], None)
+    assert set(every.left_out(201)) == {"matrix", "dirichlet"}
+    assert every.left_out(200) == {}
+    (reason,) = methods.chosen(["all", "matrix"], None).left_out(1000).items()
+    assert (reason[0], reason[1].rpartition("anyway: ")[2]) == ("dirichlet", "--method all,matrix,dirichlet")
+    assert methods.chosen(["dirichlet,vector"], None).left_out(1000) == {}
+    assert methods.chosen(["all"], ["matrix"]).left_out(1000).keys() == {"dirichlet"}
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Ctrl-C in the middle of a fit of vector scaling (the small ones before are for the imports)."""
+
+    def fit(self, predictions):
+        if len(predictions) > 30:
+            raise KeyboardInterrupt
+        return original(self, predictions)
+
+    original = VectorScaling._fit
+    monkeypatch.setattr(VectorScaling, "_fit", fit)
+
+
+@pytest.mark.usefixtures("stopped")
+def test_an_interrupt_ranks_what_is_done(capsys, files, tmp_path):
+    base = ("calibrate", files[0], "--validation", files[1], "--metrics", "nll", "--bootstrap", 20, "--method", "all")
+    result = invoke(capsys, *base, "--json", "--out", tmp_path / "out")
+    assert result.code == 130
+    done = [each["method"] for each in result.json["methods"]]
+    assert sorted(done) == ["histogram", "sats", "temperature", "temperature_nll"]
+    assert sorted(result.json["not_run"]) == ["dirichlet", "frozen_calattn", "isotonic", "matrix", "vector"]
+    assert result.json["leader"] == done[0]
+    assert result.json["methods"][1]["from_leader"]["nll"]["difference"] != 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == result.json
+    assert json.loads(result.err.splitlines()[-1]) == {"error": "interrupted", "exit_code": 130}
+    shown = invoke(capsys, *base)
+    assert shown.code == 130
+    assert "best by NLL: " in shown.out
+    assert "not run, because it was stopped: frozen_calattn, isotonic, vector, matrix, dirichlet" in shown.out
+    assert shown.err.endswith("calattn: interrupted\n")
+    assert "ranking what is done (4 of 9)" in shown.err
+
+
+@pytest.mark.usefixtures("stopped")
+def test_an_interrupt_of_the_first_method_shows_nothing(capsys, files):
+    result = invoke(capsys, "calibrate", files[0], "--method", "vector,matrix", *QUICK)
+    assert (result.code, result.out) == (130, "")
+
+
+def test_the_slow_ones_come_last():
+    """Whatever the order on the line; the order of the results is not that of the work."""
+    assert sorted(["dirichlet", "sats", "matrix", "vector"], key=_cost) == ["sats", "vector", "matrix", "dirichlet"]
