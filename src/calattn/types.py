@@ -64,7 +64,7 @@ class Predictions:
     split: str | None = None
     spec_hash: str | None = None
 
-    def __new__(cls, *given: object, **fields: object) -> Self:
+    def __new__(cls, *given: object, **_: object) -> Self:
         if given:
             got = ", ".join(type(value).__name__ for value in given)
             raise ValueError(

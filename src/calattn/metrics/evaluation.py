@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Never, NamedTuple
+from typing import NamedTuple, Never
 
 import torch
 from jaxtyping import Float
@@ -170,9 +170,7 @@ def evaluate(
     if generator is not None:
         checks.generator(generator)
     cls, name_of_class = target_of(target, predictions)
-    state = MetricState(
-        _names(metrics, cls), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls
-    )
+    state = MetricState(_names(metrics, cls), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
     seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
     values = state.compute()
     count = _resamples(num_bootstrap, seen.n)

@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.ranks import RankSums, empty_histogram
+from calattn.metrics.ranks import empty_histogram
 from calattn.metrics.state import METRICS, MetricState, reduce_for
 
 
