@@ -228,8 +228,8 @@ def check_source(predictions: object, *labels: object) -> None:
     if labels or isinstance(predictions, Tensor | np.ndarray):
         got = ", ".join(type(value).__name__ for value in (predictions, *labels))
         raise ValueError(
-            "predictions must be calattn.Predictions; build it with Predictions(logits=…, labels=…) "
-            f"or read_predictions(path); got {got}"
+            "predictions must be calattn.Predictions, or blocks of them; build it with "
+            f"Predictions(logits=…, labels=…) or read_predictions(path); got {got}"
         )
 
 
