@@ -41,7 +41,7 @@ def test_logits_and_labels_side_by_side_are_told_what_to_do(call):
 @pytest.mark.usefixtures("untyped")
 def test_arrays_alone_are_told_as_well():
     for call in (evaluate, report.reliability_diagram):
-        with pytest.raises(ValueError, match="got ndarray$"):
+        with pytest.raises(ValueError, match=r"got ndarray$"):
             call(LOGITS.numpy())
 
 

@@ -34,15 +34,20 @@ _FORMATS = (".png", ".pdf", ".svg")
 
 
 class Words(NamedTuple):
-    """What the two axes are called."""
+    """What the two axes are called, and their means in the headline."""
 
     confidence: str = "confidence"
     accuracy: str = "accuracy"
+    mean_confidence: str = "confidence"
+    mean_accuracy: str = "accuracy"
 
     @classmethod
     def of(cls, target: int | None, name: str | None) -> Words:
-        event = target if name is None else name
-        return cls() if target is None else cls(f"P({event})", f"share of class {event}")
+        if target is None:
+            return cls()
+        event = str(target) if name is None else name
+        event = event if len(event) <= 16 else f"{event[:15]}…"
+        return cls(f"P({event})", f"share of class {event}", "mean P", "share")
 
 
 class Shown(NamedTuple):
@@ -262,9 +267,9 @@ def _decorate(ax: Axes, shown: Shown, title: str | None) -> None:
     total = float(sums.count.sum())
     accuracy, confidence = float(sums.correct.sum()) / total, float(sums.confidence.sum()) / total
     name = "ECE" if shown.binning == "equal_width" else "AdaECE"
-    said, right = shown.words
+    said, right = shown.words.mean_confidence, shown.words.mean_accuracy
     numbers = f"{name} {100 * sums.error():.2f} · {right} {100 * accuracy:.1f} · {said} {100 * confidence:.1f} %"
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=right, aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=shown.words.accuracy, aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
     ax.tick_params(labelbottom=False)
     headline(ax, title, numbers)
 
