@@ -34,7 +34,7 @@ def test_an_offset_is_named_and_no_temperature_is_advised():
     said, share = 100 * float(p.probs[:, 1].mean()), 100 * float(p.labels.double().mean())
     assert found["kind"] == "offset"
     assert found["headline"] == f"P(1) is too high: averages {said:.1f} %, class 1 happens {share:.1f} %"
-    assert "A temperature cannot mend this offset" in found["detail"]
+    assert "A temperature cannot mend an offset" in found["detail"]
     assert "--method vector" in found["detail"]
     assert "bolder" not in found["detail"]
     assert said_of(binary(lambda true: true - 1.2))["headline"].startswith("P(1) is too low: ")
@@ -69,7 +69,7 @@ def test_a_small_offset_beside_a_wrong_temperature_is_said_as_well():
     found = said_of(binary(lambda true: 3 * true + 0.7, mean=0.0, spread=2.0))
     assert found["kind"] == "over"
     assert "more modest" in found["detail"]
-    assert "A temperature cannot mend this offset" in found["detail"]
+    assert "A temperature cannot mend an offset" in found["detail"]
 
 
 def test_an_offset_of_equally_frequent_classes_is_not_called_calibrated():

@@ -39,7 +39,8 @@ def verdict(columns: Columns, *, num_bins: int = 15, event: Event | None = None)
     if not _offset(event.columns):
         return found | {"detail": f"{found['detail']} {numbers}."}
     remedy = (
-        "A temperature cannot mend this offset: vector scaling (calattn calibrate --method vector), with its bias, can."
+        "A temperature cannot mend an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
+        "vector), with its bias, can."
     )
     if abs(mean_gap(columns)[0]) > 2 * abs(gap):
         return found | {"detail": f"{found['detail']} But {numbers}: {_between(gap, error)} (95 %). {remedy}"}
