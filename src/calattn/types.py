@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -62,6 +63,15 @@ class Predictions:
     class_names: tuple[str, ...] | None = None
     split: str | None = None
     spec_hash: str | None = None
+
+    def __new__(cls, *given: object, **_: object) -> Self:
+        if given:
+            got = ", ".join(type(value).__name__ for value in given)
+            raise ValueError(
+                "Predictions takes its fields by name: Predictions(logits=…, labels=…), or for probabilities "
+                f"Predictions.from_probs(probs, labels); got {got}"
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -224,6 +234,16 @@ class MetricRow:
     value: float
     low: float | None = None
     high: float | None = None
+
+
+def check_source(predictions: object, *labels: object) -> None:
+    """Predictions, or something that gives them, and nothing beside: other libraries take logits and labels."""
+    if labels or isinstance(predictions, Tensor | np.ndarray):
+        got = ", ".join(type(value).__name__ for value in (predictions, *labels))
+        raise ValueError(
+            "predictions must be calattn.Predictions, or blocks of them; build it with "
+            f"Predictions(logits=…, labels=…) or read_predictions(path); got {got}"
+        )
 
 
 def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slice]:

@@ -46,6 +46,19 @@ def test_what_does_not_follow_the_slider_says_so(page_of):
     assert [place.is_visible() for place in places] == [False, False]
 
 
+def test_an_offset_of_class_one_is_the_headline(page_of):
+    generator = torch.Generator().manual_seed(0)
+    base = -4 + torch.randn(4000, generator=generator)
+    labels = (torch.rand(4000, generator=generator) < base.sigmoid()).long()
+    p = calattn.Predictions(logits=torch.stack([torch.zeros(4000), base + 1.2], 1), labels=labels)
+    page = page_of(build_document([exhibit(p)]))
+    said = page.locator("[data-verdict=offset]")
+    share = f"{100 * float(labels.double().mean()):.1f} %"
+    assert said.locator(".headline").inner_text().startswith("P(1) is too high: averages ")
+    assert f"class 1 happens {share}" in said.locator(".headline").inner_text()
+    assert "A temperature cannot mend an offset" in said.locator(".detail").inner_text()
+
+
 def test_rows_are_counted_from_zero(page_of):
     p = made()
     probs = p.logits.softmax(dim=1)

@@ -14,7 +14,7 @@ import torch
 import torchmetrics.classification as tm
 from netcal.metrics import ACE, ECE, MCE
 
-from calattn import metrics
+from calattn import Predictions, evaluate, metrics
 from tests.samples import SETS, logits_and_labels, saturated
 
 TOLERANCE = 1e-6
@@ -305,3 +305,18 @@ def test_binary_reading_is_explicit():
     assert positive == near(tm.BinaryCalibrationError(n_bins=15)(probs[:, 1], labels))
     assert top_label == near(tm.MulticlassCalibrationError(num_classes=2, n_bins=15)(probs, labels))
     assert abs(positive - top_label) > 1e-4
+
+
+def test_difference_binary_reading():
+    """P(1) is 0.2 or 0.8 and happens 0.1 or 0.7: off by 0.1 everywhere, which the predicted class does not see.
+
+    Predicted 0 is said with 0.8 and right 0.9, predicted 1 is said with 0.8 and right 0.7: together 0.8 and 0.8.
+    """
+    p = torch.tensor([0.2] * 100 + [0.8] * 100, dtype=torch.float64)
+    labels = torch.tensor([1] * 10 + [0] * 90 + [1] * 70 + [0] * 30)
+    predictions = Predictions.from_probs(torch.stack([1 - p, p], 1), labels)
+    assert float(tm.BinaryCalibrationError(n_bins=10)(p, labels)) == pytest.approx(0.1, abs=1e-6)
+    assert ECE(10).measure(p.numpy(), labels.numpy()) == near(0.1)
+    event, top = (evaluate(predictions, metrics="ece", num_bins=10, target=t, num_bootstrap=0) for t in (1, None))
+    assert event["ece"].value == near(0.1)
+    assert top["ece"].value == near(0.0)

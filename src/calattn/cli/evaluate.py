@@ -44,6 +44,15 @@ def evaluate(
     objective: Annotated[
         options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
     ] = options.Objective.ece,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="CLASS",
+            help="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
+            rich_help_panel=options.MEASURING,
+        ),
+    ] = None,
     reader: options.Reader = options.READER,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
@@ -68,6 +77,8 @@ def evaluate(
     check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
     check_output(html, (".html", ".htm"), "--html")
     check_not_input([*paths, *(temperature or [])], out=out, html=html, diagram=diagram)
+    if target is not None and html is not None:
+        raise ValueError("--html shows the predicted class and has no --target; leave one out (--diagram has both)")
     measure.arguments()  # finds an unknown metric before anything is read
     found = _with_temperatures(
         subjects.find(paths, reader=reader, choice=choice),
@@ -79,11 +90,11 @@ def evaluate(
     evaluations = {}
     for title, source in sources.items():
         with working(f"evaluating {title}", source):
-            evaluations[title] = calattn.evaluate(source, **measure.arguments())
+            evaluations[title] = calattn.evaluate(source, target=target, **measure.arguments())
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 
-        save_figure(reliability_diagrams(sources, num_bins=measure.bins), diagram)
+        save_figure(reliability_diagrams(sources, num_bins=measure.bins, target=target), diagram)
         note(f"wrote {diagram}")
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
@@ -116,6 +127,7 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.md",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --temperature validation.npz --json",
+    "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
 )
 
 
@@ -203,7 +215,8 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[s
         "resamples": first.num_bootstrap,
         "results": [
             each.described()
-            | {"samples": evaluation.num_samples, "classes": evaluation.num_classes, "metrics": evaluation.as_dict()}
+            | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
+            | {"target": evaluation.options.target, "metrics": evaluation.as_dict()}
             for each, evaluation in zip(found, evaluations.values(), strict=True)
         ],
     }

@@ -12,7 +12,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.bins import BinSums, Norm
 from calattn.metrics.classbins import ClassBins, Variant
-from calattn.metrics.columns import Columns, columns_of, one_class
+from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
 
 Probs = Float[checks.ArrayLike, "n c"]
@@ -26,7 +26,7 @@ def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
         return columns_of(probs, labels, "probs")
     if not isinstance(target, int):
         raise ValueError(f'target must be "top" or a class index, got {target!r}')
-    return one_class(probs, labels, target)
+    return columns_of(probs, labels, "probs", target=target)
 
 
 def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:

@@ -74,9 +74,23 @@ class Block:
         """The small parts alone: `rest` is a buffer that the next block overwrites."""
         return dataclasses.replace(self, rest=self.rest[:0])
 
-    def columns(self) -> Columns:
+    def columns(self, target: int | None = None) -> Columns:
         """What these rows come down to."""
-        return _columns([self], "probs" if self.shift is None else "logits")
+        kind: Kind = "probs" if self.shift is None else "logits"
+        columns = _columns([self], kind)
+        return columns if target is None else _of_event(columns, [self.event(target)], kind)
+
+    def event(self, target: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of class `target`: its unnormalised probability, that of all other classes, and whether it is the label."""
+        if not 0 <= target < self.rest.shape[1]:
+            raise ValueError(f"target is {target}, outside [0, {self.rest.shape[1] - 1}]")
+        own, top = self.rest[:, target].double(), self.top_value.double()
+        first = self.top == target  # `rest` has a zero there
+        return (
+            torch.where(first, top, own),
+            torch.where(first, self.others, (self.others - own).clamp_min(0) + top),
+            self.labels == target,
+        )
 
 
 def columns_of(
@@ -85,19 +99,27 @@ def columns_of(
     kind: Kind,
     *,
     scale: Tensor | None = None,
+    target: int | None = None,
     visit: Callable[[Block], None] | None = None,
     name: str | None = None,
 ) -> Columns:
-    """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way."""
+    """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way.
+
+    With `target`, confidence, odds and correct are of the event "the label is `target`" with confidence P(target), for a
+    one-vs-rest or binary reading; NLL and Brier score stay those of the row.
+    """
     name = name or kind
     values = checks.matrix(values, name)
     labels = checks.labels_for(labels, "labels", values.shape, values.device)
-    blocks = []
+    blocks, events = [], []
     for block in blocks_of(values, labels, kind, scale, name):
         blocks.append(block.without_rest())
+        if target is not None:
+            events.append(block.event(target))
         if visit is not None:
             visit(block)
-    return _columns(blocks, kind)
+    columns = _columns(blocks, kind)
+    return columns if target is None else _of_event(columns, events, kind)
 
 
 def blocks_of(
@@ -188,6 +210,14 @@ def _columns(blocks: list[Block], kind: Kind) -> Columns:
     )
 
 
+def _of_event(columns: Columns, events: list[tuple[Tensor, Tensor, Tensor]], kind: Kind) -> Columns:
+    """The columns with those of an event in place of the predicted class's."""
+    own, others, happened = (torch.cat(parts) for parts in zip(*events, strict=True))
+    odds = (others / own).float().double() if kind == "logits" else _odds(own, others, kind)
+    confidence = own / (own + others) if kind == "logits" else own
+    return dataclasses.replace(columns, confidence=confidence.to(columns.confidence.dtype), odds=odds, correct=happened)
+
+
 def _odds(confidence: Tensor, others: Tensor, kind: Kind) -> Float[Tensor, " n"]:
     """(1 − p)/p, what samples are ranked by, rounded to float32 so that equal confidences are tied however they came about.
 
@@ -211,19 +241,6 @@ def row_argmax(block: Float[Tensor, "b c"]) -> Int[Tensor, " b"]:
     if block.device.type == "cpu":
         return torch.from_numpy(block.numpy().argmax(axis=1))
     return block.max(dim=1).indices
-
-
-def one_class(values: checks.ArrayLike, labels: checks.ArrayLike, target: int) -> Columns:
-    """Columns of the event "the label is `target`" with confidence P(target), for a one-vs-rest or binary reading."""
-    probs = checks.matrix(values, "probs")
-    if not 0 <= target < probs.shape[1]:
-        raise ValueError(f"target is {target}, outside [0, {probs.shape[1] - 1}]")
-    full = columns_of(values, labels, "probs")
-    confidence = checks.widened(probs[:, target]).clone()
-    happened = checks.labels_for(labels, "labels", probs.shape, probs.device) == target
-    wide = confidence.double()
-    others = (probs.double().sum(dim=1) - wide).clamp_min(0)
-    return dataclasses.replace(full, confidence=confidence, odds=_odds(wide, others, "probs"), correct=happened)
 
 
 def _check_probs(block: Tensor, name: str, offset: int) -> None:

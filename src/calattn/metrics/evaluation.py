@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Never
 
 import torch
 from jaxtyping import Float
@@ -17,10 +17,11 @@ from calattn.metrics.cells import RankCells
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.replicates import RANKED
-from calattn.metrics.sources import Source, pieces, repeatable
-from calattn.metrics.state import METRICS, MetricState, Options, reduce_for
+from calattn.metrics.sources import Source, check_paired, pieces, repeatable, target_of
+from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, reduce_for
 from calattn.metrics.streamed import samples_kept, samples_of, stream_replicates
-from calattn.types import MetricRow, Predictions
+from calattn.registry import UnknownName
+from calattn.types import MetricRow, Predictions, check_source
 
 # What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
 _RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
@@ -35,7 +36,7 @@ _PIECE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Mapping[str, MetricRow]):
     """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout."""
 
     rows: dict[str, MetricRow]
@@ -48,8 +49,14 @@ class Evaluation:
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
             METRICS[name]  # raises with the nearest name
-            raise ValueError(f"{name} was not evaluated; evaluated: {', '.join(self.rows)}")
+            raise UnknownName(f"{name} was not evaluated; evaluated: {', '.join(self.rows)}")
         return self.rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def as_dict(self) -> dict[str, dict[str, float | None]]:
         """Name → value, low, high, as JSON takes them (NaN and infinity aside); low and high are None without an interval.
@@ -61,6 +68,12 @@ class Evaluation:
         """
         return {row.name: {"value": row.value, "low": row.low, "high": row.high} for row in self.rows.values()}
 
+    @property
+    def reading(self) -> str:
+        """With a target, which probability is held against which event, in words; else empty."""
+        event = self.options.event
+        return "" if event is None else f"calibration errors of {event} against “the label is {event[2:-1]}”"
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -68,7 +81,9 @@ class Evaluation:
         lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
         if self.num_bootstrap:
             lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
-        titles = {name: METRICS[name].title.replace("≥ t", f"≥ {self.options.threshold:g}") for name in self.rows}
+        if self.options.event is not None:
+            lines.append(self.reading)
+        titles = {name: METRICS.title(name, self.options) for name in self.rows}
         width = max(len(title) for title in titles.values())
         for name, row in self.rows.items():
             between = "" if row.low is None else f"  [{row.low:.4f}, {row.high:.4f}]"
@@ -89,6 +104,7 @@ class Difference:
     p_value: float
     level: float = 0.95
     num_bootstrap: int | None = None
+    options: Options | None = None
 
     @property
     def too_few(self) -> str | None:
@@ -118,15 +134,16 @@ class Difference:
     def __str__(self) -> str:
         verdict = self.too_few or ("more than chance" if self.significant else "within chance")
         return (
-            f"{METRICS[self.name].title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
+            f"{METRICS.title(self.name, self.options)} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
             f"[{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}, {verdict}"
         )
 
 
 def evaluate(
     predictions: Source,
-    *,
+    *labels: Never,
     metrics: str | Iterable[str] | None = None,
+    target: int | str | None = None,
     num_bins: int = 15,
     bandwidth: float | None = 0.05,
     threshold: float = 0.9,
@@ -140,16 +157,20 @@ def evaluate(
     half a kilobyte a sample; beyond, it is a second pass over the blocks, with Poisson weights, in memory that does not
     grow. A one-shot iterator cannot be passed over again: it gets no classwise interval, and 17 bytes a sample are kept.
     `num_bootstrap` defaults to 1,000 resamples, 200 beyond 200,000 samples; 0 leaves the intervals out. Without a
-    `generator`, resampling starts from seed 0.
+    `generator`, resampling starts from seed 0. `target`, the number or the name of a class, reads P(class) against "the
+    label is that class" instead of the confidence against "the predicted class is right": ECE and its kin are then of
+    that event, NLL and Brier score stay those of all classes, and what is about the predicted class is left out.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
     0.2992
     """
+    check_source(predictions, *labels)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    state = MetricState(_names(metrics), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+    cls, name_of_class = target_of(target, predictions)
+    state = MetricState(_names(metrics, cls), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
     seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
     values = state.compute()
     count = _resamples(num_bootstrap, seen.n)
@@ -164,7 +185,7 @@ def evaluate(
         rows=rows,
         num_samples=seen.n,
         num_classes=seen.classes.count.shape[0],
-        options=state.options,
+        options=dataclasses.replace(state.options, target_name=name_of_class),
         level=level,
         num_bootstrap=count,
     )
@@ -175,6 +196,7 @@ def compare(
     b: Source,
     *,
     metrics: str | Iterable[str] | None = None,
+    target: int | str | None = None,
     num_bins: int = 15,
     bandwidth: float | None = 0.05,
     threshold: float = 0.9,
@@ -185,18 +207,22 @@ def compare(
     """Paired bootstrap of b − a: both are resampled with the same weights, so what they share cancels.
 
     The two must be predictions of the same samples in the same order; labels (and indices, where both have them) are
-    checked, of streams only the number of samples of each class.
+    checked, of streams only the number of samples of each class. `target` as in `evaluate`.
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
-        _check_paired(a, b)
-    names = _names(metrics)
+        check_paired(a, b)
+    cls, name_of_class = target_of(target, a)
+    options = Options(
+        num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=name_of_class
+    )
+    names = _names(metrics, cls)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
     seed = _seed(_seeded(_seed(generator)))  # of its own: `evaluate` with the same generator draws other resamples
     sides = []
     for source in (a, b):
-        state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+        state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
         seen = _one_pass(state, source, keep=True)
         count = _resamples(num_bootstrap, seen.n)
         if not count:
@@ -225,14 +251,17 @@ def compare(
             p_value=_two_sided(difference, draws, moved=name in _RAISED),
             level=level,
             num_bootstrap=int((~draws.isnan()).sum()),
+            options=options,
         )
     return result
 
 
-def _names(metrics: str | Iterable[str] | None) -> tuple[str, ...]:
+def _names(metrics: str | Iterable[str] | None, target: int | None = None) -> tuple[str, ...]:
     if isinstance(metrics, str):
         metrics = (metrics,)
-    names = tuple(METRICS) if metrics is None else tuple(metrics)
+    if metrics is None:
+        return tuple(name for name in METRICS if target is None or name in WITH_EVENT)
+    names = tuple(metrics)
     for name in names:
         METRICS[name]
     return names
@@ -315,7 +344,7 @@ def _of_many(
     again = repeatable(source)
     by_cell = RANKED | {"smooth_ece", "kernel_ece"}
     return stream_replicates(
-        (lambda: samples_of(source)) if again else (lambda: samples_kept(seen.columns)),
+        (lambda: samples_of(source, state.options.target)) if again else (lambda: samples_kept(seen.columns)),
         n=seen.n,
         count=count,
         seed=seed,
@@ -356,15 +385,3 @@ def _two_sided(difference: float, draws: Tensor, *, moved: bool) -> float:
     equal = known == 0
     smaller = min(int(((placed <= 0) | equal).sum()), int(((placed >= 0) | equal).sum()))
     return min(1.0, 2 * (smaller + 1) / (len(known) + 1))
-
-
-def _check_paired(a: Predictions, b: Predictions) -> None:
-    if len(a) != len(b):
-        raise ValueError(f"a has {len(a)} samples and b has {len(b)}: a paired comparison needs the same samples")
-    for name in ("labels", "indices"):
-        left, right = getattr(a, name), getattr(b, name)
-        if left is not None and right is not None and bool((left != right).any()):
-            index = checks.first(left != right)
-            raise ValueError(
-                f"{name}[{index}] is {int(left[index])} in a and {int(right[index])} in b: not the same samples"
-            )

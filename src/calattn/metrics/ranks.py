@@ -51,9 +51,10 @@ class RankSums:
     def merge(self, other: RankSums) -> Self:
         if self.capacity != other.capacity:
             raise ValueError(f"cannot merge rank states of capacity {other.capacity} and {self.capacity}")
-        merged = type(self)(self.capacity, torch.cat([self.samples, other.samples], dim=1), self.histogram)
+        held = None if self.histogram is None else self.histogram.clone()
+        merged = type(self)(self.capacity, torch.cat([self.samples, other.samples], dim=1), held)
         if other.histogram is not None:
-            merged.histogram = other.histogram + (0 if self.histogram is None else self.histogram)
+            merged.histogram = other.histogram + (0 if held is None else held)
         merged._collapse_if_full()
         return merged
 
@@ -64,8 +65,12 @@ class RankSums:
     def _collapse_if_full(self) -> None:
         if self.histogram is None and self.samples.shape[1] <= self.capacity:
             return
-        collapsed = odds_histogram(self.samples)
-        self.histogram = collapsed if self.histogram is None else self.histogram + collapsed
+        if self.histogram is None:
+            self.histogram = odds_histogram(self.samples)
+        else:  # into the cells that are there: a fresh histogram a batch would be 6 MB for 64 samples
+            device = self.histogram.device
+            new = torch.stack([torch.ones_like(self.samples[0]), self.samples[1], self.samples[2]]).to(device)
+            self.histogram.index_add_(1, odds_key(self.samples[0]).to(device), new)
         self.samples = self.samples[:, :0]
 
     def by_key(self) -> Float[Tensor, "3 k"]:

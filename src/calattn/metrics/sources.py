@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from calattn import checks
 from calattn.metrics.columns import Kind
 from calattn.types import Predictions
 
@@ -39,6 +40,33 @@ def pieces(source: Source, rows: int) -> Iterator[Piece]:
         offset += len(labels)
 
 
+def target_of(target: int | str | None, source: Source) -> tuple[int | None, str | None]:
+    """The number and the name of a class that is given by either."""
+    if target is None:
+        return None, None
+    names = _class_names(source)
+    if isinstance(target, str):
+        if names is not None and target in names:
+            return names.index(target), target
+        if not target.isdecimal():
+            known = "predictions has no class names" if names is None else f"class names: {', '.join(names)}"
+            raise ValueError(f"target {target!r} is no class ({known}); pass its number, counted from 0")
+        target = int(target)
+    return target, names[target] if names is not None and 0 <= target < len(names) else None
+
+
+def check_paired(a: Predictions, b: Predictions) -> None:
+    if len(a) != len(b):
+        raise ValueError(f"a has {len(a)} samples and b has {len(b)}: a paired comparison needs the same samples")
+    for name in ("labels", "indices"):
+        left, right = getattr(a, name), getattr(b, name)
+        if left is not None and right is not None and bool((left != right).any()):
+            index = checks.first(left != right)
+            raise ValueError(
+                f"{name}[{index}] is {int(left[index])} in a and {int(right[index])} in b: not the same samples"
+            )
+
+
 def repeatable(source: Source) -> bool:
     """Whether it can be read a second time: a generator cannot."""
     return not isinstance(source, Iterator)
@@ -61,3 +89,10 @@ def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | No
     if predictions.stated_probs is not None:
         return predictions.stated_probs, predictions.labels, "probs", None
     return predictions.logits, predictions.labels, "logits", predictions.scale
+
+
+def _class_names(source: Source) -> tuple[str, ...] | None:
+    """The class names, where the source has some and can be read again after a look at its first block."""
+    if isinstance(source, Iterator):
+        return None
+    return next((part.class_names for part in _parts(source)), None)

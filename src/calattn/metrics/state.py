@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Self
@@ -16,23 +17,36 @@ from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
-from calattn.registry import Registry
+from calattn.registry import Registry, UnknownName
 from calattn.types import checked_scale
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the metrics of one state agree on. `bandwidth=None` picks smooth ECE's bandwidth from the data."""
+    """What the metrics of one state agree on. `bandwidth=None` picks smooth ECE's bandwidth from the data.
+
+    With a `target`, calibration errors are those of P(class `target`) against the event that it is the label;
+    `target_name` is what people call that class.
+    """
 
     num_bins: int = 15
     bandwidth: float | None = 0.05
     threshold: float = 0.9
+    target: int | None = None
+    target_name: str | None = None
 
     def __post_init__(self) -> None:
         checks.positive_int(self.num_bins, "num_bins")
         checks.in_unit_interval(self.threshold, "threshold")
         if self.bandwidth is not None:
             checks.positive(self.bandwidth, "bandwidth")
+        if self.target is not None and (isinstance(self.target, bool) or not isinstance(self.target, int)):
+            raise ValueError(f"target must be a class number or None, got {self.target!r}")
+
+    @property
+    def event(self) -> str | None:
+        """P(class) as people write it, with a target."""
+        return None if self.target is None else f"P({self.target if self.target_name is None else self.target_name})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +59,37 @@ class Metric:
     better: str  # "lower" or "higher"
 
 
-METRICS: Registry[Metric] = Registry("metric")
+class Metrics(Registry[Metric]):
+    """The metrics by name; a function of `calattn.metrics` that is none of them is told apart from a misspelling."""
+
+    def __getitem__(self, name: str) -> Metric:
+        if name in _FUNCTIONS:
+            raise UnknownName(
+                f"{name} is a function, not a metric of evaluate: call calattn.metrics.{name}; known: {', '.join(self)}"
+            )
+        return super().__getitem__(name)
+
+    def title(self, name: str, options: Options | None = None) -> str:
+        """What people call a metric, its threshold and its event filled in.
+
+        >>> METRICS.title("ece", Options(target=1)), METRICS.title("nll", Options(target=1))
+        ('ECE of P(1)', 'NLL')
+        """
+        title = self[name].title
+        if options is None:
+            return title
+        of = f" of {options.event}" if options.target is not None and name in OF_EVENT else ""
+        return title.replace("≥ t", f"≥ {options.threshold:g}") + of
+
+
+METRICS = Metrics("metric")
+
+# Not a single number, or not of fixed memory: functions only.
+_FUNCTIONS = ("ece_sweep", "brier_decomposition", "risk_coverage", "ood_auroc", "class_bins", "smooth_ece_automatic")
+# Read as P(class) against the event with a target. NLL and Brier score are of all classes either way; whatever is about the
+# predicted class being right has no such reading.
+OF_EVENT = frozenset({"ece", "debiased_ece", "mce", "adaptive_ece", "smooth_ece", "kernel_ece"})
+WITH_EVENT = OF_EVENT | {"nll", "brier"}
 
 
 class MetricState:
@@ -68,6 +112,7 @@ class MetricState:
         num_bins: int = 15,
         bandwidth: float | None = 0.05,
         threshold: float = 0.9,
+        target: int | None = None,
         rank_capacity: int = ranks.CAPACITY,
         from_logits: bool | None = None,
     ) -> None:
@@ -75,8 +120,14 @@ class MetricState:
         if not self.metrics:
             raise ValueError(f"metrics is empty; known: {', '.join(METRICS)}")
         self.from_logits = from_logits
-        self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold)
+        self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=target)
         self.needs = {part for name in self.metrics for part in METRICS[name].parts}
+        if target is not None and (unread := [name for name in self.metrics if name not in WITH_EVENT]):
+            known = ", ".join(name for name in METRICS if name in WITH_EVENT)
+            raise ValueError(
+                f"{unread[0]} is about the predicted class and has no reading with target={target}; leave one of them "
+                f"out. With a target there are: {known}"
+            )
         self.scores = ScoreSums(threshold)
         self.bins = BinSums.empty(num_bins)
         self.grid = SmoothGrid.empty()
@@ -122,12 +173,8 @@ class MetricState:
             raise ValueError(
                 f"cannot merge states of {other.metrics} with {other.options} and {self.metrics} with {self.options}"
             )
-        merged = MetricState(
-            self.metrics,
-            **dataclasses.asdict(self.options),
-            rank_capacity=self.ranks.capacity,
-            from_logits=self.from_logits,
-        )
+        merged = copy.copy(self)
+        merged.needs = set(self.needs)
         merged.scores = self.scores.merge(other.scores)
         merged.bins = self.bins.merge(other.bins)
         merged.grid = self.grid.merge(other.grid)
@@ -164,11 +211,12 @@ def reduce_for(
     state: MetricState, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None
 ) -> tuple[Columns, ClassBins | None]:
     """The one pass over the [n, c] values that `state` needs."""
+    target = state.options.target
     if "classes" not in state.needs:
-        return columns_of(values, labels, kind, scale=scale), None
+        return columns_of(values, labels, kind, scale=scale, target=target), None
     classes = ClassBins.empty(checks.matrix(values, kind).shape[1], state.options.num_bins)
     collector = classes.collector()
-    columns = columns_of(values, labels, kind, scale=scale, visit=collector)
+    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector)
     collector.finish()
     return columns, classes
 

@@ -191,11 +191,11 @@ def stream_replicates(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def samples_of(source: Source) -> Iterator[tuple[int, Columns, Block]]:
+def samples_of(source: Source, target: int | None = None) -> Iterator[tuple[int, Columns, Block]]:
     """A source, block by block, each within one block of weights."""
     for piece in pieces(source, ROWS):
         for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
-            yield piece.start + block.rows.start, block.columns(), block
+            yield piece.start + block.rows.start, block.columns(target), block
 
 
 def samples_kept(parts: list[Columns]) -> Iterator[tuple[int, Columns, None]]:

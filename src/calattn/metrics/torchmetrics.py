@@ -17,14 +17,15 @@ from torchmetrics import Metric
 
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.ranks import RankSums, empty_histogram
-from calattn.metrics.state import MetricState
+from calattn.metrics.ranks import empty_histogram
+from calattn.metrics.state import METRICS, MetricState, reduce_for
 
 
 class CalibrationMetrics(Metric):
     """Any set of calattn metrics as one torchmetrics Metric; `compute` returns a dict of 0-d tensors.
 
-    `from_logits` is required: what comes in is never guessed.
+    `from_logits` is required: what comes in is never guessed. Targets equal to `ignore_index` are left out. `target` is
+    that of `calattn.evaluate`: P(class) against the event that it is the label. Before the first sample, values are NaN.
 
     >>> metric = CalibrationMetrics(["ece", "nll"], num_classes=2, from_logits=True)
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
@@ -33,7 +34,6 @@ class CalibrationMetrics(Metric):
     """
 
     is_differentiable = False
-    higher_is_better = None
     full_state_update = False
 
     def __init__(
@@ -45,39 +45,85 @@ class CalibrationMetrics(Metric):
         num_bins: int = 15,
         bandwidth: float | None = 0.05,
         threshold: float = 0.9,
+        target: int | None = None,
+        ignore_index: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self.num_classes = checks.positive_int(num_classes, "num_classes")
         self.from_logits = from_logits
-        self.options: dict[str, Any] = {"num_bins": num_bins, "bandwidth": bandwidth, "threshold": threshold}
-        blank = self._blank()
-        for name, tensor in _tensors(blank).items():
+        self.ignore_index = ignore_index
+        self.options: dict[str, Any] = {
+            "num_bins": num_bins,
+            "bandwidth": bandwidth,
+            "threshold": threshold,
+            "target": target,
+        }
+        state = self._state()
+        state.ranks.histogram = empty_histogram()
+        state.classes = ClassBins.empty(self.num_classes, num_bins)
+        for name, tensor in _tensors(state).items():
             self.add_state(name, default=tensor, dist_reduce_fx="sum")
 
-    def _blank(self) -> MetricState:
-        state = MetricState(self.names, **self.options, rank_capacity=0)
-        if "classes" in state.needs:
-            state.classes = ClassBins.empty(self.num_classes, self.options["num_bins"])
-        if "ranks" in state.needs:
-            state.ranks = RankSums(0, histogram=empty_histogram())
-        return state
+    @property
+    def higher_is_better(self) -> bool | None:  # type: ignore[override]
+        """Of all the metrics, where they agree."""
+        found = {METRICS[name].better == "higher" for name in self.names}
+        return found.pop() if len(found) == 1 else None
 
-    def update(self, values: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> None:
-        """Adds a batch of logits or probabilities, as `from_logits` says."""
-        if values.ndim == 2 and values.shape[1] != self.num_classes:
-            raise ValueError(f"got {values.shape[1]} classes, num_classes is {self.num_classes}")
-        batch = self._blank()
-        batch = batch.update_logits(values, labels) if self.from_logits else batch.update_probs(values, labels)
-        for name, tensor in _tensors(batch).items():
-            held = getattr(self, name)
-            setattr(self, name, held + tensor.to(held.device))
+    def update(self, preds: Float[Tensor, "n *c_and_more"], target: Int[Tensor, "n *more"]) -> None:
+        """Adds logits or probabilities, as `from_logits` says, [n, c] or [n, c, …]; of two classes class 1 alone will do."""
+        rows, labels = self._rows(preds, target)
+        if len(labels) == 0:
+            return
+        held = {name: _writable(getattr(self, name)) for name in self._defaults}
+        state = self._state(held)
+        columns, classes = reduce_for(state, rows, labels, "logits" if self.from_logits else "probs")
+        if classes is not None:
+            device = held["classes"].device
+            classes = ClassBins(*(part.to(device) for part in (classes.count, classes.confidence, classes.correct)))
+        state.add(columns, classes)
+        for name, tensor in _tensors(state).items():
+            setattr(self, name, tensor)
 
     def compute(self) -> dict[str, Tensor]:
-        state = self._blank()
-        _fill(state, {name: getattr(self, name).cpu() for name in _tensors(state)})
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in state.compute().items()}
+        state = self._state({name: getattr(self, name).cpu() for name in self._defaults})
+        values = state.compute() if state.seen() else dict.fromkeys(self.names, float("nan"))
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """The value, or the values of several steps, as torchmetrics draws them."""
+        return self._plot(val, ax)
+
+    def extra_repr(self) -> str:
+        parts = [*map(repr, self.names), f"num_classes={self.num_classes}", f"from_logits={self.from_logits}"]
+        more = {"target": self.options["target"], "ignore_index": self.ignore_index}
+        return ", ".join(parts + [f"{name}={value}" for name, value in more.items() if value is not None])
+
+    def _state(self, tensors: dict[str, Tensor] | None = None) -> MetricState:
+        """A state that writes into these tensors."""
+        state = MetricState(self.names, **self.options, rank_capacity=0)
+        _fill(state, tensors or {})
+        return state
+
+    def _rows(self, preds: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, c] and [n], without what is to be ignored."""
+        preds, target = checks.as_tensor(preds, "preds"), checks.as_tensor(target, "target")
+        if preds.ndim == target.ndim and self.num_classes == 2:
+            zero = torch.zeros_like(preds) if self.from_logits else 1 - preds
+            preds = torch.stack([zero, preds], dim=1)
+        if preds.ndim < 2 or preds.shape[:1] + preds.shape[2:] != target.shape:
+            raise ValueError(
+                f"preds must be [n, {self.num_classes}, …] and target [n, …]; got {list(preds.shape)} and {list(target.shape)}"
+            )
+        if preds.shape[1] != self.num_classes:
+            raise ValueError(f"got {preds.shape[1]} classes, num_classes is {self.num_classes}")
+        rows, labels = preds.detach().movedim(1, -1).flatten(0, -2), target.flatten()
+        if self.ignore_index is not None:
+            kept = labels != self.ignore_index
+            rows, labels = rows[kept.to(rows.device)], labels[kept]
+        return rows, labels
 
 
 class CalibrationMetric(CalibrationMetrics):
@@ -86,6 +132,8 @@ class CalibrationMetric(CalibrationMetrics):
     >>> ece = CalibrationMetric("ece", num_classes=2, from_logits=False)
     >>> round(float(ece(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))), 4)
     0.35
+    >>> ece
+    CalibrationMetric('ece', num_classes=2, from_logits=False)
     """
 
     def __init__(self, metric: str, *, num_classes: int, from_logits: bool, **options: Any) -> None:
@@ -93,6 +141,11 @@ class CalibrationMetric(CalibrationMetrics):
 
     def compute(self) -> Tensor:  # type: ignore[override]
         return super().compute()[self.names[0]]
+
+
+def _writable(held: Tensor) -> Tensor:
+    """A state that `reset` made under inference mode can be written to there alone: elsewhere, a copy."""
+    return held.clone() if held.is_inference() and not torch.is_inference_mode_enabled() else held
 
 
 def _tensors(state: MetricState) -> dict[str, Tensor]:
@@ -114,7 +167,7 @@ def _tensors(state: MetricState) -> dict[str, Tensor]:
 
 
 def _fill(state: MetricState, tensors: dict[str, Tensor]) -> None:
-    """The other way: puts synchronised tensors back into a state."""
+    """The other way: puts tensors into a state, which adds to the large ones in place."""
     if "scores" in tensors:
         state.scores.sums = tensors["scores"]
     if "bins" in tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from calattn import checks
 from calattn.metrics.binning import bin_edges
@@ -10,6 +10,7 @@ from calattn.metrics.bins import BinSums
 from calattn.report.canvas import canvas, figure_of, headline, headroom, upright
 from calattn.report.source import Source, gather
 from calattn.report.style import BLUE, INK, ORANGE, figure_style
+from calattn.types import check_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def confidence_histogram(
-    predictions: Source, *, num_bins: int = 15, title: str | None = None, ax: Axes | None = None
+    predictions: Source, *labels: Never, num_bins: int = 15, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
     """Samples by confidence, the wrong ones stacked on the right ones, with the mean confidence and the accuracy."""
+    check_source(predictions, *labels)
     sums = BinSums.empty(checks.positive_int(num_bins, "num_bins"))
     gather(predictions, sums)
     total = float(sums.count.sum())

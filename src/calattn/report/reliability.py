@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
 from calattn.metrics.ranks import RankSums, equal_count_bins
 from calattn.metrics.smooth import SmoothGrid
+from calattn.metrics.sources import target_of
 from calattn.report.canvas import COLUMN, canvas, figure_of, headline
 from calattn.report.smoothing import BANDWIDTH, SmoothCurve, smooth_curve_of
 from calattn.report.source import Source, gather, named
 from calattn.report.style import BLUE, GREY, INK, ORANGE, PURPLE, figure_style
+from calattn.types import check_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +33,23 @@ ENOUGH = 20.0  # samples that a point of the smooth curve must rest on: one stan
 _FORMATS = (".png", ".pdf", ".svg")
 
 
+class Words(NamedTuple):
+    """What the two axes are called, and their means in the headline."""
+
+    confidence: str = "confidence"
+    accuracy: str = "accuracy"
+    mean_confidence: str = "confidence"
+    mean_accuracy: str = "accuracy"
+
+    @classmethod
+    def of(cls, target: int | None, name: str | None) -> Words:
+        if target is None:
+            return cls()
+        event = str(target) if name is None else name
+        event = event if len(event) <= 16 else f"{event[:15]}…"
+        return cls(f"P({event})", f"share of class {event}", "mean P", "share")
+
+
 class Shown(NamedTuple):
     """What one diagram shows: the bins, the equal-width bins of the histogram below, and the curve where one is asked for."""
 
@@ -38,6 +57,7 @@ class Shown(NamedTuple):
     bins: BinSums
     histogram: BinSums
     curve: SmoothCurve | None
+    words: Words
 
 
 def bin_sums(predictions: Source, *, num_bins: int = 15, binning: Binning = "equal_width") -> BinSums:
@@ -64,8 +84,9 @@ def consistency(sums: BinSums, *, level: float = 0.95) -> tuple[Float[Tensor, " 
 
 def reliability_diagram(
     predictions: Source,
-    *,
+    *labels: Never,
     num_bins: int = 15,
+    target: int | str | None = None,
     binning: Binning = "equal_width",
     smooth: bool = True,
     bandwidth: float | None = BANDWIDTH,
@@ -76,18 +97,21 @@ def reliability_diagram(
 
     `smooth` adds the curve that smooth ECE integrates (`bandwidth` as there), thicker where there are more samples and only
     where there are enough. Bins of equal count are drawn as dots at their mean confidence: as bars most would be hairlines.
-    With `ax`, the diagram is drawn there, and the histogram below it within the same space.
+    With `ax`, the diagram is drawn there, and the histogram below it within the same space. With a `target`, the
+    number or the name of a class, P(class) is held against how often the label is that class.
     """
+    check_source(predictions, *labels)
     with figure_style():
         ax = canvas(ax, height=COLUMN * 1.3)
-        _draw(ax, _shown(predictions, num_bins, binning, smooth=smooth, bandwidth=bandwidth), title)
+        _draw(ax, _shown(predictions, num_bins, binning, smooth=smooth, bandwidth=bandwidth, target=target), title)
     return figure_of(ax)
 
 
 def reliability_diagrams(
     predictions: Mapping[str, Source],
-    *,
+    *labels: Never,
     num_bins: int = 15,
+    target: int | str | None = None,
     binning: Binning = "equal_width",
     smooth: bool = True,
     bandwidth: float | None = BANDWIDTH,
@@ -96,6 +120,7 @@ def reliability_diagrams(
     """Several diagrams beside each other, on the same axes so that they can be compared by eye."""
     from matplotlib.figure import Figure
 
+    check_source(predictions, *labels)
     sources = named(predictions)
     wide = min(columns, len(sources))
     high = -(-len(sources) // wide)
@@ -103,7 +128,7 @@ def reliability_diagrams(
         figure = Figure(figsize=(COLUMN * wide, COLUMN * 1.3 * high), layout="constrained")
         axes = figure.subplots(high, wide, squeeze=False).flatten()
         for place, (title, source) in enumerate(sources.items()):
-            shown = _shown(source, num_bins, binning, smooth=smooth, bandwidth=bandwidth)
+            shown = _shown(source, num_bins, binning, smooth=smooth, bandwidth=bandwidth, target=target)
             _draw(axes[place], shown, title, legend=place == 0)
         for ax in axes[len(sources) :]:
             ax.remove()
@@ -121,14 +146,24 @@ def save_figure(figure: Figure, path: PathArg) -> None:
             figure.savefig(partial, dpi=200, metadata=dates, facecolor="white")
 
 
-def _shown(source: Source, num_bins: int, binning: Binning, *, smooth: bool, bandwidth: float | None) -> Shown:
+def _shown(
+    source: Source,
+    num_bins: int,
+    binning: Binning,
+    *,
+    smooth: bool,
+    bandwidth: float | None,
+    target: int | str | None = None,
+) -> Shown:
     if binning not in ("equal_width", "equal_count"):
         raise ValueError(f'binning must be "equal_width" or "equal_count", got {binning!r}')
     histogram, ranks, grid = BinSums.empty(checks.positive_int(num_bins, "num_bins")), RankSums(), SmoothGrid.empty()
     by_count = binning == "equal_count"
-    gather(source, histogram, *([ranks] if by_count else []), *([grid] if smooth else []))
+    number, name = target_of(target, source)
+    gather(source, histogram, *([ranks] if by_count else []), *([grid] if smooth else []), target=number)
     bins = equal_count_bins(ranks.groups(), num_bins) if by_count else histogram
-    return Shown(binning, bins, histogram, smooth_curve_of(grid, bandwidth=bandwidth) if smooth else None)
+    curve = smooth_curve_of(grid, bandwidth=bandwidth) if smooth else None
+    return Shown(binning, bins, histogram, curve, Words.of(number, name))
 
 
 def _draw(ax: Axes, shown: Shown, title: str | None, *, legend: bool = True) -> None:
@@ -139,10 +174,10 @@ def _draw(ax: Axes, shown: Shown, title: str | None, *, legend: bool = True) -> 
     if shown.binning == "equal_width":
         edges = bin_edges(len(filled)).numpy()
         place = (edges[:-1] + edges[1:])[filled] / 2
-        _bars(ax, place, accuracy, confidence, 0.94 / len(filled))
+        _bars(ax, place, accuracy, confidence, 0.94 / len(filled), shown.words)
     else:
         place = confidence
-        _dots(ax, accuracy, confidence)
+        _dots(ax, accuracy, confidence, shown.words)
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", zorder=4)
     middle = (low + high) / 2
     chance: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2, "zorder": 5, "clip_on": False}
@@ -159,7 +194,7 @@ def _draw(ax: Axes, shown: Shown, title: str | None, *, legend: bool = True) -> 
     if legend:
         _legend(ax)
     _decorate(ax, shown, title)
-    _histogram(ax, shown.histogram)
+    _histogram(ax, shown.histogram, shown.words)
 
 
 def _legend(ax: Axes) -> None:
@@ -181,10 +216,12 @@ def _legend(ax: Axes) -> None:
     legend.set_zorder(10)
 
 
-def _bars(ax: Axes, centre: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray, width: float) -> None:
+def _bars(
+    ax: Axes, centre: np.ndarray, accuracy: np.ndarray, confidence: np.ndarray, width: float, words: Words
+) -> None:
     from matplotlib.colors import to_rgba
 
-    ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, label="accuracy", zorder=2)
+    ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, label=words.accuracy, zorder=2)
     ax.bar(
         centre,
         confidence - accuracy,
@@ -194,14 +231,15 @@ def _bars(ax: Axes, centre: np.ndarray, accuracy: np.ndarray, confidence: np.nda
         edgecolor=ORANGE,
         hatch="////",
         linewidth=0.8,
-        label="gap to confidence",
+        label=f"gap to {words.confidence}",
         zorder=3,
     )
 
 
-def _dots(ax: Axes, accuracy: np.ndarray, confidence: np.ndarray) -> None:
-    ax.plot(confidence, accuracy, "o", color=BLUE, markersize=4.5, label="accuracy", zorder=8, clip_on=False)
-    ax.vlines(confidence, accuracy, confidence, color=ORANGE, linewidth=2, label="gap to confidence", zorder=3)
+def _dots(ax: Axes, accuracy: np.ndarray, confidence: np.ndarray, words: Words) -> None:
+    gap = f"gap to {words.confidence}"
+    ax.plot(confidence, accuracy, "o", color=BLUE, markersize=4.5, label=words.accuracy, zorder=8, clip_on=False)
+    ax.vlines(confidence, accuracy, confidence, color=ORANGE, linewidth=2, label=gap, zorder=3)
 
 
 def _curve(ax: Axes, curve: SmoothCurve) -> None:
@@ -229,18 +267,19 @@ def _decorate(ax: Axes, shown: Shown, title: str | None) -> None:
     total = float(sums.count.sum())
     accuracy, confidence = float(sums.correct.sum()) / total, float(sums.confidence.sum()) / total
     name = "ECE" if shown.binning == "equal_width" else "AdaECE"
-    numbers = f"{name} {100 * sums.error():.2f} · accuracy {100 * accuracy:.1f} · confidence {100 * confidence:.1f} %"
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
+    said, right = shown.words.mean_confidence, shown.words.mean_accuracy
+    numbers = f"{name} {100 * sums.error():.2f} · {right} {100 * accuracy:.1f} · {said} {100 * confidence:.1f} %"
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=shown.words.accuracy, aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
     ax.tick_params(labelbottom=False)
     headline(ax, title, numbers)
 
 
-def _histogram(ax: Axes, sums: BinSums) -> None:
+def _histogram(ax: Axes, sums: BinSums, words: Words) -> None:
     """Where the confidences lie, underneath on the same horizontal axis."""
     edges = bin_edges(len(sums.count)).numpy()
     below = ax.inset_axes((0, -0.28, 1, 0.2), sharex=ax)
     share = 100 * (sums.count / sums.count.sum()).numpy()
     below.bar((edges[:-1] + edges[1:]) / 2, share, 0.94 / len(share), color=GREY)
     top = max(1.0, float(share.max()) * 1.1)
-    below.set(xlabel="confidence", ylabel="% of\nsamples", ylim=(0, top))
+    below.set(xlabel=words.confidence, ylabel="% of\nsamples", ylim=(0, top))
     below.tick_params(labelbottom=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Never
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from calattn.metrics.ranks import Groups, RankSums, aurc_of, risk_coverage_of
 from calattn.report.canvas import DASHES, canvas, figure_of, headline, headroom
 from calattn.report.source import Source, Sources, gather, named
 from calattn.report.style import GREY, INK, ORANGE, figure_style
+from calattn.types import check_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,11 +43,14 @@ def selection(predictions: Source, thresholds: Float[Tensor, " t"] | None = None
     return _selection(_groups(predictions), torch.linspace(0, 1, _THRESHOLDS) if thresholds is None else thresholds)
 
 
-def risk_coverage_curve(predictions: Sources, *, title: str | None = None, ax: Axes | None = None) -> Figure:
+def risk_coverage_curve(
+    predictions: Sources, *labels: Never, title: str | None = None, ax: Axes | None = None
+) -> Figure:
     """Error rate when only the most confident share of the samples is answered, with the area under it (AURC).
 
     A mapping of titles to predictions is overlaid. Drawn from the coverage that holds 20 samples on.
     """
+    check_source(predictions, *labels)
     sources = named(predictions)
     with figure_style():
         ax = canvas(ax, height=2.6)
@@ -71,13 +75,14 @@ def risk_coverage_curve(predictions: Sources, *, title: str | None = None, ax: A
 
 
 def accuracy_above_confidence(
-    predictions: Sources, *, at: float = 0.9, title: str | None = None, ax: Axes | None = None
+    predictions: Sources, *labels: Never, at: float = 0.9, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
     """Accuracy of the samples above a confidence, and how many those are; the one reading at `at` in words.
 
     A single source also shows the mean confidence of what is kept, where the accuracy of a calibrated model would lie. A
     mapping is overlaid: solid the accuracy, thin the share that is kept. Drawn while 20 samples are left.
     """
+    check_source(predictions, *labels)
     sources = named(predictions)
     numbers = None
     with figure_style():

@@ -18,13 +18,12 @@ STYLE = Path(__file__).with_name("calattn.mplstyle")
 
 
 def title_of(metric: str, options: Options | None = None) -> str:
-    """A metric's name for people, its threshold filled in.
+    """A metric's name for people, its threshold and its event filled in.
 
     >>> title_of("high_confidence_error_rate", Options(threshold=0.95))
     'error rate at p ≥ 0.95'
     """
-    title = METRICS[metric].title
-    return title if options is None else title.replace("≥ t", f"≥ {options.threshold:g}")
+    return METRICS.title(metric, options)
 
 
 def unit_of(metric: str) -> tuple[float, int, str]:

@@ -64,10 +64,11 @@ def evaluation_markdown(evaluations: Evaluations) -> str:
 
 
 def evaluation_rows(evaluations: Evaluations) -> list[dict[str, Any]]:
-    """One row a number, as fractions: title, metric, value, low, high, samples."""
+    """One row a number, as fractions: title, metric, value, low, high, samples; and the target where there is one."""
     return [
         {"title": title, "metric": row.name, "value": row.value, "low": row.low, "high": row.high}
         | {"samples": evaluation.num_samples}
+        | ({} if evaluation.options.target is None else {"target": evaluation.options.target})
         for title, evaluation in evaluations.items()
         for row in evaluation.rows.values()
     ]
@@ -218,7 +219,8 @@ def _caption(evaluations: Evaluations) -> str:
     intervals = (
         f"; {percent(first.level)} intervals from {first.num_bootstrap:,} resamples" if first.num_bootstrap else ""
     )
-    return f"per cent (NLL in nats) of {count}{intervals}"
+    readings = {each.reading for each in evaluations.values()} - {""}
+    return f"per cent (NLL in nats) of {count}{intervals}" + "".join(f"; {each}" for each in sorted(readings))
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

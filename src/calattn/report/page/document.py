@@ -23,7 +23,8 @@ from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.definitions import definitions
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
-from calattn.report.page.verdict import verdict
+from calattn.report.page.verdict import Event, verdict
+from calattn.report.source import columns_in
 from calattn.report.style import title_of, unit_of
 from calattn.report.tables import improved, sentence, summary
 from calattn.types import Predictions
@@ -70,6 +71,8 @@ def build_document(
     """
     if not exhibits:
         raise ValueError("exhibits is empty: there is nothing to show")
+    if any(exhibit.evaluation.options.target is not None for exhibit in exhibits):
+        raise ValueError("the page reads the confidence of the predicted class: evaluate without target for it")
     octave = OCTAVE if len(exhibits) <= 4 else OCTAVE // 2  # a page of many stays below its six megabytes
     subjects = []
     for place, exhibit in enumerate(exhibits):
@@ -111,7 +114,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "class_names": None if shown.class_names is None else list(shown.class_names),
         "shown": part,
         "bins": evaluation.options.num_bins,
-        "verdict": verdict(columns),
+        "verdict": verdict(columns, event=_event(shown)),
         "metrics": _metrics(evaluation),
         "cards": [name for name in CARDS if name in evaluation.rows],
         "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
@@ -151,6 +154,14 @@ def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
         columns = columns_of(predictions.logits, predictions.labels, "logits", scale=predictions.scale, visit=collector)
     collector.finish()
     return columns
+
+
+def _event(predictions: Predictions) -> Event | None:
+    """Class 1, of two classes."""
+    if predictions.num_classes != 2:
+        return None
+    name = "1" if predictions.class_names is None else predictions.class_names[1]
+    return Event(name, columns_in(predictions, target=1))
 
 
 def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -1,8 +1,9 @@
-"""The verdict in words: over-confident, under-confident, or calibrated as far as the samples can tell."""
+"""The verdict in words: over-confident, under-confident, off by an offset, or calibrated as far as the samples can tell."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -14,12 +15,78 @@ NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobod
 _RARE, _SMALL = 0.01, 0.01
 
 
-def verdict(columns: Columns, *, num_bins: int = 15) -> dict[str, str]:
-    """kind (over, under, mixed, calibrated, none), a headline and what it rests on.
+class Event(NamedTuple):
+    """Class 1 of two: what it is called, and the columns of P(1) against "the label is 1"."""
+
+    name: str
+    columns: Columns
+
+
+def verdict(columns: Columns, *, num_bins: int = 15, event: Event | None = None) -> dict[str, str]:
+    """kind (over, under, mixed, calibrated, offset, none), a headline and what it rests on.
 
     Over- and under-confident: the mean of confidence − correct is further from zero than 1.96 standard errors and than half
-    a point. Mixed: the mean is not, but the bins are (χ² of their gaps at 1 %), and the ECE exceeds a point.
+    a point. Mixed: the mean is not, but the bins are (χ² of their gaps at 1 %), and the ECE exceeds a point. Of two classes
+    (`event`), offset: see `_offset`; it is the headline unless the confidence is off by more than twice as much.
     """
+    found = _of_confidence(columns, num_bins)
+    if event is None or found["kind"] == "none":
+        return found
+    gap, error = mean_gap(event.columns)
+    said, happened = (float(part.double().mean()) for part in (event.columns.confidence, event.columns.correct))
+    averages = f"averages {100 * said:.1f} %, class {event.name} happens {100 * happened:.1f} %"
+    numbers = f"P({event.name}) {averages}"
+    if not _offset(event.columns):
+        return found | {"detail": f"{found['detail']} {numbers}."}
+    remedy = (
+        "A temperature cannot mend an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
+        "vector), with its bias, can."
+    )
+    if abs(mean_gap(columns)[0]) > 2 * abs(gap):
+        return found | {"detail": f"{found['detail']} But {numbers}: {_between(gap, error)} (95 %). {remedy}"}
+    direction = "high" if gap > 0 else "low"
+    return {
+        "kind": "offset",
+        "headline": f"P({event.name}) is too {direction}: {averages}",
+        "detail": f"On average P({event.name}) is {_between(gap, error)} the share of class {event.name} (95 %). {remedy}",
+    }
+
+
+def _offset(event: Columns) -> bool:
+    """Whether mean P(1) differs from the share of class 1 by more than chance, and no temperature would explain it.
+
+    More than chance: further than 1.96 standard errors, and than half a point or a tenth of the rarer class's share.
+    """
+    gap, error = mean_gap(event)
+    share = float(event.correct.double().mean())
+    matters = min(NEGLIGIBLE, 0.1 * min(share, 1 - share))
+    return abs(gap) > max(matters, 1.96 * error) and p_of_bias(event) < _RARE
+
+
+def p_of_bias(event: Columns) -> float:
+    """How often the best temperature would leave as large a mean gap if nothing but a temperature were wrong.
+
+    Rao's score test of b = 0 in P(1) = σ(z/T + b) at the T of the lowest NLL: S = Σ (y − p) has the variance
+    Σw − (Σwz)²/Σwz², w = p (1 − p). A mean gap alone does not tell: where class 1 is rare, a wrong temperature moves
+    the mean as well.
+    """
+    logit = -event.odds.double().log().clamp(-50, 50)
+    happened = event.correct.double()
+    low, high = -7.0, 7.0  # of −ln T; the slope of the log-likelihood falls with it
+    for _ in range(40):
+        middle = (low + high) / 2
+        rises = float((logit * (happened - torch.sigmoid(math.exp(middle) * logit))).sum()) > 0
+        low, high = (middle, high) if rises else (low, middle)
+    prob = torch.sigmoid(math.exp(low) * logit)
+    weight = prob * (1 - prob)
+    crossed, squared = float((weight * logit).sum()), float((weight * logit.square()).sum())
+    variance = float(weight.sum()) - (crossed * crossed / squared if squared > 0 else 0.0)
+    if variance < 1:  # the normal law does not hold
+        return 1.0
+    return math.erfc(abs(float((happened - prob).sum())) / math.sqrt(2 * variance))
+
+
+def _of_confidence(columns: Columns, num_bins: int) -> dict[str, str]:
     if len(columns) < 2:
         return {
             "kind": "none",
