@@ -15,7 +15,7 @@ from calattn.cli import options
 from calattn.cli.console import note, progress
 from calattn.cli.run_facts import unfinished
 from calattn.posthoc import Calibrator, TemperatureScaling
-from calattn.readers import PredictionFileMissing, PredictionStream, read_predictions, stream_predictions
+from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.store import MANIFEST
 from calattn.types import Predictions
 
@@ -54,6 +54,8 @@ class Blocks:
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
+        if self.passes == 1:
+            _say_ignored(self.stream, seen)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,9 @@ class Subject:
 
     def predictions(self) -> Predictions:
         """All of it in memory, calibrated if it is to be."""
-        found = read_predictions(self.path, **self.reader.arguments())
+        stream = stream_predictions(self.path, **self.reader.arguments())
+        found = stream.whole()
+        _say_ignored(stream, len(found))
         return found if self.calibrator is None else self.calibrator(found)
 
     def source(self) -> Predictions | Blocks:
@@ -131,6 +135,13 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
     named = [each.run or (each.path.parent if is_calibrated(each.path.parent) else each.path) for each in found]
     names = titles(named, [each.split for each in found])
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
+
+
+def _say_ignored(stream: PredictionStream, kept: int) -> None:
+    if stream.ignored:
+        labels = " or ".join(map(str, stream.ignored))
+        rows = f"{stream.num_ignored:,} of {stream.num_ignored + kept:,} rows"
+        note(f"{text_of(stream.path)}: {rows} left out: their label is {labels} (--ignore-label)")
 
 
 def text_of(path: Path) -> str:
