@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.console import json_text, note, print_json, print_table, results_to
 from calattn.cli.errors import examples
 from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working, write_text
 
@@ -186,7 +186,8 @@ def _show(
     from calattn.report.tables import summary
 
     console, options_of = results_to(), measure.options()
-    console.print(difference_table(comparisons, baseline=found[0].title, level=measure.level, options=options_of))
+    table = difference_table(comparisons, baseline=found[0].title, level=measure.level, options=options_of)
+    print_table(table, lead=2, group=3)
     for each, differences in zip(found[1:], comparisons.values(), strict=True):
         console.print(f"\n{_plain(each)} against {_plain(found[0])}, {samples:,} samples:", markup=False)
         for difference in differences.values():
