@@ -31,7 +31,7 @@ ALLOWED = {
     "readers": {"types", "checks", "store", "registry", "atomic"},
     "seeds": set(),
     "data": {"types", "registry", "checks", "atomic", "seeds"},
-    "engine": {"types", "checks", "atomic", "seeds", "data", "attachment", "losses", "metrics"},
+    "engine": {"types", "checks", "registry", "atomic", "seeds", "data", "attachment", "losses", "metrics"},
     "report": {"types", "checks", "atomic", "registry", "metrics", "posthoc"},
     "metrics": {"types", "checks", "registry"},
     "posthoc": {"types", "checks", "registry", "atomic", "metrics", "heads"},

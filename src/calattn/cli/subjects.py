@@ -14,6 +14,7 @@ from rich.markup import escape
 from calattn.cli import options
 from calattn.cli.console import note, progress
 from calattn.cli.run_facts import unfinished
+from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.store import MANIFEST
@@ -123,6 +124,10 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
         raise ValueError(f"--checkpoint must be one of {', '.join(options.RULES)}, got {choice.checkpoint!r}")
     found = []
     for path in paths:
+        if str(path) in METRICS and not path.exists():
+            raise PredictionFileMissing(
+                f"{path} does not exist, and is the name of a metric; metrics are given with commas: --metrics ece,nll"
+            )
         if not is_run(path):
             _refuse_contest(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import os
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from calattn.readers.source import Source
+from calattn.registry import nearest
 from calattn.store import PredictionFileError
 
 Kind = Literal["logits", "probs"]
@@ -168,7 +168,7 @@ class Chooser:
         if name not in self.source.fields:
             if argument == "labels" and (name.lower().endswith(".npy") or os.path.isfile(name)):
                 raise self.fail(f'labels names {name!r}; if that is a file, pass labels=Path("{name}")')
-            near = difflib.get_close_matches(name, list(self.source.fields), n=1)
+            near = nearest(name, self.source.fields)
             raise self.fail(f"{argument} names {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return name
 
