@@ -33,7 +33,7 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))  # writing through a symbolic link must not replace the link
     target.parent.mkdir(parents=True, exist_ok=True)
-    with partial_file(target.parent, target.suffix) as partial:
+    with partial_file(target.parent, target.suffix) as partial, speaking_of(path, instead_of=partial):
         yield partial
         commit(partial, target)
 
@@ -46,6 +46,18 @@ def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
         yield partial
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
+    """The system's errors about the temporary name (or what lies under it) name what the caller named."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename
+        if isinstance(named, str | bytes | os.PathLike) and Path(os.fsdecode(named)).is_relative_to(instead_of):
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
 
 
 def commit(partial: Path, target: Path) -> None:

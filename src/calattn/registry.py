@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,10 +18,12 @@ class Registry(Mapping[str, T]):
     Traceback (most recent call last):
     ...
     calattn.registry.UnknownName: unknown colour 'rde'; did you mean 'red'? known: red
+
+    `aliases` are other people's names: not taken, but answered by the one that is meant.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, *, aliases: Mapping[str, str] | None = None) -> None:
+        self.kind, self._aliases = kind, aliases or {}
         self._items: dict[str, T] = {}
 
     def add(self, name: str, item: T) -> T:
@@ -37,7 +39,8 @@ class Registry(Mapping[str, T]):
         try:
             return self._items[name]
         except KeyError:
-            near = difflib.get_close_matches(name, self._items, n=1)
+            meant = self._aliases.get(name.lower().replace("-", "_"))
+            near = [meant] if meant else nearest(name, self._items)
             hint = f"; did you mean {near[0]!r}?" if near else ";"
             raise UnknownName(f"unknown {self.kind} {name!r}{hint} known: {', '.join(sorted(self._items))}") from None
 
@@ -49,6 +52,16 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._items
+
+
+def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Known names that look like `name`, whatever its case.
+
+    >>> nearest("ECE", ["ece", "nll"])
+    ['ece']
+    """
+    by_fold = {each.casefold(): each for each in known}
+    return [by_fold[each] for each in difflib.get_close_matches(name.casefold(), by_fold, n=n, cutoff=cutoff)]
 
 
 class UnknownName(ValueError, KeyError):

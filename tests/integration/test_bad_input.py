@@ -345,6 +345,35 @@ CASES = [
     Case("negative resamples", on_good("evaluate a.npz --bootstrap -5"), ("--bootstrap must be 0 or more",)),
     Case("unknown option", on_good("evaluate a.npz --metric ece"), ("No such option: --metric", "--metrics")),
     Case("nothing to evaluate", lambda _: "evaluate", ("Missing argument", "calattn evaluate --help")),
+    Case("shouted metric", on_good("evaluate a.npz -m ECE"), ("unknown metric 'ECE'", "did you mean 'ece'?")),
+    Case(
+        "metrics without a comma",
+        on_good("evaluate a.npz --metrics ece nll"),
+        ("nll does not exist, and is the name of a metric", "--metrics ece,nll"),
+    ),
+    Case("method by initials", on_good("calibrate a.npz --method ts"), ("'ts'; did you mean 'temperature_nll'?",)),
+    Case("Platt's method", on_good("calibrate a.npz --method Platt"), ("'Platt'; did you mean 'vector'?",)),
+    Case(
+        "labels that are no class",
+        npz(logits=np.eye(4), labels=[0, 1, -100, 2]),
+        ("labels[2] is -100", "pass --ignore-label -100 to leave out"),
+    ),
+    Case(
+        "multi-label",
+        npz(logits=np.eye(3), labels=[[1, 0, 0], [1, 1, 0], [0, 0, 1]]),
+        ("labels[1] has not exactly one 1", "multi-label files are not read, because"),
+    ),
+    Case(
+        "maps of logits",
+        npz(logits=np.zeros((2, 3, 4, 5)), labels=np.zeros((2, 4, 5), int)),
+        ("logits = np.moveaxis(logits, 1, -1).reshape(-1, 3); labels = labels.reshape(-1)",),
+    ),
+    Case("JSON", text("a.jsonl", "{}", "evaluate a.jsonl"), ("a.jsonl is JSON", "read_json('a.jsonl'), 'a.parquet'")),
+    Case(
+        "predictions beside the classes",
+        text("a.csv", "pred,zed,cat,dog\ncat,x,0.9,0.1\n", "evaluate a.csv --kind probs --columns cat,dog"),
+        ("nothing named like labels", "pass --labels zed"),
+    ),
     Case("unknown column", on_good("evaluate a.npz --columns logitz"), ("'logitz'", "did you mean 'logits'?")),
     Case(
         "output of unknown kind", on_good("evaluate a.npz --out t.xlsx"), ("--out t.xlsx must end in .json, .csv, .md",)
@@ -385,6 +414,11 @@ CASES = [
     Case("data set that is not here", lambda _: "data show svhn --data-root .", ("calattn data get svhn",)),
     Case("image folder that is not there", lambda _: "data show imagefolder:nowhere", ("nowhere",)),
     # train: the spec
+    Case(
+        "data in a recipe's place",
+        lambda _: "train imagefolder:/pics",
+        ("is data, not a recipe", "--set data.name=imagefolder:/pics"),
+    ),
     Case("unknown recipe", lambda _: "train digit", ("neither a recipe nor a YAML file", "did you mean 'digits'?")),
     Case("spec that is not there", lambda _: "train my.yaml", ("my.yaml does not exist", "or a recipe: ")),
     Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "mend the YAML there")),
@@ -415,6 +449,7 @@ CASES = [
         train("model.backbone=resnet5"),
         ("unknown backbone 'resnet5'", "did you mean", "resnet50"),
     ),
+    Case("an option of the loss", train("loss.gamma=2"), ("unknown key 'loss.gamma'", "'loss.options.gamma'?")),
     Case("unknown loss", train("loss.name=brierr"), ("unknown loss 'brierr'", "did you mean 'brier'?")),
     Case("unknown head", train("model.head=calatn"), ("unknown head 'calatn'", "did you mean 'calattn'?")),
     Case("unknown optimiser", train("optimizer.name=adamww"), ("unknown optimiser 'adamww'", "did you mean adamw")),

@@ -372,6 +372,20 @@ def test_atomic_write_goes_through_a_symbolic_link(tmp_path):
     assert (tmp_path / "real.txt").read_text() == "new"
 
 
+def test_errors_name_what_was_to_be_written_and_not_the_temporary_file(tmp_path):
+    target = tmp_path / "x.html"
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(target) as partial:
+        partial.read_text()
+    assert caught.value.filename == str(target)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder") as caught, atomic_write(tmp_path / "folder") as partial:
+        partial.write_text("")  # the renaming fails, which is about two paths
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "folder"), None)
+    with pytest.raises(FileNotFoundError) as other, atomic_write(target):
+        (tmp_path / "elsewhere").read_text()
+    assert other.value.filename == str(tmp_path / "elsewhere")
+
+
 def test_atomic_write_notices_that_nothing_was_written(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing was written"), atomic_write(tmp_path / "x"):
         pass

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any, Protocol
 
 from torch import nn
 
 from calattn.backbones.window_attention import fuse_window_attention
-from calattn.registry import Registry, UnknownName
+from calattn.registry import Registry, UnknownName, nearest
 
 
 class BackboneBuilder(Protocol):
@@ -33,7 +32,7 @@ def create(name: str, num_classes: int, in_chans: int = 3, **options: Any) -> nn
     import timm  # here, because it takes seconds that users of the CIFAR networks need not wait
 
     if not name.startswith(_HUB_PREFIXES) and not timm.is_model(name):
-        near = difflib.get_close_matches(name, [*BACKBONES, *timm.list_models()], n=5)
+        near = nearest(name, [*BACKBONES, *timm.list_models()], n=5)
         hint = f"did you mean {', '.join(near)}?" if near else f"our own are {', '.join(sorted(BACKBONES))}"
         raise UnknownName(f"unknown backbone {name!r}, neither ours nor timm's; {hint}")
     return fuse_window_attention(timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **options))

@@ -11,7 +11,7 @@ import typer
 
 from calattn.cli import completion, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest, write_probabilities
-from calattn.cli.console import print_json, results_to
+from calattn.cli.console import print_json, print_table, results_to
 from calattn.cli.errors import examples
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _BRIEF = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece"]
 _FOLDS = 5
-_CELL = 17  # characters that a number with its interval takes in a table
 
 
 @options.flat
@@ -231,29 +230,24 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
     console = results_to()
     if single:
         entry = found.entries[0]
-        console.print(evaluation_table({f"before{material.floor_text}": found.before, entry.method: entry.evaluation}))
+        print_table(evaluation_table({f"before{material.floor_text}": found.before, entry.method: entry.evaluation}))
     else:
-        for table in _boards(found, console.width, as_it_is=f"(as it is{material.floor_text})"):
-            console.print(table)
+        for table in _boards(found, as_it_is=f"(as it is{material.floor_text})"):
+            print_table(table)
     for line in verdict_lines(found):
         console.print(line, markup=False, soft_wrap=True)
     for line in remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _boards(found: Contest, width: int, *, as_it_is: str) -> Iterator[Table]:
-    """The leaderboard, in several tables where the terminal is too narrow for one, and the table of differences."""
+def _boards(found: Contest, *, as_it_is: str) -> Iterator[Table]:
+    """The leaderboard and the table of differences."""
     from calattn.report import leaderboard
     from calattn.report.ranking import ranking_table
 
     entries = found.entries
     evaluations = {as_it_is: found.before} | {each.method: each.evaluation for each in entries}
-    metrics = list(found.before.rows)
-    names = max(map(len, evaluations)) + 4
-    tables = -(-len(metrics) // max(1, (width - names) // _CELL))
-    size = -(-len(metrics) // tables)
-    for start in range(0, len(metrics), size):
-        yield leaderboard(evaluations, metrics=metrics[start : start + size], bold_best=not found.in_sample)
+    yield leaderboard(evaluations, bold_best=not found.in_sample)
     from_before = {each.method: each.from_before for each in entries if each.from_before is not None}
     from_leader = {each.method: each.from_leader for each in entries if each.from_leader is not None}
     if from_before:

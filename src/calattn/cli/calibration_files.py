@@ -181,18 +181,21 @@ def _unfit(names: tuple[str, ...]) -> str:
 
 
 @contextlib.contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
-    """A folder beside `target` that takes its name when the block ends without an error."""
-    target = Path(os.path.realpath(target))
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder beside `path` that takes its name when the block ends without an error."""
+    from calattn.atomic import speaking_of
+
+    target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".part-{secrets.token_hex(6)}"
     old = target.parent / f".part-old-{secrets.token_hex(6)}"
-    partial.mkdir()
     try:
-        yield partial
-        if target.exists():
-            target.rename(old)
-        partial.rename(target)
+        with speaking_of(path, instead_of=partial):
+            partial.mkdir()
+            yield partial
+            if target.exists():
+                target.rename(old)
+            partial.rename(target)
     finally:
         if old.exists() and not target.exists():
             old.rename(target)  # the second rename failed: what was there comes back

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.console import json_text, note, print_json, print_table, results_to
 from calattn.cli.errors import examples
 from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working, write_text
 
@@ -231,7 +231,8 @@ def _show(
 
     console, options_of = results_to(), measure.options()
     shown = over_seeds.table if isinstance(found[0], over_seeds.Group) else difference_table
-    console.print(shown(comparisons, baseline=found[0].title, level=measure.level, options=options_of))
+    table = shown(comparisons, baseline=found[0].title, level=measure.level, options=options_of)
+    print_table(table, lead=2, group=3)
     for each, differences in zip(found[1:], comparisons.values(), strict=True):
         console.print(f"\n{_plain(each)} against {_plain(found[0])}, {samples:,} samples:", markup=False)
         for difference in differences.values():

@@ -7,9 +7,12 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Wide enough for a table of several files when nobody's terminal says otherwise (pipes, logs).
 _PIPED_WIDTH = 160
@@ -28,6 +31,15 @@ def errors_to() -> Console:
 def note(text: str) -> None:
     """A remark about what was done, beside the results."""
     errors_to().print(text, style="dim", soft_wrap=True, markup=False)
+
+
+def print_table(table: Table, **parts: int) -> None:
+    """A table of numbers as results: in several, side columns repeated, where the terminal is too narrow for one."""
+    from calattn.report.parting import parted
+
+    console = results_to()
+    for part in parted(table, console.width, **parts):
+        console.print(part, crop=False)
 
 
 def print_json(document: Any) -> None:

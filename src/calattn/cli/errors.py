@@ -137,6 +137,7 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
 _NAME = {
     "num_bins": "--bins",
     "num_bootstrap": "--bootstrap",
+    "ignore_index": "--ignore-label",
     **{name: f"--{name.replace('_', '-')}" for name in ("kind", "columns", "labels", "label_offset", "class_names")},
     **{name: f"--{name.replace('_', '-')}" for name in ("ignore", "sum_tolerance", "floor", "delimiter", "header")},
     **{

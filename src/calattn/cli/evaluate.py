@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from calattn.cli import options
-from calattn.cli.console import errors_to, json_text, note, print_json, results_to
+from calattn.cli.console import errors_to, json_text, note, print_json, print_table
 from calattn.cli.errors import examples
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def evaluate(
     else:
         from calattn.report import evaluation_table
 
-        results_to().print(evaluation_table(evaluations))
+        print_table(evaluation_table(evaluations))
     write(out, evaluations, found)
     if html is not None:
         from calattn.cli import pages

@@ -68,6 +68,9 @@ class Reader:
     label_offset: Annotated[int | None, _read("--label-offset", text="1 where classes are counted from 1.")] = None
     class_names: Annotated[str | None, _read("--class-names", text="Names in class order: cat,dog.")] = None
     ignore: Annotated[list[str] | None, _read("--ignore", text="Fields to leave alone: a,b.")] = None
+    ignore_label: Annotated[
+        list[str] | None, _read("--ignore-label", text="Leave out rows with this label: -100, or several: -1,255.")
+    ] = None
     floor: Annotated[float, _read("--floor", text="Raise smaller probabilities to this (forests state zeros).")] = 0.0
     sum_tolerance: Annotated[
         float | None, _read("--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files).")
@@ -92,6 +95,7 @@ class Reader:
             "label_offset": self.label_offset,
             "class_names": listed(self.class_names),
             "ignore": tuple(name for text in self.ignore or () for name in listed(text) or ()),
+            "ignore_index": tuple(_whole(number) for text in self.ignore_label or () for number in listed(text) or ()),
             "features": "auto" if self.features else False,
             "floor": self.floor,
             "sum_tolerance": self.sum_tolerance,
@@ -245,6 +249,13 @@ def listed(text: str | None) -> list[str] | None:
     ['ece', 'nll']
     """
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"--ignore-label must be whole numbers, got {text!r}; --ignore leaves out a field") from None
 
 
 def flat(function: Callable[..., None]) -> Callable[..., None]:

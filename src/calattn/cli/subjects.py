@@ -14,8 +14,9 @@ from rich.markup import escape
 from calattn.cli import options
 from calattn.cli.console import note, progress
 from calattn.cli.run_facts import unfinished
+from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
-from calattn.readers import PredictionFileMissing, PredictionStream, read_predictions, stream_predictions
+from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.store import MANIFEST
 from calattn.types import Predictions
 
@@ -54,6 +55,8 @@ class Blocks:
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
+        if self.passes == 1:
+            _say_ignored(self.stream, seen)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,9 @@ class Subject:
 
     def predictions(self) -> Predictions:
         """All of it in memory, calibrated if it is to be."""
-        found = read_predictions(self.path, **self.reader.arguments())
+        stream = stream_predictions(self.path, **self.reader.arguments())
+        found = stream.whole()
+        _say_ignored(stream, len(found))
         return found if self.calibrator is None else self.calibrator(found)
 
     def source(self) -> Predictions | Blocks:
@@ -119,6 +124,10 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
         raise ValueError(f"--checkpoint must be one of {', '.join(options.RULES)}, got {choice.checkpoint!r}")
     found = []
     for path in paths:
+        if str(path) in METRICS and not path.exists():
+            raise PredictionFileMissing(
+                f"{path} does not exist, and is the name of a metric; metrics are given with commas: --metrics ece,nll"
+            )
         if not is_run(path):
             _refuse_contest(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
@@ -131,6 +140,13 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
     named = [each.run or (each.path.parent if is_calibrated(each.path.parent) else each.path) for each in found]
     names = titles(named, [each.split for each in found])
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
+
+
+def _say_ignored(stream: PredictionStream, kept: int) -> None:
+    if stream.ignored:
+        labels = " or ".join(map(str, stream.ignored))
+        rows = f"{stream.num_ignored:,} of {stream.num_ignored + kept:,} rows"
+        note(f"{text_of(stream.path)}: {rows} left out: their label is {labels} (--ignore-label)")
 
 
 def text_of(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,8 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+
+from calattn.registry import nearest
 
 SCHEDULES = ("cosine", "multistep", "step", "poly", "tanh", "plateau", "constant")
 
@@ -31,7 +32,7 @@ def build_optimizer(
     from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers
 
     if name.removeprefix("lookahead_") not in list_optimizers():
-        near = difflib.get_close_matches(name, list_optimizers(), n=3)
+        near = nearest(name, list_optimizers(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`calattn list optimizers` shows timm's"
         raise ValueError(f"unknown optimiser {name!r}; {hint}")
     chosen = dict(options or {})
@@ -75,7 +76,7 @@ class Schedule:
         from timm.scheduler import create_scheduler_v2
 
         if name not in SCHEDULES:
-            near = difflib.get_close_matches(name, SCHEDULES, n=1)
+            near = nearest(name, SCHEDULES)
             raise ValueError(
                 f"unknown schedule {name!r};{f' did you mean {near[0]!r}?' if near else ''} known: {', '.join(SCHEDULES)}"
             )

@@ -26,6 +26,8 @@ class Choice:
     label_offset: int
     # The caller named the classes and no offset: labels that are numbers may be names ("-1", "1").
     named_labels: bool
+    # Labels whose rows are left out, as they stand in the file.
+    ignored: tuple[int, ...]
     scale: str | None
     features: str | None
     indices: str | None
@@ -41,6 +43,7 @@ def choose(
     label_offset: int | None,
     class_names: Sequence[str] | None,
     ignore: Sequence[str],
+    ignored: tuple[int, ...],
     features: bool | Literal["auto"],
     labels_optional: bool = False,
 ) -> Choice:
@@ -72,6 +75,7 @@ def choose(
         labels=label_field,
         label_offset=label_offset or 0,
         named_labels=named_labels,
+        ignored=ignored,
         scale=scale,
         features=feature_field,
         indices=_indices(chooser),
@@ -121,7 +125,9 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
         return len(values), False
     field, name = fields[0], values[0]
     if field.type == "object" or field.scalar or len(field.tail) > 1:
-        raise chooser.fail(f"{name!r} is {field}; logits or probabilities must be numbers of shape [n, c]")
+        raise chooser.fail(
+            f"{name!r} is {field}; logits or probabilities must be numbers of shape [n, c]{_flattening(chooser, name)}"
+        )
     if field.tail in ((), (1,)):
         if not explicit:
             raise chooser.fail(
@@ -130,6 +136,22 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
             )
         return 2, True
     return field.tail[0], False
+
+
+def _flattening(chooser: Chooser, name: str) -> str:
+    """What makes rows of pixels or tokens, where the labels (or, without any, four axes) show that they are classified."""
+    fields = chooser.source.fields
+    shape, labels = fields[name].tail, next((each for each in chooser.names if chooser.is_label(each)), None)
+    inner = fields[labels].tail if labels is not None else shape[1:] if len(shape) == 3 else ()
+    if not inner or inner not in (shape[1:], shape[:-1]):
+        return ""
+    first = inner == shape[1:]  # [n, c, h, w]; else [n, h, w, c]
+    values, labels = (
+        each if each and each.isidentifier() else other for each, other in ((name, "logits"), (labels, "labels"))
+    )
+    moved = f"np.moveaxis({values}, 1, -1)" if first else values
+    width = shape[0] if first else shape[-1]
+    return f"; one row a label: {values} = {moved}.reshape(-1, {width}); {labels} = {labels}.reshape(-1)"
 
 
 def _class_names(
@@ -150,16 +172,16 @@ def _class_names(
 def _indices(chooser: Chooser) -> str | None:
     """Integer sample indices; identifiers that are anything else (file names, say) are none of ours."""
     found = [name for name in chooser.names if name.lower() in known.INDICES]
-    usable = [name for name in found if chooser.source.fields[name].type in ("integer", "text")]
+    usable = [name for name in found if chooser.source.fields[name].type in ("integer", "text", "cell")]
     return usable[0] if len(usable) == 1 and not chooser.source.fields[usable[0]].tail else None
 
 
 def _check_shapes(chooser: Chooser, choice: Choice) -> None:
     fields = chooser.source.fields
-    if choice.labels is not None and fields[choice.labels].tail not in ((), (1,)):
+    if choice.labels is not None and fields[choice.labels].tail not in ((), (1,), (choice.num_classes,)):
         raise chooser.fail(
-            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class a row; "
-            "save the argmax of one-hot labels"
+            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class a row, nor one-hot with "
+            f"{choice.num_classes} classes; save the class of each row"
         )
     if choice.features is not None and len(fields[choice.features].tail) != 1:
         raise chooser.fail(f"features {choice.features!r} are {fields[choice.features]}, not [n, d]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,16 +13,22 @@ from torch import Tensor
 
 from calattn.readers.source import Values
 
+# What other programs write where there is no label: torch's ignore_index, scikit-learn's "unlabelled", the void of a mask.
+_NO_LABEL = (-100, -1, 255)
+
 
 class LabelReader:
     """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
 
     `numbers_may_be_names` says that numbers among the class names are names; the first block settles it for the file.
+    One-hot labels are read as the class that has the one.
 
     >>> LabelReader(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
     tensor([1, 0])
     >>> LabelReader(2, ("-1", "1"), 0, numbers_may_be_names=True)(np.array([1, -1]))
     tensor([1, 0])
+    >>> LabelReader(3, None, 0)(np.array([[0.0, 0.0, 1.0]]))
+    tensor([2])
     """
 
     def __init__(
@@ -41,7 +48,7 @@ class LabelReader:
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1:
-            raise ValueError(f"labels have shape {list(array.shape)}, not [n]; save the argmax of one-hot labels")
+            return torch.from_numpy(self._from_one_hot(array))
         if array.dtype.kind == "S":
             array = np.char.decode(array, "utf-8")
         if array.dtype.kind == "U":
@@ -63,6 +70,24 @@ class LabelReader:
         if self._form is None and set(np.unique(names).tolist()) <= set(self._names or ()):
             self._form = form
         return self._form == form
+
+    def _from_one_hot(self, array: np.ndarray) -> np.ndarray:
+        if array.ndim != 2 or array.shape[1] != self._num_classes:
+            raise ValueError(f"labels have shape {list(array.shape)}, not [n], nor one-hot [n, {self._num_classes}]")
+        if array.dtype.kind not in "iubf":
+            raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
+        soft = ((array != 0) & (array != 1)).any(axis=1)
+        shares = "shares of classes (soft labels) are not read" if array.dtype.kind == "f" else "so it is not one-hot"
+        _refuse(soft, "labels", array, f"has other entries than 0 and 1; {shares}; save the class of each row")
+        ones = (array == 1).sum(axis=1)
+        _refuse(
+            ones != 1,
+            "labels",
+            array,
+            "has not exactly one 1: multi-label files are not read, because every metric here is of one true class a "
+            "row; save each class as a binary problem of its own",
+        )
+        return array.argmax(axis=1).astype(np.int64)
 
     def _from_names(self, array: np.ndarray) -> np.ndarray:
         if self._names is None:
@@ -99,12 +124,37 @@ class LabelReader:
 
     def _other_hint(self, array: np.ndarray, high: int) -> str:
         """What may be wrong with labels out of range, in the order of how often it is."""
-        found = [str(int(label)) for label in np.unique(array)]
-        names = json.dumps(found) if len(found) == self._num_classes <= 8 else "[…]"
+        found = [int(label) for label in np.unique(array)]
+        outside = [label for label in found if not self._offset <= label <= high]
+        named = len(found) == self._num_classes <= 8
+        names = json.dumps([str(label) for label in found]) if named else "[…]"
         hint = f"pass class_names={names} if the numbers are names, in class order"
+        if len(outside) == 1 and outside[0] in _NO_LABEL:
+            left_out = f"ignore_index={outside[0]} to leave out rows that have no label"
+            # −1 may be a class of its own (−1 and 1), as −100 and 255 are not.
+            return f"; {hint}, or {left_out}" if named and outside == [-1] else f"; pass {left_out}"
         if (highest := int(array.max())) <= high:
             return f"; {hint}"
         return f"; there are {self._num_classes} class columns but a label {highest}: is a column missing? Else {hint}"
+
+
+def kept_rows(labels: Values, ignored: Sequence[int]) -> np.ndarray | None:
+    """Positions of the rows whose label is none of `ignored`; None where that is all of them.
+
+    >>> kept_rows(np.array(["2", "-100", "0"]), [-100]), kept_rows(np.array([2, 0]), [-100])
+    (array([0, 2]), None)
+    """
+    array = labels.numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if not ignored or array.ndim != 1:
+        return None
+    if array.dtype.kind in "US":
+        texts = [text for label in ignored for text in (str(label), f"{label}.0")]
+        left_out = np.isin(array.astype(np.str_), texts)
+    else:
+        left_out = np.isin(array, ignored)
+    return np.flatnonzero(~left_out) if left_out.any() else None
 
 
 def _parsed(array: np.ndarray) -> np.ndarray | None:
@@ -120,4 +170,5 @@ def _parsed(array: np.ndarray) -> np.ndarray | None:
 def _refuse(bad: np.ndarray, name: str, array: np.ndarray, why: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name}[{row}] is {array[row]!s} and {why}".replace("is  and is missing", "is missing"))
+        said = f"is {array[row]!s} and " if array.ndim == 1 else ""
+        raise ValueError(f"{name}[{row}] {said}{why}".replace("is  and is missing", "is missing"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import os
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from calattn.readers.source import Source
+from calattn.registry import nearest
 from calattn.store import PredictionFileError
 
 Kind = Literal["logits", "probs"]
@@ -38,7 +38,23 @@ GENERIC = frozenset(
     }
     | {"arr_0"}
 )
-LABELS = frozenset({"labels", "label", "y", "y_true", "targets", "target", "y_test", "test_labels", "val_labels"})
+LABELS = frozenset(
+    {
+        "labels",
+        "label",
+        "y",
+        "y_true",
+        "targets",
+        "target",
+        "y_test",
+        "test_labels",
+        "val_labels",
+        "label_ids",
+        "label_id",
+    }
+    | {"true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
+    | {"true_label", "true_labels", "true_class", "gt_label", "gt_labels", "gold_label", "actual_label", "actual_class"}
+)
 SCALE = frozenset({"scale", "temperature"})
 FEATURES = frozenset({"features", "embeddings"})
 INDICES = frozenset({"indices", "index", "sample_index", "ids", "id"})
@@ -48,9 +64,12 @@ CLASS_NAMES = frozenset({"class_names", "classes"})
 AUXILIARY = GENERIC | frozenset(
     {"fold", "split", "subset", "partition", "weight", "weights", "sample_weight", "sample_weights"}
     | {"predicted", "predicted_label", "predicted_class", "pred_label", "pred_class", "y_hat", "yhat"}
+    | {"argmax", "top1", "top_1", "pred_idx", "pred_id", "predicted_labels", "pred_labels", "y_predicted"}
     | {"correct", "is_correct", "confidence", "conf", "max_prob", "entropy", "uncertainty", "nll", "brier"}
     | {"sample_id", "row_id", "idx", "uid", "uuid", "image_id", "filename", "file_name", "filepath", "timestamp"}
 )
+# A field called so holds what the model said, whatever else it is called: never to be suggested as labels.
+_PREDICTED = re.compile(r"pred|argmax|top[_-]?1|hat$|guess|output", re.IGNORECASE)
 # The index that pandas writes without being asked, in CSV and in Parquet.
 _UNNAMED = re.compile(r"\s*|unnamed: ?\d+(\.\d+)?|__index_level_\d+__", re.IGNORECASE)
 
@@ -110,7 +129,13 @@ class Chooser:
         if len(groups) > 1:
             options = " or ".join(repr(group[0]) if len(group) == 1 else f"{group[0]}…" for group in groups)
             raise self.fail(f"several fields could be the {kind}: {options}; pass columns=… to choose")
-        return kind, groups[0]
+        only = groups[0]
+        if not wide and len(only) == 1 and "pred" in only[0].lower() and self._leftover():
+            raise self.fail(
+                f"{only[0]!r} is one value a row, a predicted class perhaps; pass {self._suggested()} if there is one "
+                f'column a class, columns="{only[0]}" if it speaks for class 1 of a binary problem'
+            )
+        return kind, only
 
     def one_of(self, known: Iterable[str], what: str) -> str | None:
         """The one field whose name is among `known`, or None."""
@@ -126,7 +151,7 @@ class Chooser:
         """The field of the labels, which is none of the `values`; None where there may be none and is none."""
         if self._labels is not None:
             return self._known(self._labels, "labels")
-        found = [name for name in self.names if name.lower() in LABELS]
+        found = [name for name in self.names if self.is_label(name)]
         if len(found) > 1:
             raise self.fail(f'{" and ".join(map(repr, found))} could both be the labels; pass labels="{found[0]}"')
         if not found and optional:
@@ -136,11 +161,16 @@ class Chooser:
             raise self.fail(f'there is nothing named like labels; pass labels="{near}" (a name, an array or a Path)')
         return found[0]
 
+    def is_label(self, name: str) -> bool:
+        """Whether a name says that these are the labels; beside a class "false", "true" is one too."""
+        lowered = name.lower()
+        return lowered in LABELS and not (lowered == "true" and "false" in map(str.lower, self.names))
+
     def _known(self, name: str, argument: str) -> str:
         if name not in self.source.fields:
             if argument == "labels" and (name.lower().endswith(".npy") or os.path.isfile(name)):
                 raise self.fail(f'labels names {name!r}; if that is a file, pass labels=Path("{name}")')
-            near = difflib.get_close_matches(name, list(self.source.fields), n=1)
+            near = nearest(name, self.source.fields)
             raise self.fail(f"{argument} names {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return name
 
@@ -175,7 +205,9 @@ class Chooser:
 
     def _generic(self) -> list[tuple[str, ...]]:
         names = [name for name in self.names if name != self._labels]
-        groups: list[tuple[str, ...]] = [(name,) for name in names if name.lower() in GENERIC]
+        groups: list[tuple[str, ...]] = [
+            (name,) for name in names if name.lower() in GENERIC and self.source.fields[name].type != "text"
+        ]
         digits = sorted((name for name in names if name.isdecimal()), key=int)
         wide: list[tuple[str, ...]] = [(name,) for name in digits if self._wide((name,))]
         if wide:  # a list of arrays: its numbers are positions, not classes
@@ -191,12 +223,13 @@ class Chooser:
 
     def _likely_labels(self, values: tuple[str, ...]) -> str | None:
         """The one field beside `values` that could be labels; to be suggested, never to be taken."""
-        others = SCALE | FEATURES | INDICES | CLASS_NAMES
+        others = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [
             name
             for name, field in self.source.fields.items()
-            if name in self.names and name not in values and name.lower() not in others
-            if field.type in ("integer", "text") and not field.scalar and not self._wide((name,))
+            if name in self.names and name not in values
+            if name.lower() not in others and not _PREDICTED.search(name)
+            if field.type in ("integer", "text", "cell") and not field.scalar and not self._wide((name,))
         ]
         return found[0] if len(found) == 1 else None
 
@@ -215,9 +248,11 @@ class Chooser:
         if generic:
             name = generic[0][0]
             message = f'{name!r} may be logits or probabilities; pass kind="logits" or kind="probs"'
-            named_labels = self._labels_given or self._labels or any(n.lower() in LABELS for n in self.names)
+            named_labels = self._labels_given or self._labels or any(map(self.is_label, self.names))
             likely = None if named_labels else self._likely_labels(generic[0])
-            return message + (f', and labels="{likely}"' if likely else "")
+            message += f', and labels="{likely}"' if likely else ""
+            others = [] if self._wide(generic[0]) else self._leftover()
+            return message + (f"; if other columns are one a class, {self._suggested()} too" if others else "")
         for kind in NAMES:
             if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
                 return _lone_column(lone[0], kind)
@@ -225,11 +260,10 @@ class Chooser:
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains: one a class, perhaps. To be suggested, never to be taken."""
-        known = LABELS | SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
+        known = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [name for name in self.names if name != self._labels and name.strip().lower() not in known]
-        found = [name for name in found if not _UNNAMED.fullmatch(name)]
-        if not self.source.is_text:  # a file with types tells which columns can be scores
-            found = [name for name in found if self.source.fields[name].type in ("real", "integer")]
+        found = [name for name in found if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)]
+        found = [name for name in found if self.source.fields[name].type in ("real", "integer", "cell")]
         return found if self.source.is_table and len(found) > 1 else []
 
     def _suggested(self) -> str:

@@ -28,6 +28,7 @@ _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 _TORCH = (".pt", ".pth")
 _PICKLE = (".pkl", ".pickle", ".joblib", ".dill")
+_JSON = (".json", ".jsonl", ".ndjson")
 SUFFIXES = (".npz", ".npy", *_TEXT, *_PARQUET, ".safetensors", *_TORCH)
 
 
@@ -40,6 +41,7 @@ def stream_predictions(
     label_offset: int | None = None,
     class_names: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
+    ignore_index: int | Sequence[int] = (),
     features: bool | Literal["auto"] = "auto",
     split: str | None = None,
     floor: float = 0.0,
@@ -53,7 +55,8 @@ def stream_predictions(
 
     `kind` says whether the values are logits or probabilities, where their name does not. `columns` names
     them: one array or list column, a pattern such as "out_*", or one column a class. `labels` names the
-    labels, or is an array of them, or the Path of an .npy file. `floor` replaces smaller probabilities, as in
+    labels, or is an array of them, or the Path of an .npy file. Rows whose label, as it stands in the file, is
+    `ignore_index` (or among several) are left out. `floor` replaces smaller probabilities, as in
     `Predictions.from_probs`. `labels_optional` reads files without labels too: `stream.labelled` is then False.
     """
     if kind not in (None, "logits", "probs"):
@@ -71,6 +74,7 @@ def stream_predictions(
         label_offset=label_offset,
         class_names=class_names,
         ignore=ignore,
+        ignored=_ignored(ignore_index),
         features=features,
         labels_optional=labels_optional,
     )
@@ -94,6 +98,7 @@ def read_predictions(
     label_offset: int | None = None,
     class_names: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
+    ignore_index: int | Sequence[int] = (),
     features: bool | Literal["auto"] = "auto",
     split: str | None = None,
     floor: float = 0.0,
@@ -118,6 +123,7 @@ def read_predictions(
         label_offset=label_offset,
         class_names=class_names,
         ignore=ignore,
+        ignore_index=ignore_index,
         features=features,
         split=split,
         floor=floor,
@@ -125,6 +131,13 @@ def read_predictions(
         delimiter=delimiter,
         header=header,
     ).whole()
+
+
+def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
+    found = (given,) if isinstance(given, int | np.integer) else tuple(given)
+    if wrong := [each for each in found if isinstance(each, bool) or not isinstance(each, int | np.integer)]:
+        raise ValueError(f"ignore_index must be whole numbers, got {wrong[0]!r}")
+    return tuple(int(each) for each in found)
 
 
 def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> Source:
@@ -140,6 +153,8 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
             f"{path} is a pickle, and unpickling runs whatever is in it; save it again from the program that made it, "
             "as an .npz file (numpy.savez) with arrays named logits (or probs) and labels"
         )
+    if name.endswith(_JSON):
+        raise PredictionFileError(f"{path} is JSON, which is not read; convert it once: {_from_json(path)}")
     if not name.endswith(SUFFIXES):
         raise PredictionFileError(f"{path} has a suffix that is not read; known: {' '.join(SUFFIXES)}")
     if path.stat().st_size == 0:
@@ -153,6 +168,16 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
     if name.endswith(_TORCH):
         return TorchSource(path)
     return SafetensorsSource(path) if name.endswith(".safetensors") else NumpySource(path)
+
+
+def _from_json(path: Path) -> str:
+    """A command that makes Parquet of JSON: lines, a list of records, or columns by name. pyarrow is installed with us."""
+    target = path.with_suffix(".parquet")
+    if path.suffix.lower() != ".json":
+        code = f"p.write_table(j.read_json('{path}'), '{target}')"
+        return f'python -c "import pyarrow.json as j, pyarrow.parquet as p; {code}"'
+    table = f"d = j.load(open('{path}')); t = a.Table.from_pylist(d) if isinstance(d, list) else a.table(d)"
+    return f"python -c \"import json as j, pyarrow as a, pyarrow.parquet as p; {table}; p.write_table(t, '{target}')\""
 
 
 def _given_labels(labels: LabelsArg) -> Values | None:

@@ -14,7 +14,8 @@ from torch import Tensor
 from calattn.store import PredictionFileError
 
 Values = np.ndarray | Tensor
-FieldType = Literal["real", "integer", "text", "object"]
+# A "cell" is a column of a text file whose first cells may be numbers: only reading it would tell.
+FieldType = Literal["real", "integer", "text", "cell", "object"]
 # What a field is wanted for. Text formats need it to convert; the others bring their own types.
 Role = Literal["real", "label", "integer"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +13,22 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.readers.choice import Choice
-from calattn.readers.labels import LabelReader
+from calattn.readers.labels import LabelReader, kept_rows
 from calattn.readers.source import Role, Source, Values
 from calattn.store import PredictionFileError
 from calattn.types import Predictions
 
 # 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small beside torch itself.
 _VALUES_PER_BLOCK = 1 << 20
+# So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
+_SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
 
 
 class PredictionStream:
     """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
 
-    `num_rows` is None where only reading to the end would tell (CSV). Row numbers in errors count from 0 over
-    the whole file.
+    `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
+    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out.
     """
 
     def __init__(
@@ -44,9 +47,11 @@ class PredictionStream:
         self.split = source.split if split is None else split
         width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // width)
-        self.num_rows = source.fields[choice.values[0]].rows
-        if labels is not None and self.num_rows is not None:
-            self._check_label_count(self.num_rows)
+        self._source_rows = source.fields[choice.values[0]].rows
+        self.num_rows = None if choice.ignored else self._source_rows
+        self.num_ignored = 0
+        if labels is not None and self._source_rows is not None:
+            self._check_label_count(self._source_rows)
 
     @property
     def path(self) -> Path:
@@ -69,6 +74,18 @@ class PredictionStream:
     def class_names(self) -> tuple[str, ...] | None:
         return self._choice.class_names
 
+    @property
+    def ignored(self) -> tuple[int, ...]:
+        """The labels whose rows are left out."""
+        return self._choice.ignored
+
+    def whole(self) -> Predictions:
+        """All rows at once."""
+        if self._source_rows is not None:
+            self.rows_per_block = self._source_rows  # one block, so that nothing is held twice
+        blocks = list(self)
+        return blocks[0] if len(blocks) == 1 else _joined(blocks)
+
     def __iter__(self) -> Iterator[Predictions]:
         choice, source = self._choice, self._source
         wanted: dict[str, Role] = dict.fromkeys(choice.values, "real")
@@ -86,38 +103,56 @@ class PredictionStream:
         reader = LabelReader(
             choice.num_classes, choice.class_names, choice.label_offset, numbers_may_be_names=choice.named_labels
         )
-        start = 0
+        start, seen, suspicion = 0, 0, _Suspicion()
         for raw in source.blocks(wanted, self.rows_per_block):
+            count = len(raw[choice.values[0]])
+            rows: Sequence[int] | np.ndarray = range(start, start + count)
             try:
-                block = self._assembled(raw, start, reader, temperature)
+                if choice.leftover and start == 0:
+                    _refuse_counters(raw, choice.values)
+                labels = self._labels_of(raw, start, count)
+                if labels is not None and (kept := kept_rows(labels, choice.ignored)) is not None:
+                    raw, labels, rows = {name: each[kept] for name, each in raw.items()}, labels[kept], start + kept
+                block = self._assembled(raw, labels, reader, temperature) if len(rows) else None
             except ValueError as error:
-                raise PredictionFileError(f"{self.path}: {_with_global_row(str(error), start)}") from error
-            start += len(block)
-            yield block
-        if start == 0:
+                raise PredictionFileError(f"{self.path}: {_with_global_row(str(error), rows)}") from error
+            start, seen = start + count, seen + len(rows)
+            if block is not None:
+                if self.labelled:
+                    suspicion.see(block)
+                yield block
+        self._check_end(start, seen)
+        if suspicion.text and not source.is_ours:
+            warnings.warn(f"{self.path}: {self._name_of_labels} {suspicion.text}", stacklevel=2)
+
+    def _check_end(self, rows: int, seen: int) -> None:
+        self.num_ignored = rows - seen
+        if rows == 0:
             raise PredictionFileError(f"{self.path} has column names but no rows")
         if self._labels is not None:
-            self._check_label_count(start)
+            self._check_label_count(rows)
+        if seen == 0:
+            raise PredictionFileError(
+                f"{self.path}: all of its {rows} labels are left out by ignore_index={list(self.ignored)}; pass another"
+            )
 
-    def whole(self) -> Predictions:
-        """All rows at once."""
-        if self.num_rows is not None:
-            self.rows_per_block = self.num_rows  # one block, so that nothing is held twice
-        blocks = list(self)
-        return blocks[0] if len(blocks) == 1 else _joined(blocks)
+    @property
+    def _name_of_labels(self) -> str:
+        return "the labels" if self._choice.labels is None else repr(self._choice.labels)
+
+    def _labels_of(self, raw: dict[str, Values], start: int, count: int) -> Values | None:
+        labels = self._labels[start : start + count] if self._labels is not None else raw.get(self._choice.labels or "")
+        if labels is not None and len(labels) != count:
+            raise ValueError(f"labels has {start + len(labels)} entries but the file has more rows")
+        return labels
 
     def _assembled(
-        self, raw: dict[str, Values], start: int, reader: LabelReader, temperature: Values | None
+        self, raw: dict[str, Values], labels: Values | None, reader: LabelReader, temperature: Values | None
     ) -> Predictions:
         choice = self._choice
-        if choice.leftover and start == 0:
-            _refuse_counters(raw, choice.values)
         values = self._matrix(raw)
         count = values.shape[0]
         logits = self._log_probs(values) if choice.kind == "probs" else values
-        labels = self._labels[start : start + count] if self._labels is not None else raw.get(choice.labels or "")
-        if labels is not None and len(labels) != count:
-            raise ValueError(f"labels has {start + len(labels)} entries but the file has more rows")
         scale = None
         if temperature is not None:
             scale = checks.as_tensor(temperature, "scale").to(torch.float64).reshape(1).expand(count)
@@ -193,6 +228,30 @@ class PredictionStream:
             raise PredictionFileError(f"{self.path} has {rows} rows but labels has {len(self._labels)} entries")
 
 
+class _Suspicion:
+    """Whether labels look like the model's own predictions; costs nothing after the first row that differs."""
+
+    def __init__(self) -> None:
+        self._rows, self._confidence, self._all_alike = 0, 0.0, True
+
+    def see(self, block: Predictions) -> None:
+        self._all_alike = self._all_alike and bool((block.logits.argmax(dim=1) == block.labels).all())
+        if self._all_alike:
+            self._rows += len(block)
+            self._confidence += float(block.probs.amax(dim=1).double().sum())
+
+    @property
+    def text(self) -> str:
+        if not self._all_alike or self._rows <= _SUSPECT_ROWS:
+            return ""
+        if (mean := self._confidence / self._rows) > _SUSPECT_CONFIDENCE:
+            return ""
+        return (
+            f"equals the class with the highest score in all {self._rows:,} rows, at a mean confidence of {mean:.2f}: are "
+            'these predictions instead of true labels? Then every number here is wrong; pass labels="…" with the true ones'
+        )
+
+
 def _joined(blocks: list[Predictions]) -> Predictions:
     """The blocks of one file; unlike the parts of `Predictions.cat`, one may lack what another has (indices)."""
 
@@ -239,6 +298,6 @@ def _integers(values: Values) -> Tensor | None:
     return None if tensor.is_floating_point() else tensor.to(torch.int64)
 
 
-def _with_global_row(message: str, start: int) -> str:
+def _with_global_row(message: str, rows: Sequence[int] | np.ndarray) -> str:
     """Every row check, here and in `Predictions`, begins "name[row": make that the row of the file."""
-    return re.sub(r"^(\w+)\[(\d+)", lambda m: f"{m[1]}[{int(m[2]) + start}", message)
+    return re.sub(r"^(\w+)\[(\d+)", lambda m: f"{m[1]}[{rows[int(m[2])]}", message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ import pyarrow.parquet
 
 from calattn.readers.source import Field, FieldType, Role, Source, Values
 from calattn.store import PredictionFileError
+
+_SAMPLED = 50  # lines of a text file that show which columns are words
+_MISSING = frozenset(pa.csv.ConvertOptions().null_values)
 
 _BINARY = {
     b"PK\x03\x04": "a zip archive (.npz, .pt, .xlsx)",
@@ -49,10 +53,16 @@ class CsvSource(Source):
         self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else ",")
         self._header = None if header is None else list(header)
         self._check_text()
-        names = self._header or self._first_line()
-        self._check_header(names)
-        self._names = names
-        self.fields = {name: Field(rows=None, tail=(), type="text", dtype="text") for name in names}
+        first, *lines = self._first_lines()
+        if self._header is not None:
+            first, lines = self._header, [first, *lines]
+        self._check_header(first)
+        self._names = first
+        columns = zip(*(line for line in lines if len(line) == len(first)), strict=True)
+        words = {name for name, cells in zip(first, columns, strict=False) if _are_words(cells)}
+        self.fields = {
+            name: Field(rows=None, tail=(), type="text" if name in words else "cell", dtype="text") for name in first
+        }
 
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         types = {name: pa.float64() if role == "real" else pa.string() for name, role in wanted.items()}
@@ -72,11 +82,16 @@ class CsvSource(Source):
             ),
         )
 
-    def _first_line(self) -> list[str]:
+    def _first_lines(self) -> list[list[str]]:
+        """The header and some lines after it, which show what is words; the first is empty if there is none."""
         with self._damage(), pa.input_stream(str(self.path), compression="detect") as stream:
             # Other columns may hold text of any encoding; a name that cannot be decoded is one we do not want.
             text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="replace", newline="")
-            return next((line for line in csv.reader(text, delimiter=self._delimiter) if line), [])
+            lines = (line for line in csv.reader(text, delimiter=self._delimiter) if line)
+            found = [next(lines, [])]
+            with contextlib.suppress(csv.Error):  # a later line that cannot be parsed is for Arrow to name
+                found += itertools.islice(lines, _SAMPLED)
+            return found
 
     def _check_text(self) -> None:
         with self._damage(), pa.input_stream(str(self.path), compression="detect") as stream:
@@ -244,6 +259,16 @@ def _number_hint(value: str, name: str) -> str:
     if bare.endswith("%") and _is_number(bare[:-1].replace(",", ".")):
         return "it is per cent: save fractions between 0 and 1, without the sign"
     return f'if {name!r} holds no scores, pass ignore=["{name}"]; else mend the line'
+
+
+def _are_words(cells: Sequence[str]) -> bool:
+    """Whether none of the cells can be meant as a number; missing ones say nothing.
+
+    >>> _are_words(["a1.png", ""]), _are_words(["cat", "0.5"]), _are_words(["0,5", "12 %"]), _are_words([""])
+    (True, False, False, False)
+    """
+    filled = [cell.strip() for cell in cells if cell.strip() not in _MISSING]
+    return bool(filled) and not any(_is_number(cell) or re.fullmatch(r"[-+−\d.,%\s]+", cell) for cell in filled)
 
 
 def _is_number(text: str) -> bool:

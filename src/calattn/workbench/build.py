@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
-from calattn.registry import UnknownName
+from calattn.registry import UnknownName, nearest
 from calattn.seeds import seed_of
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.weights import load_weights
@@ -176,7 +175,7 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         try:
             backbone = backbones.create(name, num_classes, in_chans=channels, **options)
         except UnknownName as error:
-            near = difflib.get_close_matches(name, backbones.FAMILIES, n=1, cutoff=0.8)
+            near = nearest(name, backbones.FAMILIES, cutoff=0.8)
             message = f"unknown backbone {name!r}; did you mean {', '.join(near)}? `calattn list backbones` shows more"
             raise UnknownName(message if near else str(error)) from None
         except OSError as error:

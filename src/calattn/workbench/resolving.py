@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import itertools
 import re
@@ -13,6 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from calattn.registry import nearest
 from calattn.workbench.recipes import RECIPES
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.yamlfile import SpecError, parse_value, parse_yaml, read_yaml
@@ -67,7 +67,12 @@ def _read(source: str) -> tuple[dict[str, Any], Path | None]:
         return copy.deepcopy(_recipe(source)), None
     path = Path(source)
     if path.suffix.lower() not in (".yaml", ".yml") and not path.exists():
-        near = difflib.get_close_matches(source, list(RECIPES), n=1)
+        if source.startswith(("imagefolder:", "parquet:")):
+            raise SpecError(
+                f"{source!r} is data, not a recipe; train a recipe on it: "
+                f"calattn train cifar10 --set data.name={source} --size 224 (recipes: {', '.join(RECIPES)})"
+            )
+        near = nearest(source, RECIPES)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise SpecError(f"{source!r} is neither a recipe nor a YAML file; {hint}recipes: {', '.join(RECIPES)}")
     if not path.exists():
@@ -135,11 +140,13 @@ def _explained(detail: Any, where: list[str]) -> str:
     if detail["type"] == "extra_forbidden":
         section = _section(where[:-1])
         known = list(section.model_fields) + (["base"] if section is RunSpec else [])
-        near = difflib.get_close_matches(where[-1], known, n=1)
+        near = nearest(where[-1], known)
         elsewhere = [path for path in _all_keys(RunSpec) if path.endswith("." + where[-1])]
         hint = f"did you mean {'.'.join([*where[:-1], near[0]])!r}?" if near else ""
         if not near and elsewhere:
             hint = f"did you mean {elsewhere[0]!r}?"
+        elif not near and "options" in section.model_fields:
+            hint = f"did you mean {'.'.join([*where[:-1], 'options', where[-1]])!r}? Else known: {', '.join(known)}"
         return f"unknown key {key!r}; {hint or 'known: ' + ', '.join(known)}"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
