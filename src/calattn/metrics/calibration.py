@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from calattn import checks
@@ -16,7 +16,7 @@ from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
 
 Probs = Float[checks.ArrayLike, "n c"]
-Labels = Int[checks.ArrayLike, " n"]
+Labels = Integer[checks.ArrayLike, " n"]
 Target = int | Literal["top"]
 Binning = Literal["width", "count"]
 

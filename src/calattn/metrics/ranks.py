@@ -103,9 +103,9 @@ def odds_histogram(samples: Float[Tensor, "3 n"]) -> Float[Tensor, "3 k"]:
     """Sums over the samples of each odds key."""
     key = odds_key(samples[0])
     size = 1 << _KEY_BITS
-    return torch.stack(
-        [torch.bincount(key, weights=w, minlength=size) for w in (torch.ones_like(samples[0]), samples[1], samples[2])]
-    )
+    weights = (torch.ones_like(samples[0]), samples[1], samples[2])
+    # Of no samples, bincount gives integers whatever the weights are.
+    return torch.stack([torch.bincount(key, weights=weight, minlength=size).double() for weight in weights])
 
 
 def equal_count_bins(groups: Groups, num_bins: int) -> BinSums:
