@@ -214,7 +214,7 @@ def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_
     np.savez(wrong, logits=p.logits.numpy(), labels=p.labels.flip(0).numpy())
     whole = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json").json
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
-    monkeypatch.setattr(subjects, "read_predictions", None)
+    monkeypatch.setattr(subjects.PredictionStream, "whole", None)
     streamed = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json", "--html", tmp_path / "p.html")
     assert streamed.code == 0, streamed.err
     assert streamed.json["samples"] == 600
