@@ -8,10 +8,11 @@ from beartype import beartype
 from beartype.roar import BeartypeDecorHintException
 from jaxtyping import install_import_hook
 
-# The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little.
+# The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little, and in `types` the
+# checked constructors of data classes cannot be compiled.
 PARTS = (
     *("adapters", "attachment", "backbones", "checks", "engine", "heads", "layer_adapter"),
-    *("losses", "metrics", "posthoc", "readers", "report", "store", "types"),
+    *("losses", "metrics", "posthoc", "readers", "report", "store"),
 )
 
 

@@ -665,7 +665,7 @@ def test_a_folder_of_other_files(tmp_path):
 def test_the_tolerance_is_that_of_from_probs(tmp_path):
     probs = np.array([[0.5, 0.50009]])
     path = write_npz(tmp_path / "p.npz", probs=probs, labels=np.array([0]))
-    np.testing.assert_allclose(read_predictions(path).logits, Predictions.from_probs(probs, [0]).logits)
+    np.testing.assert_allclose(read_predictions(path).logits, Predictions.from_probs(probs, np.array([0])).logits)
 
 
 def test_bfloat16_safetensors_are_widened(tmp_path):

@@ -153,7 +153,7 @@ def test_one_based_labels_get_the_remedy():
     "wrong", [torch.randn(4, 3), "file.npz", {"logits": 1}, 3, (torch.randn(4, 3), torch.zeros(4))]
 )
 def test_evaluate_says_what_it_takes(wrong):
-    with pytest.raises(ValueError, match=r"pass Predictions\(logits=…, labels=…\)"):
+    with pytest.raises(ValueError, match=r"Predictions\(logits=…, labels=…\)"):
         evaluate(wrong)
 
 

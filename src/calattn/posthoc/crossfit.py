@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from calattn import checks
-from calattn.posthoc.base import Calibrator
+from calattn.posthoc.base import Calibrator, FitWarning
 from calattn.types import Predictions
 
 
@@ -67,6 +67,7 @@ def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) ->
         warnings.warn(
             f"{len(alone)} of the classes ({which}) have one sample: its own fold is fitted without that class, "
             "so what is said of it is a guess",
+            FitWarning,
             stacklevel=2,
         )
     # Dealing out samples sorted by class, in random order within a class, balances both sizes and classes.
