@@ -62,7 +62,7 @@ class Evaluation(Mapping[str, MetricRow]):
         """Name → value, low, high, as JSON takes them (NaN and infinity aside); low and high are None without an interval.
 
         >>> from calattn import Predictions, evaluate
-        >>> found = Predictions(logits=[[2.0, 0.0], [0.0, 2.0]], labels=[0, 0])
+        >>> found = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 2.0]]), labels=torch.tensor([0, 0]))
         >>> evaluate(found, metrics=["accuracy"], num_bootstrap=0).as_dict()
         {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
         """

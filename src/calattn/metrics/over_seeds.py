@@ -75,7 +75,7 @@ def welch(error: float, variance: float, freedom: float) -> tuple[float, float]:
 def student(freedom: float, level: float) -> float:
     """How many standard errors an interval reaches to each side; with infinite freedom by the normal distribution.
 
-    >>> round(student(2, 0.95), 2), round(student(math.inf, 0.95), 2)
+    >>> round(student(2.0, 0.95), 2), round(student(math.inf, 0.95), 2)
     (4.3, 1.96)
     """
     from scipy import stats
