@@ -169,8 +169,11 @@ def test_single_runs_say_what_their_intervals_do_not_cover(capsys, runs, tmp_pat
     assert "one training each" in two.json["remark"]
     assert two.json["remark"] in " ".join(two.err.split())
     seeds = invoke(capsys, "compare", plain, other, "-m", "nll", "--bootstrap", 50, "--out", tmp_path / "t.md")
-    assert "plain-seed0 and plain-seed1 differ in their seed alone" in " ".join(seeds.err.split())
-    assert "differ in their seed alone" in (tmp_path / "t.md").read_text()
+    assert "plain-seed0 (seed 0) and plain-seed1 (seed 1) are trainings of one method" in " ".join(seeds.err.split())
+    assert "are trainings of one method" in (tmp_path / "t.md").read_text()
+    again = write_run(tmp_path / "again", spec="seed: 0\nmodel: {head: none}\n")
+    same = invoke(capsys, "compare", plain, again, "--json", "-m", "nll", "--bootstrap", 50)
+    assert "plain-seed0 (seed 0) and again (seed 0) are trainings of one method" in same.json["remark"]
     files = [write_npz(tmp_path / f"{name}.npz", predictions()) for name in "ab"]
     assert invoke(capsys, "compare", *files, "--json", "-m", "nll", "--bootstrap", 50).json["remark"] is None
 

@@ -79,17 +79,22 @@ def pairs(a: Group, b: Group) -> list[tuple[Subject, Subject]]:
 
 def remark(found: Sequence[Subject]) -> str | None:
     """What the interval of a comparison of single runs does not cover; None where they are no runs."""
-    try:
-        methods = [_method(each)[0] for each in found]
-    except ValueError:
+    seen: dict[str, tuple[str, int]] = {}
+    for each in found:
+        try:
+            method, seed = _method(each)
+        except ValueError:
+            return None
+        title = each.title.split("\n")[0]
+        if method in seen:
+            other, others_seed = seen[method]
+            return (
+                f"{other} (seed {others_seed}) and {title} (seed {seed}) are trainings of one method: what they differ by is "
+                "another training, not another method"
+            )
+        seen[method] = title, seed
+    if not seen:
         return None
-    if not methods:
-        return None
-    if len(set(methods)) < len(methods):
-        one, other = _first_alike(found, methods)
-        return (
-            f"{one} and {other} differ in their seed alone: what they differ by is another training, not another method"
-        )
     return (
         "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
         "compare with --over-seeds"
@@ -134,12 +139,6 @@ def _method(subject: Subject) -> tuple[str, int]:
         )
     spec = RunFolder(subject.run).spec()
     return spec.model_copy(update={"seed": 0}).hash, spec.seed
-
-
-def _first_alike(found: Sequence[Subject], methods: Sequence[str]) -> tuple[str, str]:
-    place = next(i for i, method in enumerate(methods) if method in methods[:i])
-    names = [found[i].title.split("\n")[0] for i in (methods.index(methods[place]), place)]
-    return names[0], names[1]
 
 
 def _seeds(each: Group) -> str:
