@@ -30,8 +30,8 @@ DIFFERENCES: dict[ScaleName, tuple[str, ...]] = {
         "settings and seed (the other is in `results/cifar10-deit-small/ce`): accuracy 83.37 and 82.87, ECE 11.72 and 12.13 "
         "at `last`; at `best-ece`, epoch 10 with an accuracy of 67.39 and epoch 5 with 54.38. "
         "`cifar10-deit-ce_brier-calattn`, trained twice as well, came out the same. `cifar100-deit-flsd53` was trained again "
-        "because its first predictions, which its pair is compared with, were lost (the first result is in the history, "
-        "commit bd4531f): accuracy 57.76 and then 57.79, ECE 11.47 and 11.41 at `last`; at `best-ece`, epoch 3 with an "
+        "because its first predictions, which its pair is compared with, were lost (the first result is in "
+        "`results/trained-before`): accuracy 57.76 and then 57.79, ECE 11.47 and 11.41 at `last`; at `best-ece`, epoch 3 with an "
         "accuracy of 19.43 and then epoch 22 with 53.63. Only the second is counted. So with one seed, what is decided at "
         "`best-ece` may not survive another training.",
         "The three-seed table and the Dirichlet head are run on DeiT-S, the paper's on ViT-B.",
