@@ -98,14 +98,15 @@ def test_an_unknown_interpolation_is_named():
         fitted(Image.new("L", (4, 4)), 2, interpolation="nearest")
 
 
-def test_in_memory_equals_one_by_one(rng):
-    pixels = [rng.integers(256, size=(6, 5, 3), dtype=np.uint8) for _ in range(300)]
+@pytest.mark.parametrize("size", [(6, 5), (97, 96)])  # one thread, several
+def test_in_memory_equals_one_by_one(rng, size):
+    pixels = [rng.integers(256, size=(*size, 3), dtype=np.uint8) for _ in range(300)]
     images = lazy([encoded(Image.fromarray(one)) for one in pixels])
     calls = []
     array = data.in_memory(images, progress=lambda *call: calls.append(call))
     np.testing.assert_array_equal(array.array.permute(0, 2, 3, 1).numpy(), np.stack(pixels))
     assert torch.equal(array.labels, images.labels)
-    assert calls == [("decoding", 256, 300), ("decoding", 300, 300)]
+    assert calls == [("decoding", done, 300) for done in (64, 128, 192, 256, 300)]
     assert data.in_memory(array) is array
     picked = data.in_memory(images.select(torch.tensor([7, 3])))
     np.testing.assert_array_equal(picked.array.permute(0, 2, 3, 1).numpy(), np.stack([pixels[7], pixels[3]]))
