@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 
 import pytest
@@ -10,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from calattn.workbench import build
-from calattn.workbench.folder import RunFolder, spec_text
+from calattn.workbench.folder import RunFolder, RunFolderError, spec_text
 from calattn.workbench.loading import load_model
 from calattn.workbench.resolving import resolve
 from calattn.workbench.training import train_run
@@ -124,6 +126,24 @@ def test_files_that_are_none(tuned, tmp_path):
         (tmp_path / name).write_bytes(b"\x80\x02 no weights at all")
         with pytest.raises(ValueError, match=rf"{name} (is damaged|holds more than tensors)"):
             network(f"model.weights={tmp_path / name}")
+
+
+@pytest.mark.parametrize("until", [1, None])
+def test_another_file_under_the_same_name_is_another_run(tuned, tmp_path, until):
+    path, run = tmp_path / "tuned.pt", tmp_path / "run"
+    torch.save(tuned.backbone.state_dict(), path)
+    first, spec = path.read_bytes(), small_spec(f"model.weights={path}")
+    train_run(spec, run, runtime=dataclasses.replace(CPU, until_epoch=until))
+    assert json.loads((run / "environment.json").read_text())["weights_sha256"] == hashlib.sha256(first).hexdigest()
+    torch.save(network("seed=6").backbone.state_dict(), path)
+    with pytest.raises(
+        RunFolderError, match=r"run began with other weights than .*tuned.pt holds now; put the file back"
+    ):
+        train_run(spec, run, runtime=CPU)
+    path.write_bytes(first)
+    train_run(spec, run, runtime=CPU)
+    path.unlink()  # a finished run needs it no more
+    train_run(spec, run, runtime=CPU)
 
 
 def test_one_start_only():

@@ -162,8 +162,7 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
     chosen = spec.model
     name, fitted = backbones.fitted(chosen.backbone, size)
     options: dict[str, Any] = {**fitted, **chosen.options}
-    # timm's own name for it, whose loader unpickles and fails without words.
-    weights = options.pop("checkpoint_path", None) or chosen.weights
+    options.pop("checkpoint_path", None)  # timm's loader unpickles and fails without words
     if chosen.drop_path:
         options["drop_path_rate"] = chosen.drop_path
     if chosen.dropout:
@@ -190,8 +189,8 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             ) from None
         _check_size(name, backbone, size)
         model = attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
-    if weights is not None:
-        load_weights(model, Path(weights), backbone=name)
+    if chosen.start is not None:
+        load_weights(model, Path(chosen.start), backbone=name)
     return model
 
 

@@ -71,6 +71,11 @@ class ModelSpec(Section):
             raise ValueError(f"{' and '.join(named)} both say which weights to start from; set one")
         return self
 
+    @property
+    def start(self) -> str | None:
+        """The file of weights to start from, by our name or by timm's."""
+        return self.weights or self.options.get("checkpoint_path")
+
     @model_serializer(mode="wrap")
     def _without_weights(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Left out where there are none: specs written before the key was there are equal to theirs now, and so is their hash."""

@@ -23,11 +23,14 @@ from calattn.engine.log import RunLog, TensorBoardMirror
 from calattn.store import MANIFEST
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
-from calattn.workbench.folder import RunFolder, RunFolderError, write_json
+from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.workbench.predicting import check_same_split, own_subjects, predict_run
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.summary import read_summary, write_summary
+from calattn.workbench.weights import digest
+
+_BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weights` names
 
 
 class RunReporter(Reporter, Protocol):
@@ -60,6 +63,8 @@ def train_run(
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
+    if not overwrite:
+        _refuse_other_weights(RunFolder(path), spec)
     if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
         if reporter is not None and main:
             reporter.finished(RunFolder(path), before=True)
@@ -149,7 +154,8 @@ def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
 def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
     """What the run starts from; a run that goes on must find the data it began with."""
     if not folder.environment_path.exists():
-        write_json(describe_environment(), folder.environment_path)
+        begun = {} if spec.model.start is None else {_BEGUN: digest(Path(spec.model.start))}
+        write_json(describe_environment() | begun, folder.environment_path)
     if folder.splits_path.exists():
         check_same_split(folder, found)
         return
@@ -161,6 +167,18 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         fraction=chosen.validation,
         seed=chosen.split_seed,
     )
+
+
+def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
+    """The path is in the spec's hash, the content of the file is not: a run that began with other weights is another run."""
+    if spec.model.start is None or not folder.environment_path.is_file() or not Path(spec.model.start).is_file():
+        return
+    begun = read_json(folder.environment_path).get(_BEGUN)
+    if begun is not None and begun != digest(Path(spec.model.start)):
+        raise RunFolderError(
+            f"{folder.path} began with other weights than {spec.model.start} holds now; put the file back, choose another "
+            "--out, or --overwrite to start again here"
+        )
 
 
 def _trainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,12 @@ def load_weights(model: CalibratedModel, path: Path, *, backbone: str) -> None:
     if head and model.head.state_dict():
         _check(head, model.head.state_dict(), path, "the run's head (model.head, model.hidden, …)")
         model.head.load_state_dict(head)
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file: its path does not say which weights a run began with."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(path: Path) -> Mapping[str, Any]:
