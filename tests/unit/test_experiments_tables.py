@@ -307,7 +307,7 @@ def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
     rows = [row for row in csv_rows(tables_of("ece", store)[:1]) if row["cell"] == cell.name and row["phase"] == "pre"]
     assert {row["metric"]: row["hole"] for row in rows} == {
         "ece": "ece was not measured",
-        "nll": "nll was not measured",
+        "nll": "no image that it could be measured on",
         "accuracy": None,
     }
 

@@ -257,7 +257,8 @@ def _sources(
             continue
         row = measured(result, metric, rule=rule, phase=phase)
         if row is None:
-            holes.append(f"{metric} was not measured")
+            known = result.rules.get(rule, {}).get("phases", {}).get(phase, {})
+            holes.append("no image that it could be measured on" if metric in known else f"{metric} was not measured")
         else:
             sources.append(Source(cell=result.cell, cell_hash=result.cell_hash, row=row))
     return sources, holes
