@@ -355,8 +355,10 @@ def test_answers_that_hang_on_the_rules_are_named(tmp_path: Path) -> None:
         size = helps(cell, rule, phase, metric)
         return -size if cell.loss == "mmce" and (metric, phase) == ("ece", "pre") else size
 
-    told = section(report_text(on_disk(tmp_path, world(one_worse))), "Would other rules have said otherwise?")
+    text = report_text(on_disk(tmp_path, world(one_worse)))
+    told = section(text, "Would other rules have said otherwise?")
     flips = told.split("Other answers than by the rules as they were fixed: ")[1]
+    assert flips.strip() in text.split("**In short.** ")[1].split("\n")[0]
     assert "“ECE falls” holds at `last` by most for every; “ECE falls” holds at `best-ece` by most for every" in flips
     same = section(report_text(ResultStore(tmp_path / "none", "reduced")), "Would other rules have said otherwise?")
     assert "as they were fixed: none." in same

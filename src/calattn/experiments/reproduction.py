@@ -30,7 +30,8 @@ from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
-from calattn.experiments.robustness_report import other_rules
+from calattn.experiments.robustness import variants
+from calattn.experiments.robustness_report import flips, other_rules
 from calattn.experiments.summary import summary
 from calattn.report.style import number
 
@@ -56,13 +57,15 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
     results = Results(store)
     stored = list(results.stored())
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))
-    found = claims.verdicts(results)
+    found, by_rules = claims.verdicts(results), variants(results)
     sections = [
-        _head(store.scale, stored, wanted) + _links(folder) + summary(found, stored, store.scale),
+        _head(store.scale, stored, wanted)
+        + _links(folder)
+        + summary(found, stored, store.scale, flips=flips(by_rules)),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}{_by_heart(stored)}",
         f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
         f"## How a verdict comes about\n\n{BEFOREHAND.get(store.scale, '')}{rules_text()}{_amendments(store.scale)}",
-        f"## Would other rules have said otherwise?\n\n{other_rules(results)}",
+        f"## Would other rules have said otherwise?\n\n{other_rules(by_rules)}",
         "## The claims one by one\n\n"
         + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",

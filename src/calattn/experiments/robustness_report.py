@@ -6,17 +6,15 @@ from collections.abc import Mapping
 
 from calattn.experiments.claim_report import NONE, markdown_table
 from calattn.experiments.claims import CLAIMS
-from calattn.experiments.evidence import Results
-from calattn.experiments.robustness import VARIANTS, variants
+from calattn.experiments.robustness import VARIANTS
 from calattn.experiments.verdicts import Verdict
 
 FIXED = next(iter(VARIANTS))
 
 
-def other_rules(results: Results) -> str:
+def other_rules(found: Mapping[str, Mapping[str, Verdict]]) -> str:
     """Verdicts under other rules, and which of them are others than by the rules as they were fixed."""
     described = "\n".join(f"- *{name}*: {text}" for name, (text, _) in VARIANTS.items())
-    found = variants(results)
     rows = [
         [CLAIMS[claim].title, *(_holds(verdict) for verdict in by_variant.values())]
         for claim, by_variant in found.items()
@@ -25,7 +23,7 @@ def other_rules(results: Results) -> str:
     return (
         "The verdicts above rest on the rules as they were fixed. This is what the same numbers say by others, with how many "
         "families are better and how many worse; – is for fewer than half of the planned families.\n\n"
-        f"{described}\n\n{table}\nOther answers than by the rules as they were fixed: {_flips(found) or 'none'}.\n"
+        f"{described}\n\n{table}\nOther answers than by the rules as they were fixed: {flips(found) or 'none'}.\n"
     )
 
 
@@ -38,8 +36,9 @@ def _holds(verdict: Verdict) -> str:
     return ", ".join(shown)
 
 
-def _flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
-    flips = []
+def flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """The answers that hang on the rules."""
+    told = []
     for claim, by_variant in found.items():
         for rule in by_variant[FIXED].findings:
             answers = {name: verdict.holds_at(rule) for name, verdict in by_variant.items()}
@@ -47,5 +46,5 @@ def _flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
             others = [name for name, answer in answers.items() if None not in (answer, fixed) and answer != fixed]
             if others:
                 said = "does not hold" if fixed else "holds"
-                flips.append(f"“{CLAIMS[claim].title}” {said} at `{rule}` by {', '.join(others)}")
-    return "; ".join(flips)
+                told.append(f"“{CLAIMS[claim].title}” {said} at `{rule}` by {', '.join(others)}")
+    return "; ".join(told)

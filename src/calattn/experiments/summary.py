@@ -15,11 +15,16 @@ from calattn.report.style import number
 _ORDER = ("holds only under", "holds", "does not hold", "not tested")
 
 
-def summary(found: Mapping[str, Verdict], stored: Sequence[CellResult], scale: ScaleName) -> str:
-    """Counts of verdicts, the effect on ECE before and after temperature scaling, and the price of the early checkpoint."""
+def summary(found: Mapping[str, Verdict], stored: Sequence[CellResult], scale: ScaleName, *, flips: str = "") -> str:
+    """Counts of verdicts, the effect on ECE before and after temperature scaling, and the price of the early checkpoint.
+
+    `flips`: the answers that hang on the rules, which a reader of the counts alone would not hear of.
+    """
     if scale == "smoke" or not stored:
         return ""
     lines = [f"{len(found)} claims. {_named(found)}."]
+    if flips:
+        lines.append(f"Other rules than those that were fixed beforehand would say otherwise of some (below): {flips}.")
     for name, when in (("ece_falls", "before"), ("complementary_to_ts", "after")):
         parts = [
             f"{effect_text(finding.effect)} at `{rule}` (mean over {len(finding.outcomes)} families)"
