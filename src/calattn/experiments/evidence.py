@@ -278,7 +278,7 @@ def _joined(
     comparison: Comparison, a: CellResult, b: CellResult, rule: Rule, row_a: MetricRow, row_b: MetricRow
 ) -> _Joined:
     """Rule 1 of this file."""
-    if b.cell != a.cell and b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
+    if b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
         paired = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
         if paired is not None:
             return _Joined(paired.difference, paired.low, paired.high, paired=True, counted=paired.p_value)
