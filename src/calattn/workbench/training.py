@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from lightning_fabric import Fabric
@@ -19,7 +19,7 @@ from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Reporter, Settings, Trainer
-from calattn.engine.log import RunLog, TensorBoardMirror
+from calattn.engine.log import RunLog
 from calattn.store import MANIFEST
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
@@ -191,7 +191,7 @@ def _trainer(
         train=train_loader(spec, runtime, fabric, found),
         validation=eval_loader(spec, runtime, fabric, found),
         checkpoints=CheckpointFolder(folder.checkpoints_path, spec.hash),
-        log=RunLog(folder.log_path),
+        log=RunLog(folder.log_path, tensorboard=folder.tensorboard_path if runtime.tensorboard else None),
         settings=Settings(
             epochs=spec.train.epochs,
             until_epoch=runtime.until_epoch,
@@ -203,29 +203,8 @@ def _trainer(
             channels_last=spec.train.channels_last,
             save_seconds=runtime.save_seconds,
         ),
-        reporter=Mirrored(reporter, folder.tensorboard_path)
-        if runtime.tensorboard and fabric.is_global_zero
-        else reporter,
+        reporter=reporter,
     )
-
-
-class Mirrored(Reporter):
-    """A reporter (or none) that also writes each epoch for TensorBoard."""
-
-    def __init__(self, inner: Reporter | None, path: Path) -> None:
-        self._inner, self._path = inner, path
-        self._mirror: TensorBoardMirror | None = None
-
-    def updates(self, count: int) -> None:
-        if self._inner is not None:
-            self._inner.updates(count)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        if self._mirror is None:
-            self._mirror = TensorBoardMirror(self._path, resume_after=row["epoch"] - 1)
-        self._mirror.write(row)
-        if self._inner is not None:
-            self._inner.epoch(row)
 
 
 def train_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.RunData) -> TrainLoader:
