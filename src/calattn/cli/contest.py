@@ -278,7 +278,7 @@ def _reason(error: ValueError, calibrator: Calibrator) -> str:
 
 
 @contextlib.contextmanager
-def _gathered(*, without: tuple[type[Warning], ...] = ()) -> Iterator[list[str]]:
+def _gathered(*, without: tuple[type[Warning], ...]) -> Iterator[list[str]]:
     """Our own warnings of several fits, each said once, with how often; other packages' are about their code."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:

@@ -362,7 +362,7 @@ def _pooled(families: Iterable[Sequence[SeedDifference]]) -> _Variance | None:
     return _Variance(sum(v.value * v.freedom for v in found) / freedom, freedom) if found else None
 
 
-def _decision(outcome: Outcome, *, guard: bool, smallest: bool = True) -> Decision:
+def _decision(outcome: Outcome, *, guard: bool, smallest: bool) -> Decision:
     good = outcome.effect * better_sign(outcome.metric) > 0
     if outcome.low is None or outcome.high is None or outcome.p_value is None:
         return "undecided"  # an effect without an interval proves nothing, however large
