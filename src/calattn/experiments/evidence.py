@@ -256,12 +256,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
 
 
 def _row(result: CellResult, phase: Phase, metric: str, rule: Rule) -> MetricRow | None:
-    if not metric.startswith("ood_"):
-        return result.metric(metric, rule=rule, phase=phase)
-    name = metric.removeprefix("ood_")
-    value = result.ood(name, rule=rule)
-    ends = result.rules.get(rule, {}).get("ood_intervals", {}).get(name, {"low": None, "high": None})
-    return None if value is None else MetricRow(name=metric, value=value, low=ends["low"], high=ends["high"])
+    if metric.startswith("ood_"):
+        return result.ood(metric.removeprefix("ood_"), rule=rule)
+    return result.metric(metric, rule=rule, phase=phase)
 
 
 class _Joined(NamedTuple):

@@ -197,9 +197,7 @@ def fraction(row: Mapping[str, paper.Cell], column: str = "value") -> float | No
 def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> MetricRow | None:
     """A metric of the test images, an OOD AUROC, or the share of parameters that the head adds."""
     if metric in OOD_SETS:
-        auroc = result.ood(metric, rule=rule)
-        ends = result.rules.get(rule, {}).get("ood_intervals", {}).get(metric, {})
-        return None if auroc is None else MetricRow(name=metric, value=auroc, **ends)
+        return result.ood(metric, rule=rule)
     if metric == "parameters_added":
         counts = result.run["parameters"]
         return MetricRow(name=metric, value=counts["head"] / counts["backbone"])
