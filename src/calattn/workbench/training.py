@@ -60,11 +60,12 @@ def train_run(
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
+    told = reporter if main else None
     if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
-        if reporter is not None and main:
-            reporter.finished(RunFolder(path), before=True)
+        if told is not None:
+            told.finished(RunFolder(path), before=True)
         return RunFolder(path)
-    found = build.load_data(spec, root=runtime.data_root, on_decode=reporter.decoded if reporter and main else None)
+    found = build.load_data(spec, root=runtime.data_root, on_decode=None if told is None else told.decoded)
     model = build.build_model(
         spec,
         num_classes=found.train.num_classes,
@@ -77,7 +78,7 @@ def train_run(
         if main:
             _record(folder, spec, found)
         fabric.barrier()
-        trainer = _trainer(spec, runtime, fabric, model, found, folder, reporter if main else None)
+        trainer = _trainer(spec, runtime, fabric, model, found, folder, told)
         trainer.resume()
         if reporter is not None:
             reporter.start(
@@ -87,31 +88,47 @@ def train_run(
                 done=trainer.state.update,
                 main=main,
             )
-        since, before = trainer.state.update, folder.progress()
-        trainer.fit()
-        update = trainer.state.update
-        moved = update != since or (before is not None and before.updates != update)
-        subjects = own_subjects(found)
-        total = sum(subject.count for subject in subjects) * len(spec.evaluation.checkpoints) // fabric.world_size
-        written = predict_run(
-            folder,
-            spec,
-            subjects,
-            spec.evaluation.checkpoints,
-            fabric=fabric,
-            runtime=runtime,
-            found=found,
-            features=spec.evaluation.features,
-            on_batch=functools.partial(reporter.predicted, total=total) if reporter and main else None,
-        )
+        moved = _fitted(trainer, folder)
+        written = _predicted(spec, runtime, fabric, found, folder, told)
         if main:
             if moved:
                 _remove_outdated(folder, keep=written)
             write_summary(folder, spec, model)
-            if reporter is not None:
-                reporter.finished(folder, before=False)
+        if told is not None:
+            told.finished(folder, before=False)
         fabric.barrier()
     return folder
+
+
+def _fitted(trainer: Trainer, folder: RunFolder) -> bool:
+    """Trains to the end; whether the weights are then other ones than those that the folder's predictions may be of."""
+    since, before = trainer.state.update, folder.progress()
+    trainer.fit()
+    update = trainer.state.update
+    return update != since or (before is not None and before.updates != update)
+
+
+def _predicted(
+    spec: RunSpec,
+    runtime: Runtime,
+    fabric: Fabric,
+    found: build.RunData,
+    folder: RunFolder,
+    reporter: RunReporter | None,
+) -> list[Path]:
+    subjects, checkpoints = own_subjects(found), spec.evaluation.checkpoints
+    total = sum(subject.count for subject in subjects) * len(checkpoints) // fabric.world_size
+    return predict_run(
+        folder,
+        spec,
+        subjects,
+        checkpoints,
+        fabric=fabric,
+        runtime=runtime,
+        found=found,
+        features=spec.evaluation.features,
+        on_batch=None if reporter is None else functools.partial(reporter.predicted, total=total),
+    )
 
 
 def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = None) -> bool:
