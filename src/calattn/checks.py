@@ -95,15 +95,15 @@ def positive_int(value: int, name: str) -> int:
     return int(value)
 
 
-def generator(value: object, name: str = "generator") -> torch.Generator:
+def generator(value: object) -> torch.Generator:
     if not isinstance(value, torch.Generator):
-        raise ValueError(f"{name} must be a torch.Generator, say torch.Generator().manual_seed(0), got {value!r}")
+        raise ValueError(f"generator must be a torch.Generator, say torch.Generator().manual_seed(0), got {value!r}")
     return value
 
 
-def in_unit_interval(value: float, name: str, *, open_left: bool = False) -> float:
-    if not (0.0 < value <= 1.0 if open_left else 0.0 <= value <= 1.0):
-        raise ValueError(f"{name} must be in {'(' if open_left else '['}0, 1], got {value!r}")
+def in_unit_interval(value: float, name: str) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
     return float(value)
 
 

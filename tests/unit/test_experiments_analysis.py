@@ -148,10 +148,10 @@ def test_ood_auroc_is_scikit_learns(pair):
     outside = _max_probs(folder, 255 - test.array.numpy())
     truth = np.repeat([0, 1], [len(inside), len(outside)])
     expected = roc_auc_score(truth, 1 - np.concatenate([inside, outside]))
-    assert result.ood("svhn") == pytest.approx(expected, abs=2e-4)
+    assert result.ood("svhn").value == pytest.approx(expected, abs=2e-4)
     corrupted = [name for name in result.rules["last"]["ood"] if name in CORRUPTIONS]
     assert len(corrupted) == 3
-    assert result.ood("cifar10_c") == pytest.approx(np.mean([result.ood(name) for name in corrupted]))
+    assert result.ood("cifar10_c").value == pytest.approx(np.mean([result.ood(name).value for name in corrupted]))
     assert result.ood("svhn", rule="best-ece") is not None
     assert result.run["ood"]["missing"] == {}
     assert "inverted" in result.run["ood"]["sets"]["svhn"]["title"]
@@ -159,7 +159,7 @@ def test_ood_auroc_is_scikit_learns(pair):
 
 def test_ood_pair_is_the_difference_of_the_two(pair):
     for name in ("svhn", "cifar10_c"):
-        expected = pair.result(HEAD).ood(name) - pair.result(PLAIN).ood(name)
+        expected = pair.result(HEAD).ood(name).value - pair.result(PLAIN).ood(name).value
         found = pair.result(HEAD).paired(f"ood_{name}")
         assert found.difference == pytest.approx(expected, abs=1e-6)
         assert found.low <= found.difference <= found.high

@@ -121,14 +121,12 @@ def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
     sample = np.random.default_rng(0).normal(3.0, 0.2, size=500)
     counts, edges = np.histogram(sample, bins=8)
     histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
-    with TensorBoardMirror(tmp_path) as mirror:
-        mirror.write({"event": "start", "seconds": 3.0})
-        mirror.write(
-            {"epoch": 1, "event": "epoch", "validation": {"ece": 0.25, "bad": float("nan"), "none": None}, "flag": True}
-        )
-        mirror.write(
-            {"epoch": 2, "validation": {"ece": 0.125}, "scale": {"histogram": histogram, "quantiles": [0.5, 2]}}
-        )
+    mirror = TensorBoardMirror(tmp_path)
+    mirror.write({"event": "start", "seconds": 3.0})
+    mirror.write(
+        {"epoch": 1, "event": "epoch", "validation": {"ece": 0.25, "bad": float("nan"), "none": None}, "flag": True}
+    )
+    mirror.write({"epoch": 2, "validation": {"ece": 0.125}, "scale": {"histogram": histogram, "quantiles": [0.5, 2]}})
     assert scalar(tmp_path, "validation/ece") == [(1, 0.25), (2, 0.125)]
     assert scalar(tmp_path, "scale/quantiles/1") == [(2, 2.0)]
     found = events(tmp_path)

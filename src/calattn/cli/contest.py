@@ -55,7 +55,7 @@ class Material:
     @property
     def in_sample(self) -> bool:
         """Whether methods are judged on samples they are fitted on, or hardly any others: that says nothing about new data."""
-        return self.overlap.shared > 0 and self.overlap.nearly_all
+        return self.overlap.nearly_all
 
     @property
     def caveat(self) -> str | None:
@@ -181,7 +181,7 @@ def held(
             bar.update(task, completed=(len(entries) + len(skipped) - len(left_out or ())) * (material.num_folds + 2))
         bar.update(task, visible=False)
         as_named = list(methods).index
-        entries.sort(key=(lambda entry: as_named(entry.method)) if material.in_sample else _rank)
+        entries.sort(key=lambda e: as_named(e.method) if material.in_sample else e.evaluation["nll"].value)
         found = Contest(
             before=before,
             entries=entries,
@@ -278,7 +278,7 @@ def _reason(error: ValueError, calibrator: Calibrator) -> str:
 
 
 @contextlib.contextmanager
-def _gathered(*, without: tuple[type[Warning], ...] = ()) -> Iterator[list[str]]:
+def _gathered(*, without: tuple[type[Warning], ...]) -> Iterator[list[str]]:
     """Our own warnings of several fits, each said once, with how often; other packages' are about their code."""
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -295,11 +295,6 @@ def _gathered(*, without: tuple[type[Warning], ...] = ()) -> Iterator[list[str]]
 def _cost(method: str) -> int:
     """How late a method's turn comes: the slow ones last, so that all others are done when somebody stops it."""
     return _LAST.index(method) + 1 if method in _LAST else 0
-
-
-def _rank(entry: Entry) -> float:
-    value = entry.evaluation["nll"].value
-    return math.inf if math.isnan(value) else value
 
 
 def _compared(contest: Contest, before: Predictions, arguments: Callable[[], dict[str, Any]], bar: Any) -> list[Entry]:

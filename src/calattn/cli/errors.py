@@ -23,8 +23,8 @@ from calattn.cli.console import errors_to
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 
-# Typer carries its own copy of click since 0.20; the classes are reached through what both versions export.
-_USAGE, _CLICK = typer.BadParameter.__mro__[1:3]
+# ClickException: typer carries its own copy of click since 0.20, and both versions export this subclass of it.
+_CLICK = typer.BadParameter.__mro__[2]
 _LONGEST = 500  # characters of a message that was not meant for people
 _PACKAGE = str(Path(__file__).parents[1])
 

@@ -40,13 +40,13 @@ class Overlap:
 
 def overlap(fit: Predictions, judge: Predictions) -> Overlap:
     """How many samples of `judge` are in `fit`; none where too few rows tell."""
+    everything = Overlap(shared=len(judge), judged=len(judge))
     if fit.fingerprint() == judge.fingerprint():
-        return Overlap(shared=len(judge), judged=len(judge))
+        return everything
     fitted, judged = _rows(fit), _rows(judge)
     if _same_rows(fitted, judged):
-        return Overlap(shared=len(judge), judged=len(judge))
-    share = max(_share(fitted, judged, tolerance) for tolerance in _TOLERANCES)
-    return Overlap(shared=round(share * len(judge)), judged=len(judge))
+        return everything
+    return Overlap(shared=round(_share(fitted, judged) * len(judge)), judged=len(judge))
 
 
 def _same_rows(a: np.ndarray, b: np.ndarray) -> bool:
@@ -58,30 +58,24 @@ def _same_rows(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(one - other).max() < _EQUAL) and len(np.unique(one.round(3))) >= _KINDS
 
 
-def _share(fitted: np.ndarray, judged: np.ndarray, tolerance: float) -> float:
-    """The share of telling rows that are in both, 0 where chance would explain it."""
-    near = _ALONE * tolerance
-    rows = judged[np.unique(np.linspace(0, len(judged) - 1, _LOOKED_AT).round().astype(int))]
-    _, own, third = _distances(judged, rows, 3, near)
-    alone = own > near
-    first, second = _distances(fitted, rows[alone], 2, near)
-    tells = second > near
-    found, of = int((tells & (first <= tolerance)).sum()), int(tells.sum())
-    # Of rows that occur twice, in two files of the same kind, half lie in one file: as many pairs as there are say how many
-    # rows of forests or other coarse probabilities meet by chance.
-    by_chance = ((own <= tolerance) & (third > tolerance)).sum() * len(fitted) / len(judged)
-    enough = max(min(_FEWEST, max(2, len(judged))), _SOME * of, 2 * by_chance)
-    return found / of if of and found >= enough else 0.0
-
-
-def _distances(places: np.ndarray, rows: np.ndarray, count: int, limit: float) -> np.ndarray:
-    """[count, rows]: how far the nearest places are from each row; infinite beyond the limit."""
+def _share(fitted: np.ndarray, judged: np.ndarray) -> float:
+    """The share of telling rows that are in both, at the tolerance where it is largest; 0 where chance would explain it."""
     from scipy.spatial import cKDTree
 
-    if not len(rows):
-        return np.empty((count, 0))
-    found: np.ndarray = cKDTree(places).query(rows, k=count, distance_upper_bound=np.nextafter(limit, math.inf))[0]
-    return found.T
+    rows = judged[np.unique(np.linspace(0, len(judged) - 1, _LOOKED_AT).round().astype(int))]
+    _, own, third = cKDTree(judged).query(rows, k=3)[0].T  # infinitely far where there are fewer
+    first, second = cKDTree(fitted).query(rows, k=2)[0].T
+    fewest = min(_FEWEST, max(2, len(judged)))
+
+    def share(tolerance: float) -> float:
+        tells = np.minimum(own, second) > _ALONE * tolerance
+        found, of = int((tells & (first <= tolerance)).sum()), int(tells.sum())
+        # Of rows that occur twice, in two files of the same kind, half lie in one file: as many pairs as there are say how many
+        # rows of forests or other coarse probabilities meet by chance.
+        by_chance = ((own <= tolerance) & (third > tolerance)).sum() * len(fitted) / len(judged)
+        return found / of if found >= max(fewest, _SOME * of, 2 * by_chance) else 0.0
+
+    return max(map(share, _TOLERANCES))
 
 
 def _rows(predictions: Predictions) -> np.ndarray:

@@ -247,28 +247,7 @@ def _plain_fact(value: Any) -> Any:
 
 def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpoint: str) -> dict[str, Any]:
     """What the leaderboard page shows (schema 1), and what `--json` says."""
-    from calattn.metrics import METRICS
-    from calattn.report.page.document import finite, printed, version
-
-    measured = [row.evaluation for row in rows if row.evaluation is not None]
-    metrics = {}
-    if measured:
-        for name in measured[0].rows:
-            better = "low" if METRICS[name].better == "lower" else "high"
-            metrics[name] = {"name": name, **printed(name, measured[0].options), "better": better}
-            for scaled, (metric, heading) in _SCALED.items():  # beside what it is compared with
-                if metric == name and any(row.scaled is not None for row in rows):
-                    metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}
-    first = [name for name in _FIRST if name in metrics]
-
-    def values(row: Row) -> dict[str, Any]:
-        found = {} if row.evaluation is None else dict(row.evaluation.rows)
-        if row.scaled is not None:
-            found |= {name: row.scaled[metric] for name, (metric, _) in _SCALED.items()}
-        return {
-            name: {key: finite(getattr(each, key)) for key in ("value", "low", "high")} | _infinite(each.value)
-            for name, each in found.items()
-        }
+    from calattn.report.page.document import version
 
     return {
         "schema": 1,
@@ -277,18 +256,50 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
         "title": title,
         "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
         + _SEEDS * _differ_in_seed(rows),
-        "metrics": [metrics[name] for name in dict.fromkeys([*first, *metrics])],
+        "metrics": _metrics(rows),
         "rows": [
             {
                 "title": row.title,
                 "href": row.page,
-                "values": values(row),
+                "values": _values(row),
                 "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
                 "group": row.group,
                 "note": row.reason,
             }
             for row in rows
         ],
+    }
+
+
+def _metrics(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The columns: the most asked for first, each after scaling beside what it is compared with."""
+    from calattn.metrics import METRICS
+    from calattn.report.page.document import printed
+
+    measured = next((row.evaluation for row in rows if row.evaluation is not None), None)
+    if measured is None:
+        return []
+    metrics: dict[str, dict[str, Any]] = {}
+    for name in measured.rows:
+        better = "low" if METRICS[name].better == "lower" else "high"
+        metrics[name] = {"name": name, **printed(name, measured.options), "better": better}
+        for scaled, (metric, heading) in _SCALED.items():
+            if metric == name and any(row.scaled is not None for row in rows):
+                metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}
+    first = [name for name in _FIRST if name in metrics]
+    return [metrics[name] for name in dict.fromkeys([*first, *metrics])]
+
+
+def _values(row: Row) -> dict[str, Any]:
+    """A row's numbers with their intervals, by column."""
+    from calattn.report.page.document import finite
+
+    found = {} if row.evaluation is None else dict(row.evaluation.rows)
+    if row.scaled is not None:
+        found |= {name: row.scaled[metric] for name, (metric, _) in _SCALED.items()}
+    return {
+        name: {key: finite(getattr(each, key)) for key in ("value", "low", "high")} | _infinite(each.value)
+        for name, each in found.items()
     }
 
 

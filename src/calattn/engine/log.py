@@ -8,8 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from calattn.atomic import PathArg, atomic_write
 
@@ -127,17 +126,6 @@ class TensorBoardMirror:
             bucket_counts=[0, *counts],
             global_step=epoch,
         )
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _summary_writer() -> Any:

@@ -256,12 +256,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
 
 
 def _row(result: CellResult, phase: Phase, metric: str, rule: Rule) -> MetricRow | None:
-    if not metric.startswith("ood_"):
-        return result.metric(metric, rule=rule, phase=phase)
-    name = metric.removeprefix("ood_")
-    value = result.ood(name, rule=rule)
-    ends = result.rules.get(rule, {}).get("ood_intervals", {}).get(name, {"low": None, "high": None})
-    return None if value is None else MetricRow(name=metric, value=value, low=ends["low"], high=ends["high"])
+    if metric.startswith("ood_"):
+        return result.ood(metric.removeprefix("ood_"), rule=rule)
+    return result.metric(metric, rule=rule, phase=phase)
 
 
 class _Joined(NamedTuple):
@@ -278,7 +275,7 @@ def _joined(
     comparison: Comparison, a: CellResult, b: CellResult, rule: Rule, row_a: MetricRow, row_b: MetricRow
 ) -> _Joined:
     """Rule 1 of this file."""
-    if b.cell != a.cell and b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
+    if b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
         paired = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
         if paired is not None:
             return _Joined(paired.difference, paired.low, paired.high, paired=True, counted=paired.p_value)
@@ -362,7 +359,7 @@ def _pooled(families: Iterable[Sequence[SeedDifference]]) -> _Variance | None:
     return _Variance(sum(v.value * v.freedom for v in found) / freedom, freedom) if found else None
 
 
-def _decision(outcome: Outcome, *, guard: bool, smallest: bool = True) -> Decision:
+def _decision(outcome: Outcome, *, guard: bool, smallest: bool) -> Decision:
     good = outcome.effect * better_sign(outcome.metric) > 0
     if outcome.low is None or outcome.high is None or outcome.p_value is None:
         return "undecided"  # an effect without an interval proves nothing, however large

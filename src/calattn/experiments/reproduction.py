@@ -42,18 +42,16 @@ BY_HEART = 0.95
 RIVALS = (("ce", "none"), ("ce_brier", "none"), ("ce_brier", "calattn"))
 
 
-def write_report(
-    store: ResultStore, path: PathArg, *, planned: Iterable[Cell] | None = None, tables: PathArg | None = None
-) -> None:
-    """Writes the report. `planned`: the cells that should be there; without it, those of the scale. `tables`: the folder of
-    the tables and figures, for links."""
+def write_report(store: ResultStore, path: PathArg, *, tables: PathArg | None = None) -> None:
+    """Writes the report. `tables`: the folder of the tables and figures, for links."""
     folder = None if tables is None else Path(os.path.relpath(tables, Path(path).parent)).as_posix()
     with atomic_write(path) as partial:
-        partial.write_text(report_text(store, planned=planned, folder=folder), encoding="utf-8")
+        partial.write_text(report_text(store, folder=folder), encoding="utf-8")
 
 
 def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, folder: str | None = None) -> str:
-    """The report; equal results give equal text. `folder`: of the tables and figures, as seen from the report."""
+    """The report; equal results give equal text. `planned`: the cells that should be there; without it, those of the scale.
+    `folder`: of the tables and figures, as seen from the report."""
     results = Results(store)
     stored = list(results.stored())
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))

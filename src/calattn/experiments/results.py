@@ -101,9 +101,12 @@ class CellResult:
         last, best = self.metric("accuracy", rule="last"), self.metric("accuracy", rule="best-ece")
         return None if last is None or best is None else best.value - last.value
 
-    def ood(self, name: str, *, rule: Rule = "last") -> float | None:
+    def ood(self, name: str, *, rule: Rule = "last") -> MetricRow | None:
         """AUROC of 1 − max probability against out-of-distribution images: "svhn", or "cifar10_c" (the mean over fifteen)."""
-        return self.rules.get(rule, {}).get("ood", {}).get(name)
+        found = self.rules.get(rule, {})
+        value = found.get("ood", {}).get(name)
+        ends = found.get("ood_intervals", {}).get(name, {})
+        return None if value is None else MetricRow(name=name, value=value, **ends)
 
     def paired(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> PairedDifference | None:
         found = self.pair.get(rule, {}).get(phase, {}).get(name)

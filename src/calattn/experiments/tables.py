@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 from calattn.experiments import paper
 from calattn.experiments.cells import Cell, ScaleName, spec_of
@@ -18,7 +19,7 @@ RULES: tuple[Rule, ...] = ("last", "best-ece")
 RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE"}
 OOD_SETS = ("svhn", "cifar10_c")
 NOT_AT_THIS_SCALE = "not run at this scale"
-_TEMPERED: dict[Phase, str] = {"post": "ece", "post_nll": "nll"}
+_TEMPERED: dict[Phase, Literal["ece", "nll"]] = {"post": "ece", "post_nll": "nll"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,9 +197,7 @@ def fraction(row: Mapping[str, paper.Cell], column: str = "value") -> float | No
 def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> MetricRow | None:
     """A metric of the test images, an OOD AUROC, or the share of parameters that the head adds."""
     if metric in OOD_SETS:
-        auroc = result.ood(metric, rule=rule)
-        ends = result.rules.get(rule, {}).get("ood_intervals", {}).get(metric, {})
-        return None if auroc is None else MetricRow(name=metric, value=auroc, **ends)
+        return result.ood(metric, rule=rule)
     if metric == "parameters_added":
         counts = result.run["parameters"]
         return MetricRow(name=metric, value=counts["head"] / counts["backbone"])
@@ -228,7 +227,7 @@ def _entry(
         theirs,
         ours=_mean([source.row for source in sources]),
         spread=statistics.stdev([s.row.value for s in sources]) if len(sources) > 1 else None,
-        temperature=statistics.fmean(known) if known and quantity.metric not in ("accuracy", *OOD_SETS) else None,
+        temperature=statistics.fmean(known) if known and quantity.metric != "accuracy" else None,
         hole=_hole(holes, len(sources), len(wanted)),
         sources=tuple(sources),
         cells=tuple(wanted),
@@ -280,9 +279,7 @@ def _mean(rows: Sequence[MetricRow]) -> MetricRow | None:
 def _temperature(result: CellResult | Hole, rule: Rule, phase: Phase) -> float | None:
     assert isinstance(result, CellResult)
     objective = _TEMPERED.get(phase)
-    return (
-        None if objective is None else result.temperature(rule=rule, objective="ece" if objective == "ece" else "nll")
-    )
+    return None if objective is None else result.temperature(rule=rule, objective=objective)
 
 
 def _networks(layout: Layout, scale: ScaleName, planned: Collection[Cell]) -> str:

@@ -59,7 +59,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A claim's verdict: `rule` names the checkpoint rule of "holds only under"; `evidence` is (cells, difference)s."""
+    """A claim's verdict: `rule` names the checkpoint rule of "holds only under"."""
 
     kind: Kind
     rule: str | None
@@ -82,12 +82,6 @@ class Verdict:
         """How many seeds the families had: the fewest and the most."""
         counts = [len(outcome.seeds) for each in self.findings.values() for outcome in each.outcomes]
         return (min(counts), max(counts)) if counts else ()
-
-    @property
-    def evidence(self) -> list[tuple[tuple[str, ...], float]]:
-        """(b against a, for every seed; the mean difference b − a), rule after rule."""
-        found = [outcome for each in self.findings.values() for outcome in each.outcomes]
-        return [(outcome.cells, outcome.effect) for outcome in found]
 
 
 Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]

@@ -220,40 +220,53 @@ def compare(
     if generator is not None:
         checks.generator(generator)
     seed = _seed(_seeded(_seed(generator)))  # of its own: `evaluate` with the same generator draws other resamples
-    sides = []
-    for source in (a, b):
+
+    def side(source: Source) -> _Side:
         state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
-        seen = _one_pass(state, source, keep=True)
-        count = _resamples(num_bootstrap, seen.n)
-        if not count:
-            raise ValueError("num_bootstrap is 0: a comparison needs resamples")
-        replicates = _replicates(state, seen, source, count, seed)
-        sides.append((seen.n, seen.classes.correct.sum(dim=1), state.compute(), replicates))
-    (n_a, seen_a, values_a, draws_a), (n_b, seen_b, values_b, draws_b) = sides
-    if n_a != n_b:
-        raise ValueError(f"a has {n_a} samples and b has {n_b}: a paired comparison needs the same samples")
-    if bool((seen_a != seen_b).any()):
+        return _side(state, source, num_bootstrap, seed)
+
+    one, other = side(a), side(b)
+    if one.n != other.n:
+        raise ValueError(f"a has {one.n} samples and b has {other.n}: a paired comparison needs the same samples")
+    if bool((one.labels != other.labels).any()):
         raise ValueError("a and b do not have the same number of samples of each class: they are not the same samples")
-    result = {}
-    for name in names:
-        if name not in draws_a or name not in draws_b:
-            continue
-        difference = values_b[name] - values_a[name]
-        draws = draws_b[name] - draws_a[name]
-        low, high = interval(difference, draws, level, moved=name in _RAISED)
-        result[name] = Difference(
-            name=name,
-            a=values_a[name],
-            b=values_b[name],
-            difference=difference,
-            low=low,
-            high=high,
-            p_value=_two_sided(difference, draws, moved=name in _RAISED),
-            level=level,
-            num_bootstrap=int((~draws.isnan()).sum()),
-            options=options,
-        )
-    return result
+    known = [name for name in names if name in one.draws and name in other.draws]
+    return {name: _difference(name, one, other, level, options) for name in known}
+
+
+class _Side(NamedTuple):
+    """One of two sets of predictions: its size, the samples of each class, the values and their replicates."""
+
+    n: int
+    labels: Float[Tensor, " c"]
+    values: dict[str, float]
+    draws: dict[str, Float[Tensor, " r"]]
+
+
+def _side(state: MetricState, source: Source, num_bootstrap: int | None, seed: int) -> _Side:
+    seen = _one_pass(state, source, keep=True)
+    count = _resamples(num_bootstrap, seen.n)
+    if not count:
+        raise ValueError("num_bootstrap is 0: a comparison needs resamples")
+    draws = _replicates(state, seen, source, count, seed)
+    return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
+
+
+def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
+    difference, draws, moved = b.values[name] - a.values[name], b.draws[name] - a.draws[name], name in _RAISED
+    low, high = interval(difference, draws, level, moved=moved)
+    return Difference(
+        name=name,
+        a=a.values[name],
+        b=b.values[name],
+        difference=difference,
+        low=low,
+        high=high,
+        p_value=_two_sided(difference, draws, moved=moved),
+        level=level,
+        num_bootstrap=int((~draws.isnan()).sum()),
+        options=options,
+    )
 
 
 def _names(metrics: str | Iterable[str] | None, target: int | None = None) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from calattn.readers.source import Field, Role, Source, Values
+from calattn.readers.source import Field, FieldType, Role, Source, Values
 from calattn.store import PredictionFileError
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_KINDS: dict[str, FieldType] = {"f": "real", "i": "integer", "u": "integer", "b": "integer", "U": "text", "S": "text"}
 
 
 class NpyStream:
@@ -42,14 +43,7 @@ class NpyStream:
 
     @property
     def field(self) -> Field:
-        kinds = {"f": "real", "i": "integer", "u": "integer", "b": "integer", "U": "text", "S": "text"}
-        return Field(
-            rows=self.shape[0] if self.shape else None,
-            tail=tuple(self.shape[1:]),
-            type=kinds.get(self.dtype.kind, "object"),  # type: ignore[arg-type]
-            dtype=str(self.dtype),
-            scalar=not self.shape,
-        )
+        return Field.of_array(self.shape, _KINDS.get(self.dtype.kind, "object"), str(self.dtype))
 
     def take(self, start: int, stop: int) -> np.ndarray:
         """Rows start to stop, which must follow on those taken before."""

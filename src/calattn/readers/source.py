@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,10 @@ class Field:
     dtype: str
     # A single number for the whole file, such as one temperature: it has no rows at all.
     scalar: bool = False
+
+    @classmethod
+    def of_array(cls, shape: Sequence[int], type: FieldType, dtype: str) -> Field:
+        return cls(rows=shape[0] if shape else None, tail=tuple(shape[1:]), type=type, dtype=dtype, scalar=not shape)
 
     def __str__(self) -> str:
         rows = () if self.scalar else ("n" if self.rows is None else self.rows,)

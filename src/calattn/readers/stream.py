@@ -162,7 +162,7 @@ class PredictionStream:
             logits=logits,
             labels=torch.zeros(count, dtype=torch.int64) if labels is None else reader(labels),
             scale=scale,
-            stated_probs=self._stated(values) if choice.kind == "probs" and scale is None else None,
+            stated_probs=self._stated(values) if choice.kind == "probs" else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),
             indices=None if choice.indices is None else _integers(raw[choice.indices]),
             class_names=choice.class_names,

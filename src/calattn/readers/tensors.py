@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from calattn.readers.source import Field, Role, Source, Values
+from calattn.readers.source import Field, FieldType, Role, Source, Values
 from calattn.store import PredictionFileError, read_manifest, tensor_file
 
 # torch's reader runs into these where the bytes are no file of its own: it takes them for instructions.
@@ -131,32 +131,20 @@ def _as_values(value: object) -> Values:
 
 
 def _torch_field(value: Values) -> Field:
+    kind: FieldType
     if isinstance(value, Tensor):
         real, complicated = value.is_floating_point(), value.is_complex() or value.layout != torch.strided
         kind = "object" if complicated else "real" if real else "integer"
         dtype = str(value.dtype).removeprefix("torch.")
     else:
-        kind = {"f": "real", "i": "integer", "b": "integer", "U": "text"}.get(value.dtype.kind, "object")
+        kinds: dict[str, FieldType] = {"f": "real", "i": "integer", "b": "integer", "U": "text"}
+        kind = kinds.get(value.dtype.kind, "object")
         dtype = str(value.dtype)
-    shape = tuple(value.shape)
-    return Field(
-        rows=shape[0] if shape else None,
-        tail=shape[1:],
-        type=kind,  # type: ignore[arg-type]
-        dtype=dtype,
-        scalar=not shape,
-    )
+    return Field.of_array(value.shape, kind, dtype)
 
 
 def _safetensors_field(shape: tuple[int, ...], dtype: str) -> Field:
     if dtype in ("F64", "F32", "F16", "BF16"):
-        kind = "real"
-    else:
-        kind = "integer" if dtype.startswith(("I", "U")) or dtype == "BOOL" else "object"
-    return Field(
-        rows=shape[0] if shape else None,
-        tail=shape[1:],
-        type=kind,  # type: ignore[arg-type]
-        dtype=dtype,
-        scalar=not shape,
-    )
+        return Field.of_array(shape, "real", dtype)
+    whole = dtype.startswith(("I", "U")) or dtype == "BOOL"
+    return Field.of_array(shape, "integer" if whole else "object", dtype)

@@ -12,13 +12,13 @@ COLUMN = 3.4  # inches: one column of a two-column paper
 DASHES = ("-", "--", "-.", ":")  # lines of several subjects differ in grey print too
 
 
-def canvas(ax: Axes | None, *, height: float, width: float = COLUMN) -> Axes:
+def canvas(ax: Axes | None, *, height: float) -> Axes:
     """The caller's axes, or those of a new figure of its own, which no global state knows."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained").add_subplot()
+    return Figure(figsize=(COLUMN, height), layout="constrained").add_subplot()
 
 
 def figure_of(ax: Axes) -> Figure:

@@ -63,9 +63,7 @@ def smooth_curve(
     )
 
 
-def smooth_curve_of(
-    grid: SmoothGrid, *, at: Float[Tensor, " k"] | None = None, bandwidth: float | None = BANDWIDTH
-) -> SmoothCurve:
+def smooth_curve_of(grid: SmoothGrid, *, bandwidth: float | None = BANDWIDTH) -> SmoothCurve:
     """The curve of smooth ECE's own state, for streams; `bandwidth=None` takes the σ at which smECE_σ = σ.
 
     Each cell counts as one place, the mean of its confidences: 4096 cells are fine enough for any line that can be drawn.
@@ -76,7 +74,7 @@ def smooth_curve_of(
     cells = grid.weight[0] > 0
     count = grid.weight[0, cells]
     confidence = grid.centres[cells] + grid.weight[1, cells] / count
-    return smooth_curve(confidence, confidence - grid.residual[0, cells] / count, at=at, bandwidth=sigma, weight=count)
+    return smooth_curve(confidence, confidence - grid.residual[0, cells] / count, bandwidth=sigma, weight=count)
 
 
 def reflected_gaussian(at: Float[Tensor, " k"], points: Float[Tensor, " n"], bandwidth: float) -> Float[Tensor, "k n"]:

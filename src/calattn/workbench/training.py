@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from lightning_fabric import Fabric
@@ -19,7 +19,7 @@ from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Reporter, Settings, Trainer
-from calattn.engine.log import RunLog, TensorBoardMirror
+from calattn.engine.log import RunLog
 from calattn.store import MANIFEST
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
@@ -63,13 +63,14 @@ def train_run(
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
+    told = reporter if main else None
     if not overwrite:
         _refuse_other_weights(RunFolder(path), spec)
     if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
-        if reporter is not None and main:
-            reporter.finished(RunFolder(path), before=True)
+        if told is not None:
+            told.finished(RunFolder(path), before=True)
         return RunFolder(path)
-    found = build.load_data(spec, root=runtime.data_root, on_decode=reporter.decoded if reporter and main else None)
+    found = build.load_data(spec, root=runtime.data_root, on_decode=None if told is None else told.decoded)
     model = build.build_model(
         spec,
         num_classes=found.train.num_classes,
@@ -82,7 +83,7 @@ def train_run(
         if main:
             _record(folder, spec, found)
         fabric.barrier()
-        trainer = _trainer(spec, runtime, fabric, model, found, folder, reporter if main else None)
+        trainer = _trainer(spec, runtime, fabric, model, found, folder, told)
         trainer.resume()
         if reporter is not None:
             reporter.start(
@@ -92,31 +93,47 @@ def train_run(
                 done=trainer.state.update,
                 main=main,
             )
-        since, before = trainer.state.update, folder.progress()
-        trainer.fit()
-        update = trainer.state.update
-        moved = update != since or (before is not None and before.updates != update)
-        subjects = own_subjects(found)
-        total = sum(subject.count for subject in subjects) * len(spec.evaluation.checkpoints) // fabric.world_size
-        written = predict_run(
-            folder,
-            spec,
-            subjects,
-            spec.evaluation.checkpoints,
-            fabric=fabric,
-            runtime=runtime,
-            found=found,
-            features=spec.evaluation.features,
-            on_batch=functools.partial(reporter.predicted, total=total) if reporter and main else None,
-        )
+        moved = _fitted(trainer, folder)
+        written = _predicted(spec, runtime, fabric, found, folder, told)
         if main:
             if moved:
                 _remove_outdated(folder, keep=written)
             write_summary(folder, spec, model)
-            if reporter is not None:
-                reporter.finished(folder, before=False)
+        if told is not None:
+            told.finished(folder, before=False)
         fabric.barrier()
     return folder
+
+
+def _fitted(trainer: Trainer, folder: RunFolder) -> bool:
+    """Trains to the end; whether the weights are then other ones than those that the folder's predictions may be of."""
+    since, before = trainer.state.update, folder.progress()
+    trainer.fit()
+    update = trainer.state.update
+    return update != since or (before is not None and before.updates != update)
+
+
+def _predicted(
+    spec: RunSpec,
+    runtime: Runtime,
+    fabric: Fabric,
+    found: build.RunData,
+    folder: RunFolder,
+    reporter: RunReporter | None,
+) -> list[Path]:
+    subjects, checkpoints = own_subjects(found), spec.evaluation.checkpoints
+    total = sum(subject.count for subject in subjects) * len(checkpoints) // fabric.world_size
+    return predict_run(
+        folder,
+        spec,
+        subjects,
+        checkpoints,
+        fabric=fabric,
+        runtime=runtime,
+        found=found,
+        features=spec.evaluation.features,
+        on_batch=None if reporter is None else functools.partial(reporter.predicted, total=total),
+    )
 
 
 def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = None) -> bool:
@@ -209,7 +226,7 @@ def _trainer(
         train=train_loader(spec, runtime, fabric, found),
         validation=eval_loader(spec, runtime, fabric, found),
         checkpoints=CheckpointFolder(folder.checkpoints_path, spec.hash),
-        log=RunLog(folder.log_path),
+        log=RunLog(folder.log_path, tensorboard=folder.tensorboard_path if runtime.tensorboard else None),
         settings=Settings(
             epochs=spec.train.epochs,
             until_epoch=runtime.until_epoch,
@@ -221,29 +238,8 @@ def _trainer(
             channels_last=spec.train.channels_last,
             save_seconds=runtime.save_seconds,
         ),
-        reporter=Mirrored(reporter, folder.tensorboard_path)
-        if runtime.tensorboard and fabric.is_global_zero
-        else reporter,
+        reporter=reporter,
     )
-
-
-class Mirrored(Reporter):
-    """A reporter (or none) that also writes each epoch for TensorBoard."""
-
-    def __init__(self, inner: Reporter | None, path: Path) -> None:
-        self._inner, self._path = inner, path
-        self._mirror: TensorBoardMirror | None = None
-
-    def updates(self, count: int) -> None:
-        if self._inner is not None:
-            self._inner.updates(count)
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        if self._mirror is None:
-            self._mirror = TensorBoardMirror(self._path, resume_after=row["epoch"] - 1)
-        self._mirror.write(row)
-        if self._inner is not None:
-            self._inner.epoch(row)
 
 
 def train_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.RunData) -> TrainLoader:

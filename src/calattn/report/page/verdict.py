@@ -13,6 +13,7 @@ from calattn.metrics.columns import Columns
 
 NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobody acts on less
 _RARE, _SMALL = 0.01, 0.01
+_BINS = 15
 
 
 class Event(NamedTuple):
@@ -22,14 +23,14 @@ class Event(NamedTuple):
     columns: Columns
 
 
-def verdict(columns: Columns, *, num_bins: int = 15, event: Event | None = None) -> dict[str, str]:
+def verdict(columns: Columns, *, event: Event | None = None) -> dict[str, str]:
     """kind (over, under, mixed, calibrated, offset, none), a headline and what it rests on.
 
     Over- and under-confident: the mean of confidence − correct is further from zero than 1.96 standard errors and than half
     a point. Mixed: the mean is not, but the bins are (χ² of their gaps at 1 %), and the ECE exceeds a point. Of two classes
     (`event`), offset: see `_offset`; it is the headline unless the confidence is off by more than twice as much.
     """
-    found = _of_confidence(columns, num_bins)
+    found = _of_confidence(columns)
     if event is None or found["kind"] == "none":
         return found
     gap, error = mean_gap(event.columns)
@@ -86,7 +87,7 @@ def p_of_bias(event: Columns) -> float:
     return math.erfc(abs(float((happened - prob).sum())) / math.sqrt(2 * variance))
 
 
-def _of_confidence(columns: Columns, num_bins: int) -> dict[str, str]:
+def _of_confidence(columns: Columns) -> dict[str, str]:
     if len(columns) < 2:
         return {
             "kind": "none",
@@ -100,15 +101,15 @@ def _of_confidence(columns: Columns, num_bins: int) -> dict[str, str]:
         kind, word = ("over", "over-confident") if gap > 0 else ("under", "under-confident")
         detail = f"On average the confidence is {_between(gap, error)} the accuracy (95 %)."
         return {"kind": kind, "headline": f"{word}: {numbers}", "detail": f"{detail} {_advice(kind)}"}
-    sums = BinSums.empty(num_bins).add(columns)
-    chance = p_of_bins(columns, num_bins)
+    sums = BinSums.empty(_BINS).add(columns)
+    chance = p_of_bins(columns, _BINS)
     if chance < _RARE and sums.error() > _SMALL:
         headline = f"right on average, not everywhere: {numbers}"
         return {"kind": "mixed", "headline": headline, "detail": _mixed(sums, chance)}
     bins = (
-        f"the gaps of the {num_bins} bins are no larger than chance makes them"
+        f"the gaps of the {_BINS} bins are no larger than chance makes them"
         if chance >= _RARE
-        else f"the gaps of the {num_bins} bins are more than chance makes, but small (ECE {100 * sums.error():.1f} %)"
+        else f"the gaps of the {_BINS} bins are more than chance makes, but small (ECE {100 * sums.error():.1f} %)"
     )
     detail = f"With {len(columns):,} samples, the confidence is {_between(gap, error)} the accuracy (95 %), and {bins}."
     return {"kind": "calibrated", "headline": f"calibrated, as far as these samples tell: {numbers}", "detail": detail}
