@@ -159,6 +159,13 @@ def test_networks_train_in_training_mode_with_numbers_of_their_own_and_are_valid
     assert trainer.log.rows()[-1]["validation"]["nll"] == pytest.approx(found["nll"].value, rel=1e-6)
 
 
+def test_training_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
+    trainer = made(tmp_path, small_spec("model.dropout=0.5"))
+    before = torch.get_rng_state()
+    trainer.fit()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     trainer = made(tmp_path_factory.mktemp("runs") / "whole", small_spec(*PLATEAU))
