@@ -221,6 +221,7 @@ def test_until_epoch_ends_the_epoch_under_way_and_goes_no_further_than_the_last(
     late = made(tmp_path, spec, runtime=dataclasses.replace(CPU, until_epoch=99))
     late.fit()
     assert logged(late) == logged(whole)
+    assert late.checkpoints.latest().step == whole.state.update, "the end is saved, however soon after the last time"
 
 
 def test_checkpoints_are_so_many_seconds_apart(tmp_path, monkeypatch):
