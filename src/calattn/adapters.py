@@ -167,7 +167,7 @@ def _prefix_tokens(backbone: nn.Module) -> int | None:
     declared = getattr(backbone, "num_prefix_tokens", None)
     if pool == "token":  # CaiT, XCiT, ConViT, … do not declare: they have a class token, distilled ones two
         return declared or (1 if getattr(backbone, "head_dist", None) is None else 2)
-    if isinstance(pool, str) and pool not in ("", "avg") and declared is not None:
+    if isinstance(pool, str) and pool not in ("", "avg"):
         return declared  # attention pooling (SigLIP) and its like: the classifier does not read the mean
     return None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from collections.abc import Iterator
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torch.nn import functional
@@ -203,16 +205,60 @@ class LateDropout(CifarResNet):
         return pooled if pre_logits else self.fc(functional.dropout(pooled, self.drop_rate, self.training))
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_dropout_mask_is_the_bare_networks(late: bool) -> None:
+class LateLayer(LateDropout):
+    """The same as a layer, which no `drop_rate` tells of."""
+
+    def forward_head(self, x: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
+        pooled = x.mean(dim=(2, 3))
+        return pooled if pre_logits else self.fc(self.dropout(pooled))
+
+
+@pytest.mark.parametrize("late", [None, LateDropout, LateLayer])
+def test_dropout_mask_is_the_bare_networks(late: type[LateDropout] | None) -> None:
     torch.manual_seed(0)
-    small = {"stem": 8, "widths": (8, 16), "depths": (1, 1), "drop_rate": 0.5}
-    bare = LateDropout(**small) if late else backbone(drop_rate=0.5).train()
+    bare = backbone(drop_rate=0.5).train()
+    if late is not None:
+        rate = 0.5 if late is LateDropout else 0.0
+        bare = late(stem=8, widths=(8, 16), depths=(1, 1), drop_rate=rate)
+        bare.dropout = torch.nn.Dropout(0.5 - rate)
     model = attach(bare)
     torch.manual_seed(3)
     expected = bare(images())
     torch.manual_seed(3)
     assert torch.equal(model.output(images()).logits, expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_head_is_in_the_mode_of_the_backbone(training: bool) -> None:
+    model = attach(backbone().train(training))
+    assert (model.training, model.head.training) == (training, training)
+    assert all(part.training is training for part in model.head.modules())
+
+
+def test_the_head_is_on_the_device_of_the_backbone() -> None:
+    assert {p.device.type for p in attach(backbone().to("meta")).parameters()} == {"meta"}
+
+
+def test_layer_groups_keep_their_classes_of_characters() -> None:
+    class Grouped(CifarResNet):
+        def group_matcher(self, coarse: bool = False) -> dict[str, object]:
+            return {"stem": "^stem", "blocks": r"^stages\.([^.]+)" if coarse else [(r"^fc|^stages\.([^.]+)\.", None)]}
+
+    model = attach(Grouped(stem=8, widths=(8, 16), depths=(1, 1)))
+    found = re.match(model.group_matcher(coarse=True)["blocks"], "backbone.stages.one.conv")
+    assert found is not None
+    assert found[1] == "one"
+    pattern = model.group_matcher()["blocks"][0][0]
+    assert re.match(pattern, "backbone.stages.one.conv")[1] == "one"
+    assert re.match(pattern, "backbone.fc.weight")
+    assert re.match(pattern, "head.fc.weight") is None
+
+
+def test_cost_counts_what_a_checkpoint_holds() -> None:
+    """Running statistics too, which are no parameters."""
+    model = attach(backbone("resnet8_cifar"))
+    content = safetensors.torch.save(model.backbone.state_dict())
+    assert overhead(model).backbone_bytes == len(content) - 8 - int.from_bytes(content[:8], "little")
 
 
 def test_no_weight_decay_names_are_prefixed() -> None:

@@ -12,7 +12,7 @@ import io
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -434,3 +434,17 @@ def test_auxiliary_logits_are_not_dropped_in_silence() -> None:
     assert model(images()).shape == (2, 7)
     net.aux_logits = True
     assert torch.equal(model.eval()(images()), net(images()))
+
+
+def test_auxiliary_logits_that_are_not_there_are_not_missed() -> None:
+    class Output(NamedTuple):
+        logits: torch.Tensor
+        aux_logits: torch.Tensor | None
+
+    class Network(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> Output:
+            return Output(super().forward(x), None)
+
+    net = Network(nn.Flatten(), nn.Linear(12, 3))
+    x = torch.randn(2, 3, 2, 2)
+    assert torch.equal(attach(net)(x), net(x).logits)

@@ -186,6 +186,8 @@ def test_a_part_called_module() -> None:
     with pytest.raises(ValueError, match=r"attach to its \.module \(Sequential\).*if it is no wrapper, name the layer"):
         attach(net)
     assert torch.equal(attach(net, classifier="module.3")(images()), net(images()))
+    net.norm = nn.Identity()  # who holds other parts too is no wrapper
+    assert torch.equal(attach(net)(images()), net(images()))
     for wrapped, name in ((nn.DataParallel(mlp()), "module"), (torch.compile(mlp()), "_orig_mod")):
         with pytest.raises(ValueError, match=rf"attach to its \.{name} \(Sequential\), then wrap$"):
             attach(wrapped, classifier=f"{name}.3")

@@ -157,6 +157,19 @@ def test_views_of_one_memory_that_differ_in_stride_stay_apart(tmp_path: Path) ->
     assert_same(folder.latest().tree, {"a": matrix, "b": matrix.T})
 
 
+def test_views_of_one_memory_that_differ_in_sign_stay_apart(tmp_path: Path) -> None:
+    number = torch.tensor([1 + 2j, 3 - 4j])
+    tree = {"a": number, "conjugate": number.conj(), "b": number.imag, "negative": number.conj().imag}
+    assert tree["conjugate"].data_ptr() == number.data_ptr()
+    folder = CheckpointFolder(tmp_path, "h")
+    folder.save_state(tree, step=1, epoch=0)
+    found = folder.latest().tree
+    assert found["a"].tolist() == [1 + 2j, 3 - 4j]
+    assert found["conjugate"].tolist() == [1 - 2j, 3 + 4j]
+    assert found["b"].tolist() == [2, -4]
+    assert found["negative"].tolist() == [-2, 4]
+
+
 def test_tensors_whose_names_would_collide_stay_apart(tmp_path: Path) -> None:
     tree = {"__metadata__": torch.tensor(0), "a/b": torch.tensor(1), "a": {"b": torch.tensor(2)}, 1: torch.tensor(3)}
     tree |= {"1": torch.tensor(4), "tree": torch.tensor(5), "\ud800": torch.tensor(6)}
@@ -346,6 +359,15 @@ def test_a_step_saved_again_replaces_the_state_that_was_refused(tmp_path: Path) 
     folder.save_state({"again": True}, step=2, epoch=1)
     assert names(tmp_path) == ["state-00000001.safetensors", "state-00000002.safetensors"]
     assert folder.latest().tree == {"again": True}
+    folder.save_state({}, step=3, epoch=1)
+    assert names(tmp_path) == ["state-00000002.safetensors", "state-00000003.safetensors"], "it is whole now"
+
+
+def test_a_state_that_is_damaged_meanwhile_does_not_stop_the_run(tmp_path: Path) -> None:
+    folder, newest = two_states(tmp_path)
+    newest.write_bytes(b"broken")
+    folder.save_state({"whole": True}, step=3, epoch=1)
+    assert folder.latest().tree == {"whole": True}
 
 
 def test_states_of_an_attempt_that_was_gone_back_behind_are_removed(tmp_path: Path) -> None:
@@ -499,8 +521,11 @@ def test_reading_while_a_run_saves_never_fails(tmp_path: Path, monkeypatch: pyte
         assert folder.latest().step == 4
 
 
-def test_weights_that_a_run_replaces_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the state and the weights it names, the run saves twice and removes them: the newest are read."""
+@pytest.mark.parametrize("at", ["state", "weights"])
+def test_weights_that_a_run_replaces_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """After the state, or before the weights that it names, the run saves twice and removes both: the newest are read."""
     folder, writer = CheckpointFolder(tmp_path, "h"), CheckpointFolder(tmp_path, "h")
 
     def save(step: int) -> None:
@@ -511,11 +536,14 @@ def test_weights_that_a_run_replaces_while_they_are_read(tmp_path: Path, monkeyp
     real = checkpoint._read
 
     def meanwhile(path: Path, *, kind: str, spec_hash: str) -> tuple[dict, object]:
-        if path.name.startswith("weights-00001") and path.exists():
+        read = real(path, kind=kind, spec_hash=spec_hash) if kind == "state" else None
+        if kind == at and "00001" in path.name and path.exists():
             save(2)
             save(3)
             assert not path.exists()
-        return real(path, kind=kind, spec_hash=spec_hash)
+        return read or real(path, kind=kind, spec_hash=spec_hash)
 
     monkeypatch.setattr(checkpoint, "_read", meanwhile)
-    assert folder.weights("best-nll")["w"] == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert folder.weights("best-nll")["w"] == 3

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 import calattn
@@ -15,6 +18,7 @@ from calattn.data.loading import TrainLoader
 from calattn.engine.best import BestWeights
 from calattn.engine.errors import NonFiniteLoss
 from calattn.engine.fit import Trainer
+from calattn.engine.measure import distribution
 from calattn.engine.predict import predict
 from calattn.engine.step import FiniteGuard
 from calattn.workbench import build, training
@@ -155,6 +159,13 @@ def test_networks_train_in_training_mode_with_numbers_of_their_own_and_are_valid
     assert trainer.log.rows()[-1]["validation"]["nll"] == pytest.approx(found["nll"].value, rel=1e-6)
 
 
+def test_training_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
+    trainer = made(tmp_path, small_spec("model.dropout=0.5"))
+    before = torch.get_rng_state()
+    trainer.fit()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     trainer = made(tmp_path_factory.mktemp("runs") / "whole", small_spec(*PLATEAU))
@@ -189,6 +200,49 @@ def test_an_epoch_that_was_logged_and_not_saved_is_in_the_log_once(tmp_path, who
     assert logged(resumed) == logged(whole)
 
 
+def test_an_epoch_that_was_logged_before_anything_was_saved_is_in_the_log_once(tmp_path, whole):
+    spec = small_spec(*PLATEAU)
+    with pytest.raises(Killed):
+        made(tmp_path, spec, Watcher(dies_after=2)).fit()
+    resumed = made(tmp_path, spec)
+    assert (resumed.state.update, resumed.log.rows()) == (0, [])
+    resumed.fit()
+    assert logged(resumed) == logged(whole)
+
+
+def test_until_epoch_ends_the_epoch_under_way_and_goes_no_further_than_the_last(tmp_path, whole):
+    spec = small_spec(*PLATEAU)
+    with pytest.raises(Killed):
+        made(tmp_path, spec, Watcher(dies_at=16), runtime=SAVING).fit()
+    early = made(tmp_path, spec, runtime=dataclasses.replace(CPU, until_epoch=1))
+    assert (early.state.epoch, early.state.update_in_epoch) == (2, 3)
+    early.fit()
+    assert logged(early) == logged(whole)[:3], "predictions are never of the middle of an epoch"
+    late = made(tmp_path, spec, runtime=dataclasses.replace(CPU, until_epoch=99))
+    late.fit()
+    assert logged(late) == logged(whole)
+    assert late.checkpoints.latest().step == whole.state.update, "the end is saved, however soon after the last time"
+
+
+def test_checkpoints_are_so_many_seconds_apart(tmp_path, monkeypatch):
+    """By a clock on which each update takes 10 seconds: every third is saved, also where an epoch ends."""
+
+    class Clock(Watcher):
+        def updates(self, count: int) -> None:
+            super().updates(count)
+            monkeypatch.setattr("calattn.engine.fit.time.monotonic", lambda: 10.0 * self.count)
+
+    monkeypatch.setattr("calattn.engine.fit.time.monotonic", lambda: 0.0)
+    runtime = dataclasses.replace(CPU, save_seconds=25.0)
+    trainer = made(tmp_path, small_spec("train.epochs=2"), Clock(), runtime=runtime)
+    saved, save = [], trainer.checkpoints.save_state
+    monkeypatch.setattr(
+        trainer.checkpoints, "save_state", lambda *a, step, **k: saved.append(step) or save(*a, step=step, **k)
+    )
+    trainer.fit()
+    assert saved == [3, 6, 9, 12]
+
+
 @pytest.mark.parametrize("lost", ["all", "a row"])
 def test_a_log_that_lacks_epochs_is_refused(tmp_path, lost):
     """The rates of a plateau and the summary follow from it."""
@@ -199,6 +253,34 @@ def test_a_log_that_lacks_epochs_is_refused(tmp_path, lost):
         ValueError, match=r"log\.jsonl lacks some of the 2 epochs that state-00000012.*put the log back"
     ):
         made(tmp_path, small_spec("train.epochs=2"))
+
+
+def test_the_speed_is_that_of_the_updates_that_were_made(tmp_path, monkeypatch):
+    """By a clock on which each update takes a second; the first epoch is cut in two."""
+
+    class Clock(Watcher):
+        def updates(self, count: int) -> None:
+            monkeypatch.setattr("calattn.engine.fit.time.perf_counter", lambda: float(self.count))
+            super().updates(count)
+
+    spec = small_spec("train.epochs=2")
+    monkeypatch.setattr("calattn.engine.fit.time.perf_counter", lambda: 0.0)
+    with pytest.raises(Killed):
+        made(tmp_path, spec, Clock(dies_at=4), runtime=SAVING).fit()
+    monkeypatch.setattr("calattn.engine.fit.time.perf_counter", lambda: 0.0)
+    resumed = made(tmp_path, spec, Clock())
+    assert resumed.state.update == 3
+    resumed.fit()
+    assert [row["images_per_second"] for row in resumed.log.rows()] == [spec.train.batch_size] * 2
+
+
+def test_weights_are_laid_out_as_asked(tmp_path):
+    for number, asked in enumerate((True, False)):
+        spec = small_spec("model.backbone=resnet8_cifar", "model.options={}", f"train.channels_last={asked}")
+        model = made(tmp_path / str(number), spec).state.model
+        kernels = [p for p in model.parameters() if p.ndim == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+        assert kernels
+        assert all(p.is_contiguous(memory_format=torch.channels_last) is asked for p in kernels)
 
 
 def test_the_moving_average_is_what_is_validated(tmp_path):
@@ -253,6 +335,9 @@ def test_the_best_weights_are_those_of_the_epoch_that_is_named(tmp_path, average
         assert best.value == sign * min(values)
         kept = trainer.checkpoints.weights(rule)
         assert all(torch.equal(kept[name], tensor) for name, tensor in watcher.weights[best.epoch].items())
+        with safe_open(tmp_path / "checkpoints" / best.file, framework="pt") as file:
+            step = json.loads(file.metadata()["calattn.checkpoint"])["step"]
+        assert step == watcher.rows[best.epoch - 1]["update"], "when the weights were made, not when they were written"
         assert [row["epoch"] for row in watcher.rows if rule in row["best"]][-1] == best.epoch
     assert len({record.epoch for record in state.best.values()} | {6}) > 1, (
         "all best at the end: nothing was told apart"
@@ -280,6 +365,16 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(NonFiniteLoss, match=r"weights is not finite at update 1 \(epoch 1\).*state-00000001"):
         trainer._save()
     assert trainer.checkpoints.latest().path == good.path
+
+
+def test_a_run_that_was_taken_up_names_the_state_it_came_from(tmp_path):
+    trainer = made(tmp_path, small_spec())
+    trainer.update([next(trainer.train.epoch(0))])
+    trainer._save()
+    resumed = made(tmp_path, small_spec())
+    resumed.guard.note(torch.tensor(False), 1)
+    with pytest.raises(NonFiniteLoss, match=r"the last good state is .*state-00000001"):
+        resumed._save()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_is_not_saved(tmp_path):
@@ -344,6 +439,13 @@ def test_features_change_nothing_else(tmp_path):
     assert torch.equal(with_them.scale, without.scale)
     assert torch.equal(with_them.labels, without.labels)
     assert torch.equal(with_them.indices, without.indices)
+
+
+def test_features_that_are_all_zero_are_written_down_like_others():
+    row = distribution(torch.zeros(3))
+    assert (row["mean"], row["std"], row["cv"]) == (0.0, 0.0, 0.0)
+    assert sum(row["histogram"]["counts"]) == 3
+    assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
 def test_validation_sees_no_augmentation_and_training_no_validation_image(tmp_path, monkeypatch):

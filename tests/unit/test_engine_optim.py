@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from timm.optim import Lookahead
 from torch import nn
 
 import calattn
@@ -60,6 +61,13 @@ def test_fused_is_asked_for_only_where_it_exists():
     assert "fused" not in build_optimizer(network(), "lamb", lr=0.01, weight_decay=0.0, fused=True).defaults
 
 
+def test_lookahead_is_a_prefix_as_in_timm():
+    found = build_optimizer(network(), "lookahead_adamw", lr=0.01, weight_decay=0.0, fused=True)
+    assert isinstance(found, Lookahead)
+    assert type(found._base_optimizer) is torch.optim.AdamW
+    assert found.defaults["fused"] is True
+
+
 def test_bad_optimisers():
     with pytest.raises(ValueError, match=r"unknown optimiser 'adamv'; did you mean .*adam"):
         build_optimizer(network(), "adamv", lr=0.01, weight_decay=0.0)
@@ -84,14 +92,21 @@ def test_cosine_is_the_cosine():
     assert rates("cosine") == pytest.approx(expected)
 
 
+def test_the_rate_begins_and_ends_where_it_is_told():
+    found = rates("cosine", warmup_epochs=1.0, warmup_lr=0.2, min_lr=0.1)
+    assert found[:10] == pytest.approx([0.2 + 0.8 * t / 10 for t in range(10)])
+    assert found[10:] == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * t / 40)) for t in range(10, 40)])
+
+
 def test_multistep_drops_where_the_epochs_say():
     found = rates("multistep", options={"decay_milestones": [1, 3], "decay_rate": 0.1})
     assert found == pytest.approx([1.0] * 10 + [0.1] * 20 + [0.01] * 10)
 
 
-@pytest.mark.parametrize("warmup", [1.0, 0.5, 0.25])
-def test_warm_up_climbs_in_a_straight_line_to_the_full_rate(warmup):
-    found = rates("constant", warmup_epochs=warmup, warmup_lr=0.0)
+@pytest.mark.parametrize("warmup", [2.0, 1.0, 0.5, 0.25])
+@pytest.mark.parametrize("name", ["constant", "plateau"])
+def test_warm_up_climbs_in_a_straight_line_to_the_full_rate(name, warmup):
+    found = rates(name, warmup_epochs=warmup, warmup_lr=0.0)
     length = round(warmup * 10)
     assert found[:length] == pytest.approx([t / length for t in range(length)])
     assert found[length:] == pytest.approx([1.0] * (40 - length))
@@ -101,6 +116,26 @@ def test_plateau_waits_and_then_drops():
     found = rates("plateau", epochs=5, options={"patience_epochs": 2, "decay_rate": 0.1})
     assert found[0] == 1.0
     assert found[-1] == pytest.approx(0.1)
+
+
+def test_plateau_does_not_count_the_epochs_of_its_warm_up():
+    """With the two of the warm-up, the third would be the second in a row without a better NLL."""
+    found = rates("plateau", warmup_epochs=2.0, warmup_lr=0.5, options={"patience_epochs": 0, "decay_rate": 0.1})
+    assert found == pytest.approx([0.5 + 0.5 * t / 20 for t in range(20)] + [1.0] * 20)
+
+
+def test_plateau_drops_when_the_nll_does_not_fall():
+    optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
+    options = {"patience_epochs": 0, "decay_rate": 0.1}
+    schedule = Schedule(optimizer, "plateau", epochs=9, updates_per_epoch=1, options=options)
+    found = []
+    for epoch, nll in enumerate([3.0, 2.0, 1.0, 1.5, 0.9], start=1):
+        schedule.after_epoch(epoch, nll)
+        found += schedule.rates
+    assert found == pytest.approx([1.0, 1.0, 1.0, 0.1, 0.1])
+    schedule.after_epoch(6, math.nan)
+    schedule.after_epoch(7, 0.8)
+    assert max(schedule.rates) == pytest.approx(0.1), "an epoch without an NLL says nothing"
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -119,6 +154,8 @@ def test_bad_schedules():
         rates("cosin")
     with pytest.raises(ValueError, match=r"schedule\.options has no 'milestones'"):
         rates("multistep", options={"milestones": [1]})
+    with pytest.raises(ValueError, match=r"options\.warmup_epochs has no effect; set schedule\.warmup_epochs"):
+        rates("cosine", options={"warmup_epochs": 2})
     with pytest.raises(ValueError, match="decay_milestones must be a list"):
         rates("multistep", options={"decay_milestones": 3})
     with pytest.raises(ValueError, match="warmup_epochs=4 is not less than"):

@@ -115,10 +115,15 @@ def test_an_unfinished_cell_is_a_hole_and_goes_on_to_what_it_would_have_been(tmp
     scores = run_folder(HEAD, "smoke", tmp_path / "runs") / "ood.safetensors"
     early = scores.read_bytes()
     assert plan(cells, "smoke", store, until_epoch=1).todo == ()
-    assert plan(cells, "smoke", store).todo == (PLAIN, HEAD)
+    assert run_cells(cells, "smoke", store=store, runs=tmp_path / "runs", runtime=halfway).skipped == (PLAIN, HEAD)
+    assert plan(cells, "smoke", store).seconds == {PLAIN: 3.0, HEAD: 3.0}
+    checkpoints = scores.parent / "checkpoints"
+    assert list(checkpoints.glob("state-*.safetensors")), "from which it goes on"
+    (checkpoints / "notes.txt").write_text("mine")
 
     run_cells(cells, "smoke", store=store, runs=tmp_path / "runs", runtime=CPU)
     assert scores.read_bytes() != early, "out-of-distribution scores are those of the network as it is now"
+    assert [path.name for path in checkpoints.iterdir()] == ["notes.txt"]
     straight = ResultStore(tmp_path / "straight", "smoke")
     run_cells(cells, "smoke", store=straight, runs=tmp_path / "straight-runs", runtime=CPU)
     for cell in cells:
@@ -186,6 +191,15 @@ def test_no_cell_is_started_that_would_not_fit(tmp_path):
     assert run_cells(cells, "smoke", store=store, runs=tmp_path, runtime=CPU, budget=2.0).left_out == tuple(cells)
 
 
+def test_a_cell_that_fails_says_nothing_of_the_others_not_even_where_its_reason_cannot_be_kept(tmp_path):
+    (tmp_path / "results").touch()  # no folder: nothing can be stored in it
+    store, told = ResultStore(tmp_path / "results", "smoke"), Told()
+    broken = [dataclasses.replace(BROKEN, seed=seed) for seed in range(3)]
+    result = run_cells(broken, "smoke", store=store, runs=tmp_path / "runs", runtime=CPU, reporter=told)
+    assert ["no_such_loss" in str(outcome.reason) for outcome in result.failed] == [True] * 3
+    assert told.left == [6.0, 3.0, 0.0], "how soon they failed is no measure"
+
+
 def test_an_interruption_is_no_failure(tmp_path, monkeypatch):
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -208,6 +222,7 @@ def test_bad_arguments_are_refused(tmp_path):
 def test_plan_expects_what_like_cells_took(tmp_path):
     store = ResultStore(tmp_path, "smoke")
     store.put(done(PLAIN, seconds=40.0, side_by_side=4))
+    store.put(done(dataclasses.replace(PLAIN, seed=1)))  # does not say how long it took
     other = Cell(dataset="cifar10", model="vit")
     found = plan([PLAIN, HEAD, other], "smoke", store)
     assert found.done == (PLAIN,)

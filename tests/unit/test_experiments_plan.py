@@ -82,6 +82,12 @@ def test_the_same_network_on_another_data_set_tells_more_than_the_formula(tmp_pa
         assert words in found.basis
 
 
+@pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])
+def test_every_head_comes_after_its_twin(scale):
+    cells = ordered_cells(scale)
+    assert all(cells.index(cell.twin) < cells.index(cell) for cell in cells if cell.head != "none")
+
+
 def test_the_data_sets_own_cells_come_first(tmp_path):
     store = ResultStore(tmp_path, "reduced")
     store.put(finished(PLAIN, 100))
@@ -90,6 +96,23 @@ def test_the_data_sets_own_cells_come_first(tmp_path):
     found = plan([cell], "reduced", store)
     assert found.seconds == {cell: 200}
     assert "another data set" not in found.basis
+
+
+def test_one_cell_that_took_long_does_not_make_the_others_long(tmp_path):
+    store = ResultStore(tmp_path, "reduced")
+    for loss, seconds in (("ce", 900), ("flsd53", 100), ("mmce", 110)):
+        store.put(finished(Cell(dataset="cifar10", model="deit", loss=loss), seconds))
+    assert plan([PLAIN], "reduced", store).seconds == {PLAIN: 110}
+
+
+def test_the_gpus_are_those_that_the_times_are_of(tmp_path):
+    store = ResultStore(tmp_path, "reduced")
+    store.put(finished(PLAIN, 100, device="NVIDIA A100"))
+    like, other = Cell(dataset="cifar10", model="deit", loss="ce"), Cell(dataset="cifar10", model="vit")
+    assert plan([like], "reduced", store).gpus == ("NVIDIA A100",)
+    assert plan([other], "reduced", store).gpus == ("NVIDIA H200",)
+    assert plan([like, other], "reduced", store).gpus == ("NVIDIA A100", "NVIDIA H200")
+    assert plan([PLAIN], "smoke", ResultStore(tmp_path, "smoke")).gpus == ()
 
 
 def test_times_of_a_part_are_not_those_of_the_whole(tmp_path):
@@ -115,7 +138,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_gpu")
-@pytest.mark.parametrize(("until", "share"), [(None, 1 - 15 / 60), (20, 1 - 15 / 20)])
+@pytest.mark.parametrize(("until", "share"), [(None, 1 - 15 / 60), (20, 1 - 15 / 20), (99, 1 - 15 / 60)])
 def test_of_what_was_begun_the_rest_is_left(tmp_path, until, share):
     """Compiling and analysis are due again, training only from where it stopped."""
     store = ResultStore(tmp_path, "reduced")
@@ -123,6 +146,10 @@ def test_of_what_was_begun_the_rest_is_left(tmp_path, until, share):
     store.put(finished(PLAIN, 100, epochs=15))
     left = plan([PLAIN], "reduced", store, until_epoch=until).seconds[PLAIN]
     assert left == pytest.approx(OVERHEAD + share * (whole - OVERHEAD))
+    assert until == 20 or whole == estimate(PLAIN, "reduced"), "no further than the last epoch"
+    store.put(finished(Cell(dataset="cifar10", model="deit", loss="ce"), 40, epochs=20 if until == 20 else 60))
+    quick = plan([PLAIN], "reduced", store, until_epoch=until).seconds[PLAIN]
+    assert quick == 40, "where whole cells take less than that, the rest of one does too"
 
 
 def test_without_a_gpu_the_plan_says_whose_times_they_are(capsys, monkeypatch):

@@ -83,6 +83,9 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     log.path.write_text('{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2 is not JSON"):
         log.rows()
+    log.path.write_text('{"epoch": 1}\n{"epo\n')  # not cut off: its line has an end
+    with pytest.raises(ValueError, match="line 2 is not JSON"):
+        log.rows()
     log.path.write_text('{"epoch": 1}\n[]\n')
     with pytest.raises(ValueError, match="line 2 is no JSON object"):
         log.rows()
@@ -141,11 +144,12 @@ def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
     assert value.sum_squares / value.num == pytest.approx((sample**2).mean(), abs=0.2)
 
 
-def test_a_resumed_log_hides_what_it_rewound(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_resumed_log_hides_what_it_rewound(tmp_path: Path, restarted: bool) -> None:
     log = RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb")
     for epoch in (1, 2, 3):
         log.append({"epoch": epoch, "loss": float(epoch)})
-    again = RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb")
+    again = RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb") if restarted else log
     again.rewind(1)
     again.append({"epoch": 2, "loss": 20.0})
     assert scalar(tmp_path / "tb", "loss") == [(1, 1.0), (2, 20.0)]

@@ -206,6 +206,8 @@ def test_timm_finds_the_preprocessing_and_the_layers_of_an_attached_model():
     assert any(named[id(p)].startswith("head.") for g in full for p in g["params"])
     model.set_grad_checkpointing(True)
     assert backbone.grad_checkpointing
+    model.set_grad_checkpointing(False)
+    assert not backbone.grad_checkpointing
     with pytest.raises(AttributeError):
         _ = model.nonsense
 

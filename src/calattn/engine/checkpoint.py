@@ -313,11 +313,8 @@ class _Packing:
                 f"cannot checkpoint {where}: a {tensor.layout} {tensor.dtype} tensor on {tensor.device}; "
                 "make it dense, real and materialised"
             )
-        shape, stride = tuple(tensor.shape), tensor.stride()
         signs = (tensor.is_conj(), tensor.is_neg())
-        same = (
-            (tensor.device, tensor.data_ptr(), tensor.dtype, shape, stride, signs) if tensor.numel() else (id(tensor),)
-        )
+        same = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), signs)
         if same not in self._names:
             name = where
             while name in self.tensors or name == "__metadata__":

@@ -13,6 +13,17 @@ from torch.optim import Optimizer
 from calattn.registry import nearest
 
 SCHEDULES = ("cosine", "multistep", "step", "poly", "tanh", "plateau", "constant")
+# Arguments of timm's factory that have keys of their own, or follow from them.
+_ELSEWHERE = {
+    "optimizer": "optimizer",
+    "sched": "schedule.name",
+    "num_epochs": "train.epochs",
+    "warmup_epochs": "schedule.warmup_epochs",
+    "warmup_lr": "schedule.warmup_lr",
+    "min_lr": "schedule.min_lr",
+    "step_on_epochs": "schedule.name",
+    "updates_per_epoch": "train.batch_size",
+}
 
 
 def build_optimizer(
@@ -57,8 +68,8 @@ def build_optimizer(
 class Schedule:
     """The learning rate of every update, and for `plateau` of every epoch. It has no state that a restart could lose.
 
-    `cosine`, `multistep`, … are timm's, stepped once an update; times in the options (`decay_milestones`, `decay_epochs`,
-    `warmup_epochs`) are epochs.
+    `cosine`, `multistep`, … are timm's, stepped once an update; times in the options (`decay_milestones`, `decay_epochs`) are
+    epochs. All warm up in a straight line from `warmup_lr`, update by update.
     """
 
     def __init__(
@@ -86,35 +97,43 @@ class Schedule:
                 "--set schedule.warmup_epochs=0"
             )
         self.by_epoch = name == "plateau"
-        self._optimizer = optimizer
+        self._optimizer, self._updates_per_epoch, self._warmup_lr = optimizer, updates_per_epoch, warmup_lr
+        self._warmup = max(1, round(warmup_epochs * updates_per_epoch)) if warmup_epochs else 0
         given = dict(options or {})
         unknown = set(given) - set(inspect.signature(create_scheduler_v2).parameters)
         if unknown:
             raise ValueError(f"schedule.options has no {sorted(unknown)[0]!r}; timm's create_scheduler_v2 lists them")
+        if elsewhere := sorted(_ELSEWHERE.keys() & given.keys()):
+            raise ValueError(f"schedule.options.{elsewhere[0]} has no effect; set {_ELSEWHERE[elsewhere[0]]}")
         if name == "constant":  # a multistep without steps, so that warm-up works as everywhere
             name, given = "multistep", {**given, "decay_milestones": [epochs + 1]}
         if self.by_epoch:
+            # timm would warm up a whole epoch at a time, the first at `warmup_lr`, which may be 0: before_update does it.
             given = {"plateau_mode": "min", **given}
         else:
             given |= {"step_on_epochs": False, "updates_per_epoch": updates_per_epoch}
-            given |= _whole_updates(given, warmup_epochs, updates_per_epoch)
+            # timm multiplies by updates and then counts in whole ones: a warm-up of half an epoch must come out whole.
+            given |= {"warmup_epochs": self._warmup / updates_per_epoch} | _milestones(given, updates_per_epoch)
         self._timm, _ = create_scheduler_v2(
             optimizer,
             sched=name,
             num_epochs=epochs,
             warmup_lr=warmup_lr,
             min_lr=min_lr,
-            **{"warmup_epochs": int(warmup_epochs), **given},
+            **given,
         )
 
     def before_update(self, update: int) -> None:
         """Sets the learning rate of update number `update`, counted from 0 over the whole run."""
         if not self.by_epoch:
             self._timm.step_update(update)
+        elif self._warmup and update <= self._warmup:
+            share, start = update / self._warmup, self._warmup_lr
+            self._timm.update_groups([start + share * (full - start) for full in self._timm.base_values])
 
     def after_epoch(self, epoch: int, nll: float | None) -> None:
-        """Tells a plateau schedule how epoch number `epoch`, counted from 1, ended."""
-        if self.by_epoch:
+        """Tells a plateau schedule how epoch number `epoch`, counted from 1, ended; those of the warm-up do not count."""
+        if self.by_epoch and epoch * self._updates_per_epoch > self._warmup:
             self._timm.step(epoch, nll if nll is not None and math.isfinite(nll) else None)
 
     @property
@@ -122,14 +141,11 @@ class Schedule:
         return [group["lr"] for group in self._optimizer.param_groups]
 
 
-def _whole_updates(given: Mapping[str, Any], warmup_epochs: float, updates_per_epoch: int) -> dict[str, Any]:
-    """timm multiplies epochs by updates and then counts in whole updates: a warm-up of half an epoch must come out whole."""
-    whole = max(1, round(warmup_epochs * updates_per_epoch)) if warmup_epochs else 0
-    found: dict[str, Any] = {"warmup_epochs": whole / updates_per_epoch}
-    if "decay_milestones" in given:
-        milestones = given["decay_milestones"]
-        if not isinstance(milestones, Sequence) or not all(isinstance(m, int | float) for m in milestones):
-            raise ValueError(f"schedule.options.decay_milestones must be a list of epochs, got {milestones!r}")
-        # timm compares with the update after this one, and so drops one update early; half an update later mends that.
-        found["decay_milestones"] = [milestone + 0.5 / updates_per_epoch for milestone in milestones]
-    return found
+def _milestones(given: Mapping[str, Any], updates_per_epoch: int) -> dict[str, Any]:
+    """timm compares with the update after this one, and so drops one update early; half an update later mends that."""
+    if "decay_milestones" not in given:
+        return {}
+    milestones = given["decay_milestones"]
+    if not isinstance(milestones, Sequence) or not all(isinstance(m, int | float) for m in milestones):
+        raise ValueError(f"schedule.options.decay_milestones must be a list of epochs, got {milestones!r}")
+    return {"decay_milestones": [milestone + 0.5 / updates_per_epoch for milestone in milestones]}

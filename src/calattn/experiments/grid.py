@@ -152,7 +152,8 @@ def _run_in_turn(
         reporter.started(cell, place=place + 1, total=len(planned.todo))
         outcome = run_cell(cell, work, training=reporter.training)
         outcomes.append(outcome)
-        forecast.took(cell, outcome.seconds)
+        if outcome.reason is None:  # how soon a cell fails says nothing of the others
+            forecast.took(cell, outcome.seconds)
         left = forecast.of(planned.todo[place + 1 :])
         reporter.finished(outcome, done=len(outcomes), total=len(planned.todo), left=left)
     return GridResult(

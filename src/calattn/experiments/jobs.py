@@ -139,7 +139,8 @@ class _Pool:
     def _note(self, job: Job, outcome: Outcome) -> None:
         job.cell = None
         self.outcomes.append(outcome)
-        self.forecast.took(outcome.cell, outcome.seconds)
+        if outcome.reason is None:
+            self.forecast.took(outcome.cell, outcome.seconds)
         left = self.forecast.of([*self.pending, *self.busy])
         self.reporter.finished(outcome, done=len(self.outcomes), total=len(self.planned.todo), left=left)
 

@@ -56,12 +56,12 @@ def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_e
         if result is not None:
             experience.add(result)
     seconds = {cell: experience.seconds(cell) for cell in todo}
-    for cell in todo if scale != "smoke" else ():  # of what was begun, the rest is left
+    for cell in todo:  # of what was begun, the rest is left
         begun = store.unfinished(cell)
         if begun is not None:
             last = begun.planned_epochs if until_epoch is None else min(until_epoch, begun.planned_epochs)
-            share = max(0.0, 1 - begun.run["epochs"] / last)
-            seconds[cell] = OVERHEAD + share * max(0.0, seconds[cell] - OVERHEAD)
+            overhead = min(OVERHEAD, seconds[cell])  # finished cells may have taken less
+            seconds[cell] = overhead + (1 - begun.run["epochs"] / last) * (seconds[cell] - overhead)
     basis, gpus = experience.basis(todo), experience.gpus(todo)
     return Plan(scale=scale, done=done, todo=todo, seconds=seconds, basis=basis, gpus=gpus)
 

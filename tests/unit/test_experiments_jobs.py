@@ -1,0 +1,115 @@
+"""Cells side by side: who waits for whom, what no longer fits the time, what a worker is told. Workers only pretend to train."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from calattn.experiments import jobs
+from calattn.experiments.cells import Cell
+from calattn.experiments.grid import GridResult, Outcome, run_cells
+from calattn.experiments.results import ResultStore
+from calattn.workbench.runtime import Runtime
+
+PLAIN = Cell(dataset="cifar10", model="deit")
+HEAD = dataclasses.replace(PLAIN, head="calattn")
+OTHERS = [dataclasses.replace(PLAIN, seed=seed) for seed in range(1, 4)]
+CPU = Runtime(accelerator="cpu", threads=1)
+# Says of each cell that it took 10 seconds, of some that they failed at once.
+PRETENDER = """
+import json, sys, time
+for line in sys.stdin:
+    time.sleep(0.1)
+    cell = json.loads(line)
+    ended = {"seconds": 0.0, "reason": "no data"} if cell["dataset"] == "mnist" else {"seconds": 10.0, "reason": None}
+    print(json.dumps({"cell": cell, **ended, "remark": None, "unfinished": False}), flush=True)
+"""
+
+
+class Events:
+    """Writes down what begins and ends, in order."""
+
+    training = None
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Cell]] = []
+        self.left: list[float] = []
+
+    def started(self, cell: Cell, **_: int) -> None:
+        self.seen.append(("started", cell))
+
+    def finished(self, outcome: Outcome, *, left: float, **_: int) -> None:
+        self.seen.append(("finished", outcome.cell))
+        self.left.append(left)
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """The orders of the workers, which are pretenders."""
+    given: list[dict] = []
+    honest = subprocess.Popen
+
+    def pretended(command: list[str], **options: object) -> subprocess.Popen:
+        given.append(json.loads(command[-1]))
+        return honest([sys.executable, "-c", PRETENDER], **options)
+
+    monkeypatch.setattr(jobs.subprocess, "Popen", pretended)
+    return given
+
+
+def run(path: Path, cells: list[Cell], *, runtime: Runtime = CPU, **options: object) -> GridResult:
+    store = ResultStore(path / "results", "smoke")
+    return run_cells(cells, "smoke", store=store, runs=path / "runs", runtime=runtime, **options)
+
+
+@pytest.mark.parametrize(("budget", "count"), [(5.0, 0), (9.0, 2), (None, 3)])
+def test_no_cell_is_started_that_would_not_fit(tmp_path, orders, budget, count):
+    """A cell is expected to take 3 s alone and 6 s beside another; after the first two said 10 s, the next is to take 10 s."""
+    result = run(tmp_path, OTHERS, jobs=2, budget=budget)
+    assert {outcome.cell for outcome in result.outcomes} == set(OTHERS[:count])
+    assert result.left_out == tuple(OTHERS[count:])
+    assert len(orders) == min(2, count)
+
+
+def test_a_cell_waits_until_its_twin_is_done_and_others_go_before_it(tmp_path, orders):
+    told = Events()
+    run(tmp_path, [PLAIN, HEAD, *OTHERS], jobs=3, reporter=told)
+    assert [cell for what, cell in told.seen if what == "started"][:3] == [PLAIN, *OTHERS[:2]]
+    assert told.seen.index(("started", HEAD)) > told.seen.index(("finished", PLAIN))
+    assert len(orders) == 3, "a worker that is done is given the next cell"
+
+
+@pytest.mark.parametrize(("threads", "each"), [(None, max(1, (os.cpu_count() or 1) // 2)), (3, 3)])
+def test_workers_share_the_cores(tmp_path, orders, threads, each):
+    result = run(tmp_path, OTHERS, jobs=2, runtime=Runtime(accelerator="cpu", threads=threads))
+    assert [order["runtime"]["threads"] for order in orders] == [each, each]
+    assert [order["jobs"] for order in orders] == [2, 2]
+    assert result.seconds_a_cell == pytest.approx(result.seconds / 3)
+
+
+@pytest.mark.usefixtures("orders")
+def test_how_soon_a_cell_fails_says_nothing_of_the_others(tmp_path):
+    told = Events()
+    failing = [dataclasses.replace(cell, dataset="mnist") for cell in OTHERS]
+    assert len(run(tmp_path, failing, jobs=2, reporter=told).failed) == 3
+    assert told.left == [6.0, 3.0, 0.0]
+
+
+def test_no_more_workers_than_cells(tmp_path, orders):
+    assert run(tmp_path, OTHERS[:2], jobs=5).jobs == 2
+    assert [order["jobs"] for order in orders] == [2, 2]
+
+
+def test_on_a_gpu_workers_begin_apart(tmp_path, orders, monkeypatch):
+    """Half a cell's expected 3 s: by then the first worker has done all three."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    result = run(tmp_path, OTHERS, jobs=2, runtime=Runtime(accelerator="cuda", threads=1))
+    assert [outcome.cell for outcome in result.outcomes] == OTHERS
+    assert len(orders) == 1
