@@ -11,6 +11,7 @@ from scipy import stats
 
 import calattn
 from calattn.metrics.evaluation import Difference
+from calattn.metrics.state import Options
 from tests.cli_runner import invoke, predictions, write_npz, write_run
 
 Z = stats.norm.ppf(0.975)
@@ -76,11 +77,18 @@ def test_what_is_not_finite_gets_no_interval():
         [difference(0.1)],
         [difference(0.1), difference(0.1, name="nll")],
         [difference(0.1), difference(0.1, level=0.9)],
+        [difference(0.1, options=Options(target=0)), difference(0.1, options=Options(target=1))],
     ],
 )
 def test_other_than_one_metric_of_several_seeds_is_refused(given):
-    with pytest.raises(ValueError, match="one metric at one level from two or more seeds"):
+    with pytest.raises(ValueError, match="one metric, with the same options and at one level, from two or more seeds"):
         calattn.over_seeds(given)
+
+
+def test_the_reading_is_kept():
+    """ECE of P(1) is not the ECE of the predicted class."""
+    found = calattn.over_seeds([difference(0.1, options=Options(target=1))] * 2)
+    assert str(found).startswith("ECE of P(1) ")
 
 
 # --- the command -------------------------------------------------------------------------------------------------------

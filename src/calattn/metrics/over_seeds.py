@@ -30,14 +30,15 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
     >>> round(found.difference, 4), round(found.std_b, 4), found.significant
     (-0.01, 0.01, False)
     """
-    names, levels = {each.name for each in differences}, {each.level for each in differences}
-    if len(differences) < 2 or len(names) > 1 or len(levels) > 1:
+    kinds = {(each.name, each.options, each.level) for each in differences}
+    if len(differences) < 2 or len(kinds) > 1:
+        names = ", ".join(sorted({each.name for each in differences})) or "nothing"
         raise ValueError(
-            f"over_seeds needs differences of one metric at one level from two or more seeds, got {len(differences)} of "
-            f"{', '.join(sorted(names)) or 'nothing'}"
+            "over_seeds needs differences of one metric, with the same options and at one level, from two or more seeds, got "
+            f"{len(differences)} of {names}"
         )
     values = [each.difference for each in differences]
-    effect, (level,) = statistics.fmean(values), levels
+    effect, ((name, options, level),) = statistics.fmean(values), kinds
     known = [number for each in differences for number in (each.difference, each.low, each.high)]
     if all(map(math.isfinite, known)):
         samples = (
@@ -51,7 +52,7 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
     else:
         ends, p_value = (math.nan, math.nan), math.nan
     return SeedsDifference(
-        name=names.pop(),
+        name=name,
         a=statistics.fmean(each.a for each in differences),
         b=statistics.fmean(each.b for each in differences),
         difference=effect,
@@ -59,6 +60,7 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
         high=ends[1],
         p_value=p_value,
         level=level,
+        options=options,
         std_a=_deviation([each.a for each in differences]),
         std_b=_deviation([each.b for each in differences]),
         num_seeds=len(differences),

@@ -190,7 +190,8 @@ def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
     """The path is in the spec's hash, the content of the file is not: a run that began with other weights is another run."""
     if spec.model.start is None or not folder.environment_path.is_file() or not Path(spec.model.start).is_file():
         return
-    begun = read_json(folder.environment_path).get(_BEGUN)
+    known = read_json(folder.environment_path)
+    begun = known.get(_BEGUN) if isinstance(known, dict) else None
     if begun is not None and begun != digest(Path(spec.model.start)):
         raise RunFolderError(
             f"{folder.path} began with other weights than {spec.model.start} holds now; put the file back, choose another "

@@ -16,12 +16,8 @@ from torch import Tensor
 from calattn.attachment import CalibratedModel
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
-_HOLDERS = (
-    "state_dict",
-    "model",
-    "model_state_dict",
-    "weights",
-)  # what training scripts call the state dict in a checkpoint
+# What training scripts call the state dict in a checkpoint.
+_HOLDERS = ("state_dict", "model", "model_state_dict", "weights")
 _WRAPPERS = ("module.", "_orig_mod.", "model.")  # DDP, torch.compile, Lightning and the like
 _SHOWN = 4
 
