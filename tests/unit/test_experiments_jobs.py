@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import torch
 
 from calattn.experiments import jobs
 from calattn.experiments.cells import Cell
-from calattn.experiments.grid import GridResult, Outcome, run_cells
+from calattn.experiments.grid import GridResult, Outcome, Work, run_cells
+from calattn.experiments.plan import Forecast, Plan
 from calattn.experiments.results import ResultStore
 from calattn.workbench.runtime import Runtime
 
@@ -51,14 +53,21 @@ class Events:
 
 
 @pytest.fixture
-def orders(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+def processes() -> list[subprocess.Popen]:
+    """The workers themselves."""
+    return []
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen]) -> list[dict]:
     """The orders of the workers, which are pretenders."""
     given: list[dict] = []
     honest = subprocess.Popen
 
     def pretended(command: list[str], **options: object) -> subprocess.Popen:
         given.append(json.loads(command[-1]))
-        return honest([sys.executable, "-c", PRETENDER], **options)
+        processes.append(honest([sys.executable, "-c", PRETENDER], **options))
+        return processes[-1]
 
     monkeypatch.setattr(jobs.subprocess, "Popen", pretended)
     return given
@@ -69,13 +78,50 @@ def run(path: Path, cells: list[Cell], *, runtime: Runtime = CPU, **options: obj
     return run_cells(cells, "smoke", store=store, runs=path / "runs", runtime=runtime, **options)
 
 
-@pytest.mark.parametrize(("budget", "count"), [(5.0, 0), (9.0, 2), (None, 3)])
-def test_no_cell_is_started_that_would_not_fit(tmp_path, orders, budget, count):
-    """A cell is expected to take 3 s alone and 6 s beside another; after the first two said 10 s, the next is to take 10 s."""
+@pytest.mark.parametrize(
+    ("budget", "count", "workers"),
+    [(2.0, 0, 0), (4.5, 1, 1), (9.0, 3, 2), (None, 3, 2)],
+)
+def test_no_cell_is_started_that_would_not_fit(tmp_path, orders, budget, count, workers):
+    """A cell is expected to take 3 s alone and 6 s beside another; after one said 10 s of half a device, 5 s and 10 s."""
     result = run(tmp_path, OTHERS, jobs=2, budget=budget)
     assert {outcome.cell for outcome in result.outcomes} == set(OTHERS[:count])
     assert result.left_out == tuple(OTHERS[count:])
-    assert len(orders) == min(2, count)
+    assert len(orders) == workers
+
+
+@pytest.mark.parametrize(
+    ("ages", "latest"),
+    [
+        ([], 3.0),
+        ([0.0], 6.0),
+        ([6.0], 4.0),
+        ([0.0, 0.0], 9.0),
+        ([9.0, 6.0], 4.0),
+        ([99.0, 99.0], 3.0),
+        ([0.0] * 5, 9.0),
+    ],
+)
+def test_a_cell_ends_at_the_latest_with_all_that_is_under_way(tmp_path, ages, latest):
+    """3 s each on a device that three share: a cell begun 6 s ago has had at least 2 s of them."""
+    work = Work(store=ResultStore(tmp_path, "smoke"), runs=tmp_path, runtime=CPU, jobs=3)
+    forecast = Forecast(dict.fromkeys([PLAIN, HEAD], 3.0), jobs=3)
+    pool = jobs._Pool(
+        Plan(scale="smoke", done=(), todo=(), seconds={}, basis=""), work, forecast, Events(), deadline=None
+    )
+    now = time.monotonic()
+    pool.jobs = [jobs.Job(None, tmp_path, cell=HEAD, since=now - age) for age in ages] + [jobs.Job(None, tmp_path)]
+    assert pool._latest(PLAIN) == pytest.approx(latest, abs=0.2)
+
+
+@pytest.mark.usefixtures("orders")
+def test_workers_are_hung_up_on(tmp_path, processes):
+    run(tmp_path, OTHERS, jobs=2)
+    assert len(processes) == 2
+    for process in processes:
+        assert process.poll() is not None
+        assert process.stdin.closed
+        assert process.stdout.closed
 
 
 def test_a_cell_waits_until_its_twin_is_done_and_others_go_before_it(tmp_path, orders):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from calattn.experiments import ood, worker
 from calattn.experiments.cells import Cell
@@ -31,7 +32,14 @@ class Job:
 
     process: subprocess.Popen[str]
     log: Path
+    listener: threading.Thread | None = None
     cell: Cell | None = None
+    since: float = 0.0
+
+    @property
+    def orders(self) -> IO[str]:
+        assert self.process.stdin is not None
+        return self.process.stdin
 
 
 def run_side_by_side(
@@ -92,12 +100,21 @@ class _Pool:
         free = next((cell for cell in self.pending if cell.twin == cell or cell.twin not in waiting), None)
         if free is None:
             return None
-        # Alone on a share of the device, a cell takes as many times longer as there are jobs.
-        ends = time.monotonic() + self.forecast.of([free]) * self.work.jobs
-        if self.deadline is not None and ends > self.deadline:
+        if self.deadline is not None and time.monotonic() + self._latest(free) > self.deadline:
             return None
         self.pending.remove(free)
         return free
+
+    def _latest(self, cell: Cell) -> float:
+        """In how many seconds a cell that is started now ends at the latest: it never has less than its share of the device,
+        and it ends with the work that is under way, should nothing follow."""
+        now, jobs, alone = time.monotonic(), self.work.jobs, self.forecast.of([cell])
+        under_way = sum(
+            max(0.0, self.forecast.of([job.cell]) - (now - job.since) / jobs)
+            for job in self.jobs
+            if job.cell is not None
+        )
+        return min(alone * jobs, alone + under_way)
 
     def _may_start(self) -> bool:
         """Workers begin apart. A GPU that one run keeps busy gains from several only while some of them compile or
@@ -110,11 +127,10 @@ class _Pool:
         job = next((job for job in self.jobs if job.cell is None), None) or self._start()
         if self.work.runtime.uses_gpu:
             self._next_start = time.monotonic() + self.forecast.of([cell]) / 2
-        job.cell = cell
-        assert job.process.stdin is not None
+        job.cell, job.since = cell, time.monotonic()
         with contextlib.suppress(BrokenPipeError):  # a worker that is dead is found out by the end of its output
-            job.process.stdin.write(worker.cell_line(cell))
-            job.process.stdin.flush()
+            job.orders.write(worker.cell_line(cell))
+            job.orders.flush()
 
     def _start(self) -> Job:
         folder = self.work.runs / self.planned.scale / "logs"
@@ -127,13 +143,15 @@ class _Pool:
             )
         job = Job(process, log)
         self.jobs.append(job)
-        threading.Thread(target=self._listen, args=(job,), daemon=True).start()
+        job.listener = threading.Thread(target=self._listen, args=(job,), daemon=True)
+        job.listener.start()
         return job
 
     def _listen(self, job: Job) -> None:
         assert job.process.stdout is not None
-        for line in job.process.stdout:
-            self._news.put((job, line))
+        with job.process.stdout as lines:
+            for line in lines:
+                self._news.put((job, line))
         self._news.put((job, None))
 
     def _note(self, job: Job, outcome: Outcome) -> None:
@@ -147,6 +165,7 @@ class _Pool:
     def _ended(self, job: Job) -> None:
         """What a worker that died owes is put down as failed."""
         code = job.process.wait()
+        _hang_up(job)
         self.jobs.remove(job)
         if job.cell is None:
             return
@@ -171,6 +190,15 @@ class _Pool:
                 for job in self.jobs:
                     job.process.kill()
                     job.process.wait()
+                    _hang_up(job)
+
+
+def _hang_up(job: Job) -> None:
+    """Of a process that has ended. A child that outlives it may keep its stdout open, so nobody waits long for the listener."""
+    with contextlib.suppress(BrokenPipeError):  # of an order that was never read
+        job.orders.close()
+    if job.listener is not None:
+        job.listener.join(_PATIENCE)
 
 
 def _how(code: int) -> str:
