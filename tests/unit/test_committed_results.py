@@ -57,8 +57,22 @@ def test_numbers_in_the_disclosures_are_those_of_the_files(store):
     for rule, metric in SHOWN:
         wanted += [each.metric(metric, rule=rule).value for each in (first, second)]
     epochs += [each.rules["best-ece"]["epoch"] for each in (first, second)]
+    for reference, heads in (
+        ((other["best-ece"]["test"]["accuracy"]["value"], grid), "cifar10 ce"),
+        ((first.metric("accuracy", rule="best-ece").value, second), "cifar100 flsd53"),
+    ):
+        dataset, loss = heads.split()
+        tested = store.get(Cell(dataset=dataset, model="deit", loss=loss, head="calattn")).metric(
+            "accuracy", rule="best-ece"
+        )
+        values = [tested.value - reference[0], tested.value - reference[1].metric("accuracy", rule="best-ece").value]
+        assert " instead of ".join(f"{100 * each:+.2f}" for each in values).replace("-", "−") in told
+        wanted += map(abs, values)
     assert [float(number) for number in re.findall(r"\d+\.\d\d", told)] == [round(100 * value, 2) for value in wanted]
     assert [int(n) for n in re.findall(r"epoch (\d+)", told)] == epochs
+    networks = [store.get(Cell(dataset="cifar100", model="deit", **each)) for each in ({"loss": "ce"}, {"weight": 0.0})]
+    assert networks[0].log == networks[1].log
+    assert [each["phases"] for each in networks[0].rules.values()] == [e["phases"] for e in networks[1].rules.values()]
     again = json.loads((ROOT / "results/cifar10-deit-small/calattn/summary.json").read_text())["results"]
     same = store.get(Cell(dataset="cifar10", model="deit", head="calattn"))
     for rule in ("last", "best-ece"):

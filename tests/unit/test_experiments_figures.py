@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import itertools
 import random
 import re
 import xml.etree.ElementTree
@@ -167,6 +168,47 @@ def test_bin_means_against_numpy():
     assert means.tolist() == pytest.approx([y[(x >= 10 * i) & (x < 10 * i + 10)].mean() for i in range(10)])
 
 
+def test_equal_norms_are_never_divided_between_bins():
+    """Norms that were kept to few digits: a bin holds all images of a value."""
+    rng = np.random.default_rng(1)
+    x, y = np.repeat([1.0, 2.0, 3.0], [50, 200, 5]), rng.normal(size=255)
+    centres, means = equal_count_means(x, y, 10)
+    assert all(a < b for a, b in itertools.pairwise(centres))
+    sizes = [np.isclose(y[x == c].mean(), m) for c, m in zip(centres, means, strict=True) if c in (1.0, 2.0, 3.0)]
+    assert sizes
+    assert all(sizes)
+
+
+def test_bars_are_pale_where_the_difference_may_be_chance(tmp_path: Path):
+    """A bar says how sure it is: the interval of the pair, at its rule."""
+    cell = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
+    store, document = ResultStore(tmp_path, "reduced"), made_result(cell, "reduced")
+    document.pair["last"]["pre"]["ece"] |= {"low": 0.01, "high": 0.02}
+    document.pair["best-ece"]["pre"]["ece"] |= {"low": -0.01, "high": 0.02}
+    for each in (document, made_result(cell.twin, "reduced")):
+        store.put(each)
+    (figure,) = drawn("delta_ece", store)
+    row = next(r for r in csv.DictReader(io.StringIO(figure.data)) if r["cell"] == cell.name and r["phase"] == "pre")
+    assert row["sure"] == "last"
+    panel = figure.figure.axes[1]
+    assert "CIFAR-10, DeiT-S, before TS" in panel.get_title()
+    last, best, theirs = (container[0].get_facecolor()[3] for container in panel.containers)
+    assert (last, theirs) == (1, 1)
+    assert best < 0.5
+
+
+def test_bins_of_few_images_are_pale(tmp_path: Path):
+    document = made_result(Cell(dataset="cifar10", model="vit", loss="ce"), "reduced")
+    bins = document.rules["last"]["bins"]["pre"]
+    bins["counts"] = [500 if count else 0 for count in bins["counts"]]
+    bins["counts"][next(i for i, count in enumerate(bins["counts"]) if count)] = 19
+    store = ResultStore(tmp_path, "reduced")
+    store.put(document)
+    panel = drawn("reliability", store)[0].figure.axes[0]
+    strengths = [bar.get_facecolor()[3] for bar in panel.containers[0]]
+    assert strengths[0] < min(strengths[1:])
+
+
 def test_smoothing_keeps_mass_and_mean():
     values = np.random.default_rng(0).normal(3, 1, 5000)
     counts, edges = np.histogram(values, bins=40)
@@ -185,7 +227,7 @@ def test_a_scale_that_has_not_moved_is_a_line(tmp_path: Path):
     store = ResultStore(tmp_path, "reduced")
     store.put(document)
     (each,) = drawn("dynamics", store)
-    labels = [line.get_label() for line in each.figure.axes[4].lines]
+    labels = [line.get_label() for line in each.figure.axes[6].lines]
     assert labels == ["epoch 1 (no spread)", "epoch 6", "epoch 12"]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calattn.experiments import comparisons, paper
+from calattn.experiments import claim_report, comparisons, paper
 from calattn.experiments.catalogue import EXPERIMENTS
 from calattn.experiments.cells import Cell
 from calattn.experiments.claims import CLAIMS, verdicts
@@ -19,8 +19,8 @@ from calattn.experiments.evidence import DECISIONS
 from calattn.experiments.layouts.parts import DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.reproduction import report_text, write_report
-from calattn.experiments.results import ResultStore
-from tests.made_claims import helps, on_disk, world
+from calattn.experiments.results import CellResult, ResultStore
+from tests.made_claims import helps, made, nothing, on_disk, world
 from tests.made_results import made_result
 
 RULES = ("last", "best-ece")
@@ -229,7 +229,17 @@ def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None
     for dataset in ("cifar10", "cifar100"):
         for name in ("deit-ce-mixup", "deit-ce_brier-mixup", "deit-ce_brier-calattn-mixup", "deit-ce"):
             assert f"`{dataset}-{name}`" in told
-    duel = next(row for row in rows_of(told) if row[0].startswith("CIFAR-10: ") and row[2] == "NLL")
+    assert "both with mixup" in told
+    pair = next(
+        row for row in rows_of(told) if row[0] == "CIFAR-100: CalAttn with mixup" and row[1:3] == ["last", "ECE"]
+    )
+    tested = document(store, Cell(dataset="cifar100", model="deit", head="calattn", recipe="mixup"))
+    ends = tested["pair"]["last"]["pre"]["ece"]
+    expected = [100 * ends[key] for key in ("difference", "low", "high")]
+    assert numbers(pair[4]) == pytest.approx(expected, abs=0.00501)
+    in_short = text.split("**In short.** ")[1].split("\n## ")[0]
+    assert f"which keeps networks from memorising, it changes by {pair[4]} points (CIFAR-100)" in in_short
+    duel = next(row for row in rows_of(told) if row[0].startswith("CIFAR-10: cross-entropy") and row[2] == "NLL")
     assert duel[0].endswith("both + TS")
     cells = (
         Cell(dataset="cifar10", model="deit", head="calattn"),
@@ -358,19 +368,25 @@ def test_answers_that_hang_on_the_rules_are_named(tmp_path: Path) -> None:
     text = report_text(on_disk(tmp_path, world(one_worse)))
     told = section(text, "Would other rules have said otherwise?")
     flips = told.split("Other answers than by the rules as they were fixed: ")[1]
-    assert flips.strip() in text.split("**In short.** ")[1].split("\n")[0]
-    assert "“ECE falls” holds at `last` by most for every; “ECE falls” holds at `best-ece` by most for every" in flips
+    assert flips.strip() in text.split("**In short.** ")[1].split("\n## ")[0]
+    for rule in RULES:
+        assert f"“ECE falls” holds at `{rule}` if “in every setting” is read as “in most” (*most for every*)" in flips
     same = section(report_text(ResultStore(tmp_path / "none", "reduced")), "Would other rules have said otherwise?")
     assert "as they were fixed: none." in same
 
 
 def test_the_summary_says_what_the_sections_say(store: ResultStore, text: str) -> None:
-    told = text.split("**In short.** ")[1].split("\n")[0]
+    told = text.split("**In short.** ")[1].split("\n## ")[0]
     found = verdicts(store)
     for name, verdict in found.items():
         group = next(part for part in told.split("*")[2::2] if CLAIMS[name].title in part)
         label = told.split(group)[0].rsplit("*", 2)[-2]
         assert label.lower() == verdict.title.lower()
+    tested = len(found["ece_falls"].findings["last"].outcomes)
+    assert f"ECE falls ({tested} families)" in told
+    single = sum(len(each.seeds) == 1 for each in found["ece_falls"].findings["last"].outcomes)
+    assert 0 < single < tested
+    assert f"{single} of the {tested} families have one seed" in told
     row = next(r for r in rows_of(section(text, "Claims and verdicts")) if "`ece_falls`" in r[0])
     assert f"ECE before temperature scaling changes by {row[3]} at `last`" in told
     assert "In short" not in report_text(ResultStore(Path("nowhere"), "reduced"))
@@ -425,9 +441,129 @@ def test_the_file_is_the_text(store: ResultStore, text: str, tmp_path: Path) -> 
 def test_what_networks_know_by_heart_is_counted(store: ResultStore, text: str) -> None:
     cells = [cell for cell in ordered_cells("reduced") if document(store, cell)]
     heads = [cell for cell in cells if document(store, cell)["log"]]
-    assert f"is 95.00 or more in {len(heads)} of {len(heads)} networks; the lowest is 100.00" in section(
-        text, "What was run"
+    plain = [cell for cell in heads if cell.recipe != "mixup"]
+    assert len(plain) < len(heads)
+    told = f"is 95.00 or more in {len(plain)} of {len(plain)} networks without mixup; the lowest is 100.00"
+    assert told in section(text, "What was run")
+    assert f"{len(plain)} of {len(plain)} trained without mixup end at a training accuracy of 95.00 or more" in text
+
+
+def claim_text(text: str, name: str) -> str:
+    return text.split(f"### {CLAIMS[name].title}: ")[1].split("\n### ")[0]
+
+
+def test_claims_that_do_not_hold_are_told_apart(tmp_path: Path) -> None:
+    """Contradicted is not the same as not confirmed, and a reader of the first paragraph hears which."""
+
+    def harm_before_scaling(_cell: Cell, rule: str, phase: str, metric: str) -> float:
+        return 0.03 if (metric, phase, rule) == ("ece", "pre", "last") else 0.0
+
+    text = report_text(on_disk(tmp_path, world(harm_before_scaling)))
+    told = text.split("**In short.** ")[1].split("\n## ")[0]
+    readings = {line.split(": ")[0].strip("- "): line for line in told.splitlines() if line.startswith("  - ")}
+    assert "ECE falls (21 families)" in readings["contradicted at `last`"]
+    assert "The gain remains after temperature scaling (21 families)" in readings["not confirmed"]
+    assert "Less than 0.1 % more parameters (6 networks)" in readings["contradicted"]
+
+
+def test_what_could_not_have_been_confirmed_is_said(tmp_path: Path) -> None:
+    """Where the reference is below the smallest effect, nothing can be better by it."""
+
+    def floor(cell: Cell) -> CellResult:
+        result = made(cell, nothing)
+        for rule in RULES:
+            result.rules[rule]["phases"]["post"]["high_confidence_error_share"]["value"] = 0.009
+        return result
+
+    cells = [c for c in ordered_cells("reduced") if c.dataset == "cifar100" and c.loss == "ce_brier"]
+    low = ResultStore(tmp_path, "reduced")
+    for cell in cells:
+        low.put(floor(cell))
+    text = report_text(low)
+    told = claim_text(text, "high_confidence_errors")
+    assert (
+        "so that nothing could be better: 3 of 3 at `last`, 3 of 3 at `best-ece`. The claim could not have been" in told
     )
+    assert (
+        "“Fewer confident mistakes” could not have been confirmed" in text.split("**In short.** ")[1].split("\n## ")[0]
+    )
+    assert "nothing could be better" not in claim_text(text, "ece_falls")
+
+
+def test_a_small_loss_of_accuracy_is_said_where_accuracy_is_kept(text: str, tmp_path: Path) -> None:
+    def loses(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return -0.004 if metric == "accuracy" else 0.0
+
+    store = on_disk(tmp_path, world(loses))
+    told = claim_text(report_text(store), "accuracy_kept")
+    assert told.startswith("holds\n")
+    for rule in RULES:
+        assert f"At `{rule}` the mean loss is less than the point that the rule grants, but beyond chance." in told
+    assert "the mean loss" not in claim_text(text, "accuracy_kept")
+    assert "epochs are compared rather than heads" not in told
+    early = dataclasses.replace(Cell(dataset="cifar10", model="deit"), head="calattn")
+    document = made(early, loses)
+    document.rules["best-ece"]["epoch"] = 3
+    store.put(document)
+    told = claim_text(report_text(store), "accuracy_kept")
+    assert "the networks of 1 of 21 pairs (seed 0) come from epochs 5 or more apart" in told
+
+
+def test_networks_that_scaling_leaves_alone_are_compared_with_themselves(text: str, tmp_path: Path) -> None:
+    store = ResultStore(tmp_path, "reduced")
+    for cell in ordered_cells("reduced"):
+        result = made(cell, nothing)
+        result.rules["best-ece"]["temperature"]["ece"] = 1.0
+        store.put(result)
+    told = claim_text(report_text(store), "calattn_ts_best")
+    assert (
+        "Networks with T* = 1, whose numbers are those before scaling: 0 of 12 at `last`, 12 of 12 at `best-ece`."
+        in told
+    )
+    assert "these are compared with themselves" in told
+    assert "compared with themselves" not in claim_text(text, "complementary_to_ts")
+
+
+def test_what_one_seed_decides_is_said(text: str, store: ResultStore) -> None:
+    from calattn.experiments.evidence import Results
+    from calattn.experiments.robustness import variants
+
+    by_rules = variants(Results(store))
+    for name in ("ece_falls", "accuracy_kept", "ood_auroc", "calattn_ts_best"):
+        told, fixed, other = claim_text(text, name), by_rules[name]["as fixed"], by_rules[name]["seeds for all"]
+        counts = [
+            [sum(o.decision == d for o in each.findings["last"].outcomes) for d in ("better", "worse")]
+            for each in (fixed, other)
+        ]
+        if fixed.seeds[0] == 1 and counts[0] != counts[1]:
+            assert f"(*seeds for all*): better in {counts[1][0]}, worse in {counts[1][1]} of" in told
+        if fixed.seeds[0] > 1:
+            assert "*seeds for all*" not in told
+    assert "The 18 families are of 9 pairs of settings." in claim_text(text, "ood_auroc")
+
+
+def test_parts_of_the_phases_are_in_the_result(text: str, store: ResultStore) -> None:
+    heads = [cell for cell in ordered_cells("reduced") if cell.head == "calattn" and document(store, cell)]
+    told = claim_text(text, "three_phases").split("**Result.** ")[1].split("\n")[0]
+    assert (
+        f"of all {len(heads)} networks with CalAttn: I: both fall in {len(heads)}; II: stays low in {len(heads)};"
+        in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("p_value", "shown"),
+    [(0.0004, "< 0.001"), (0.0501, "0.0501"), (0.04996, "0.0500"), (0.0561, "0.056"), (1.0, "1.000"), (None, "–")],
+)
+def test_a_p_value_shows_on_which_side_of_the_level_it_lies(p_value: float | None, shown: str) -> None:
+    assert claim_report._p(p_value) == shown
+
+
+def test_families_that_are_decided_are_named_where_they_are_not_judged(text: str) -> None:
+    rows = rows_of(claim_text(text, "ece_falls"))
+    row = next(r for r in rows if r[0] == "smECE" and r[1] == "last")
+    assert row[4].startswith("better: CIFAR-10 DeiT-S BS, ")
+    assert row[4].count("CIFAR-10") + row[4].count("MNIST") == numbers(row[3])[0]
 
 
 def test_errors_that_scaling_raises_are_counted(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_counted_keeps_the_p_value_of_a_pair_that_has_one_seed() -> None:
 
 def test_every_variant_but_the_first_changes_rules_and_every_rule_is_varied() -> None:
     changed = {
-        name: {k for k, v in dataclasses.asdict(rules).items() if v != getattr(REGISTERED, k)}
-        for name, (_, rules) in VARIANTS.items()
+        name: {k for k, v in dataclasses.asdict(each.rules).items() if v != getattr(REGISTERED, k)}
+        for name, each in VARIANTS.items()
     }
     assert changed.pop("as fixed") == set()
     assert all(changed.values())

@@ -121,7 +121,7 @@ EXPERIMENTS.add(
         name="rival",
         kind="table",
         label="",
-        title="The recipe that memorises less (mixup, drop-path) beside the paper's",
+        title="The recipe that memorises less (mixup, drop-path) beside the plain one",
         priority=7,
     ),
 )

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from calattn.experiments.cells import Cell
 from calattn.experiments.layouts import BACKBONES
 from calattn.experiments.results import CellResult, Phase, Rule
-from calattn.experiments.tables import Found, fraction, printed
+from calattn.experiments.tables import RULES, Found, fraction, printed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Change:
-    """(with − without) / without of one metric; None where a side is missing, or where without is zero."""
+    """(with − without) / without of one metric; None where a side is missing, or where without is zero. `sure`: the rules
+    under which the paired difference has an interval without zero."""
 
     cell: Cell
     metric: str
@@ -23,6 +24,7 @@ class Change:
     last: float | None
     best_ece: float | None
     paper: float | None
+    sure: tuple[Rule, ...] = ()
 
 
 def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -> Change:
@@ -37,6 +39,7 @@ def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -
         last=_ours(metric, cell, "last", phase, found),
         best_ece=_ours(metric, cell, "best-ece", phase, found),
         paper=relative(values[0], values[1]),
+        sure=tuple(rule for rule in RULES if _sure(metric, cell, rule, phase, found)),
     )
 
 
@@ -58,14 +61,20 @@ def _ours(metric: str, cell: Cell, rule: Rule, phase: Phase, found: Found) -> fl
     return relative(*values)
 
 
+def _sure(metric: str, cell: Cell, rule: Rule, phase: Phase, found: Found) -> bool:
+    result = found[cell]
+    paired = result.paired(metric, rule=rule, phase=phase) if isinstance(result, CellResult) else None
+    return paired is not None and not paired.low <= 0 <= paired.high
+
+
 def csv_text(changes: Sequence[Change]) -> str:
     """One change a row, as fractions."""
     text = io.StringIO()
-    names = ["data_set", "network", "loss", "metric", "phase", "last", "best_ece", "paper", "cell"]
+    names = ["data_set", "network", "loss", "metric", "phase", "last", "best_ece", "paper", "cell", "sure"]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for each in changes:
         cell = each.cell
         place = [cell.dataset, cell.model, cell.loss, each.metric, each.phase]
-        writer.writerow([*place, each.last, each.best_ece, each.paper, cell.name])
+        writer.writerow([*place, each.last, each.best_ece, each.paper, cell.name, " ".join(each.sure)])
     return text.getvalue()

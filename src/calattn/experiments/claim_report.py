@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from calattn.experiments import paper
-from calattn.experiments.claims import CLAIMS, RULES, Claim
+from calattn.experiments.claims import CLAIMS, Claim
 from calattn.experiments.evidence import (
     ACCURACY_PRICE,
     DECISIONS,
     LEVEL,
-    PHASE_TITLES,
     SMALLEST,
     Outcome,
     Results,
 )
 from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.phases import find_phases
+from calattn.experiments.remarks import PHASE_PARTS, remarks
 from calattn.experiments.results import CellResult
 from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Effect, Finding, Verdict, mean_accuracy, mean_effect
 from calattn.metrics import METRICS
@@ -83,7 +82,7 @@ def rules_text() -> str:
 2. The difference is the tested setting minus the reference. Against the same network without the head it is a paired
    bootstrap difference on the test images (for AUROC against other images, DeLong's paired difference); otherwise the
    intervals of both sides are joined as if independent. That is too wide as a rule; of ECE it can be a tenth too
-   narrow (as the pairs show, of which both are known). All intervals are 95 %, and take checkpoint and temperature as
+   narrow (seen where a pair has both kinds of interval). All intervals are 95 %, and take checkpoint and temperature as
    given.
 3. Several seeds are averaged, and their spread (Student) is joined to the interval. With one seed the interval covers the
    choice of test images, not another training: such a verdict is about these networks.
@@ -106,11 +105,10 @@ def rules_text() -> str:
 """
 
 
-def claim_section(claim: Claim, verdict: Verdict, results: Results) -> str:
-    """What the paper says, how it was tested, and every number the verdict rests on."""
+def claim_section(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[str, Verdict]) -> str:
+    """What the paper says, how it was tested, and every number the verdict rests on. `variants`: what other rules say."""
     parts = [f"### {claim.title}: {verdict.title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
-    remarks = _price_of_rule(claim, verdict, results) + _untouched(claim, verdict, results)
-    parts.append(f"**Result.** {_result(verdict)}{remarks}\n")
+    parts.append(f"**Result.** {_result(verdict)}{remarks(claim, verdict, results, variants)}\n")
     outcomes = _by_rule({rule: finding.outcomes for rule, finding in verdict.findings.items()})
     if outcomes:
         parts.append(_table(claim, outcomes, results))
@@ -149,20 +147,19 @@ def _parameter_table(outcomes: Sequence[Outcome]) -> str:
 def phase_table(results: Results) -> str:
     """Every network with CalAttn that has a log long enough, part by part; the judged ones are among them."""
     header = ["network", "mean s: epoch 1", "phase I's end", "phase II", "end", "variation: epoch 1", "phase I's end"]
-    header += ["phase II", "end", "I: both fall", "II: stays low", "III: rises", "III: mean crosses 1"]
-    parts = ("alignment", "uniform", "diverse", "crossing")
+    header += ["phase II", "end", *PHASE_PARTS.values()]
     rows, counts = [], Counter[str]()
     for result in results.stored():
         phases = find_phases(result.log) if result.cell.head == "calattn" else None
         if phases is None:
             continue
         moments = (phases.start, phases.aligned, phases.middle, phases.end)
-        seen = {name: getattr(phases, name) for name in parts}
+        seen = {name: getattr(phases, name) for name in PHASE_PARTS}
         counts.update(name for name, there in seen.items() if there)
         shown = [f"`{result.cell.name}`", *(f"{each.mean:.3f}" for each in moments)]
         shown += [*(f"{each.cv:.3f}" for each in moments), *("yes" if there else "no" for there in seen.values())]
         rows.append(shown)
-    rows.append([f"**yes in, of {len(rows)}**", *[""] * 8, *(str(counts[name]) for name in parts)])
+    rows.append([f"**yes in, of {len(rows)}**", *[""] * 8, *(str(counts[name]) for name in PHASE_PARTS)])
     return markdown_table(header, rows)
 
 
@@ -224,6 +221,12 @@ def counts_text(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{count} {decision}" for decision, count in counts.items() if count) or NONE
 
 
+def _decided(outcomes: Sequence[Outcome]) -> str:
+    """The families that are better or worse, by name."""
+    named = {d: [family_title(o.family) for o in outcomes if o.decision == d] for d in ("better", "worse")}
+    return "; ".join(f"{decision}: {', '.join(names)}" for decision, names in named.items() if names) or NONE
+
+
 def effect_text(effect: Effect | None) -> str:
     if effect is None:
         return NONE
@@ -262,39 +265,14 @@ def _result(verdict: Verdict) -> str:
     return " ".join(parts)
 
 
-def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
-    """What the early checkpoint costs, where a claim holds there only: both sides of a pair pay it."""
-    if verdict.rule != "best-ece":
-        return ""
-    found = [each for cell in claim.cells(results.scale) if isinstance(each := results.get(cell), CellResult)]
-    changes = [each.price for each in found if each.price is not None]
-    if not changes:
-        return ""
-    mean = number("accuracy", statistics.fmean(changes), signed=True)
-    return f" At `best-ece` the accuracy of these networks, with and without the head, is {mean} points from that at `last`."
-
-
-def _untouched(claim: Claim, verdict: Verdict, results: Results) -> str:
-    """Where T* = 1, what is judged after temperature scaling is what was judged before it."""
-    if claim.name != "complementary_to_ts":
-        return ""
-    by_name = {result.cell.name + PHASE_TITLES["post"]: result for result in results.stored()}
-    counts = []
-    for rule in RULES:
-        names = dict.fromkeys(name for outcome in verdict.findings[rule].outcomes for name in outcome.cells)
-        known = [by_name[name].temperature(rule=rule) for name in names]
-        counts.append(f"{sum(t == 1.0 for t in known)} of {len(known)} at `{rule}`")
-    return f" Networks with T* = 1, whose numbers are those before scaling: {', '.join(counts)}." if by_name else ""
-
-
 def _others(claim: Claim, results: Results) -> str:
     rows = [
-        [metric_title(metric), rule, effect_text(mean_effect(outcomes)), counts_text(outcomes)]
+        [metric_title(metric), rule, effect_text(mean_effect(outcomes)), counts_text(outcomes), _decided(outcomes)]
         for metric, by_rule in claim.also(results).items()
         for rule, outcomes in by_rule.items()
         if outcomes
     ]
-    return markdown_table(["metric", "rule", "mean effect [95 %]", "families"], rows) if rows else ""
+    return markdown_table(["metric", "rule", "mean effect [95 %]", "families", "which"], rows) if rows else ""
 
 
 def _effect_of(finding: Finding | None) -> str:
@@ -335,7 +313,9 @@ def _unit(metric: str) -> str:
 def _p(p_value: float | None) -> str:
     if p_value is None:
         return NONE
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+    if p_value < 0.001:
+        return "< 0.001"
+    return f"{p_value:.4f}" if round(p_value, 2) == LEVEL else f"{p_value:.3f}"  # on which side of the level it lies
 
 
 def checkpoint_row(result: CellResult, rule: Rule) -> list[str]:

@@ -66,7 +66,7 @@ def confident_families(_scale: ScaleName) -> list[tuple[str, str, str]]:
     return [("cifar100", model, "ce_brier") for model in TRANSFORMERS]
 
 
-def features(wins: Sequence[tuple[str, str]], winner: str) -> Comparisons:
+def features(wins: Sequence[tuple[str, str]], winner: str, phase: Phase = "pre") -> Comparisons:
     """The input that the paper marks as best against the others; below the paper's scale on DeiT alone."""
 
     def build(scale: ScaleName) -> list[Comparison]:
@@ -80,22 +80,28 @@ def features(wins: Sequence[tuple[str, str]], winner: str) -> Comparisons:
                     won = Cell(dataset=dataset, model=model, loss="ce", head="calattn", features=winner, seed=seed)
                     lost = dataclasses.replace(won, features=other)
                     family = f"{dataset} {model}: {winner} against {other}"
-                    found.append(Comparison(family=family, metric="ece", a=Arm(cell=lost), b=Arm(cell=won)))
+                    arms = {"a": Arm(cell=lost, phase=phase), "b": Arm(cell=won, phase=phase)}
+                    found.append(Comparison(family=family, metric="ece", **arms))
         return found
 
     return build
 
 
-def scalar_against_dirichlet(scale: ScaleName) -> list[Comparison]:
+def scalar_against_dirichlet(metrics: Sequence[str] = ("ece",), phase: Phase = "pre") -> Comparisons:
     """On CIFAR-100; ViT at the paper's scale, DeiT below it."""
-    model = "vit" if scale == "paper" else "deit"
-    found = []
-    for seed in SEEDS:
-        scalar = Cell(dataset="cifar100", model=model, head="calattn", seed=seed)
-        other = dataclasses.replace(scalar, head="dirichlet")
-        family = f"cifar100 {model}: scalar against Dirichlet"
-        found.append(Comparison(family=family, metric="ece", a=Arm(cell=other), b=Arm(cell=scalar)))
-    return found
+
+    def build(scale: ScaleName) -> list[Comparison]:
+        model = "vit" if scale == "paper" else "deit"
+        found = []
+        for metric in metrics:
+            for seed in SEEDS:
+                scalar = Cell(dataset="cifar100", model=model, head="calattn", seed=seed)
+                other = Arm(cell=dataclasses.replace(scalar, head="dirichlet"), phase=phase)
+                family = f"cifar100 {model}: scalar against Dirichlet"
+                found.append(Comparison(family=family, metric=metric, a=other, b=Arm(cell=scalar, phase=phase)))
+        return found
+
+    return build
 
 
 def lambdas(scale: ScaleName) -> list[Comparison]:

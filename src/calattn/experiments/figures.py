@@ -130,7 +130,9 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
                     changes += here
         caption = (
             f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
-            "such pair was run. Bars that leave the axis carry their value."
+            "such pair was run. Pale: the interval of the paired difference has zero in it (95 %, without correction for many "
+            "families). Bars that leave the axis carry their value. Seed 0: the claims average over seeds where there are "
+            "several."
         )
         shown = 2 * len({each.cell for each in changes if each.last is not None})
         return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes), shown=shown)]
@@ -142,14 +144,14 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
 
 
 def dynamics_cells() -> tuple[Cell, ...]:
-    """The paper's ViT, and DeiT-S."""
-    return tuple(Cell(dataset=d, model=model, head="calattn") for model in ("vit", "deit") for d in CIFARS)
+    """The paper's ViT, and the other two."""
+    return tuple(Cell(dataset=d, model=model, head="calattn") for model in TRANSFORMERS for d in CIFARS)
 
 
 def draw_dynamics(found: Found) -> list[Drawn]:
     """1/s over the epochs, and how it and the feature norm are spread at three of them."""
     cells = dynamics_cells()
-    figure = _figure(3, len(cells), width=3.9, height=2.3)
+    figure = _figure(3, len(cells), width=3.4, height=2.3)
     with figure_style():
         for cell, course, scales, norms in zip(cells, *_rows(figure, len(cells)), strict=True):
             result, heading = found[cell], f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn"
@@ -159,6 +161,7 @@ def draw_dynamics(found: Found) -> list[Drawn]:
     caption = (
         "The scale s(z) during training, on validation images. Top: mean of 1/s and its coefficient of variation; the dashed "
         "line is the temperature T* of lowest validation ECE, which divides the logits once more after s has (last epoch). "
+        "1/s rises where s falls. "
         "Below: densities of 1/s and of the norm of the classifier's input at the first, a middle and the last epoch, "
         "from histograms of 40 bins smoothed by one bin."
     )
@@ -187,7 +190,8 @@ def draw_reliability(found: Found) -> list[Drawn]:
                 panels.reliability(ax, found[cell], rule=rule, title=_title(cell), first=i % 6 == 0, last=i >= 12)
         caption = (
             "Reliability before temperature scaling: accuracy in 15 bins of confidence (bars), the gap to the mean confidence "
-            "(hatched), and the share of images in each bin (thin line)."
+            "(hatched; greyish where accuracy is above it), and the share of images in each bin (thin line). Bins of fewer than "
+            f"{panels.FEW} images are pale. Seed 0."
         )
         drawn.append(_drawn("reliability", figure, caption, rule, found, reliability_cells()))
     return drawn

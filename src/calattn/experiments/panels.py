@@ -19,11 +19,13 @@ Result = CellResult | Hole
 
 _NORM_BINS = 10
 _TOP, _BOTTOM = 150.0, -100.0  # per cent; a change below −100 cannot be
-_SERIES = (
-    ("last", "ours, last epoch", BLUE),
-    ("best_ece", "ours, lowest validation ECE", GREEN),
-    ("paper", "paper", GREY),
+_SERIES: tuple[tuple[str, Rule | None, str, str], ...] = (
+    ("last", "last", "ours, last epoch", BLUE),
+    ("best_ece", "best-ece", "ours, lowest validation ECE", GREEN),
+    ("paper", None, "paper", GREY),
 )
+_PALE = 0.15
+FEW = 20  # images; the accuracy of so few says little
 _EPOCHS = (GREY, BLUE, ORANGE)
 _PAPER: Any = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
 
@@ -38,7 +40,7 @@ def empty(ax: Axes, reason: str) -> None:
 
 def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, first: bool) -> None:
     """Feature norm against the largest probability: dots, and means of bins of equal count."""
-    ax.set_title(title, fontsize=8.5)
+    ax.set_title(title, fontsize=8)
     points = _part(result, rule, "scatter")
     if points is None:
         return empty(ax, _reason(result, "no sample of images"))
@@ -48,26 +50,36 @@ def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, firs
     ax.plot(*equal_count_means(norm, prob, _NORM_BINS), color=INK, linewidth=1.6, marker="o", markersize=3)
     ax.set(ylim=(0, 1.03), xlabel="‖z‖", ylabel="largest probability" if first else "")
     correlation = f"ρ = {_rank_correlation(norm, prob):.2f}".replace("-", "−")
-    ax.text(0.97, 0.05, correlation, transform=ax.transAxes, ha="right")
+    ax.set_title(f"{title}; {correlation}", fontsize=8)
     if first:
         ax.legend(fontsize=7.5, frameon=False, loc="lower left", handletextpad=0.1, borderaxespad=0.1)
     return None
 
 
 def equal_count_means(x: np.ndarray, y: np.ndarray, num_bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of x and of y in bins of (nearly) equal count along x."""
-    parts = [part for part in np.array_split(np.argsort(x, kind="stable"), num_bins) if len(part)]
+    """Mean of x and of y in bins of (nearly) equal count along x; equal x are never divided."""
+    edges = np.unique(np.quantile(x, np.arange(1, num_bins) / num_bins, method="closest_observation"))
+    places = np.searchsorted(edges, x)
+    parts = [part for place in range(len(edges) + 1) if (part := places == place).any()]
     return np.array([x[part].mean() for part in parts]), np.array([y[part].mean() for part in parts])
 
 
 def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[str], label: str, legend: bool) -> None:
-    """Three bars a loss: ours under both rules, the paper's. Bars beyond the axis carry their value."""
+    """Three bars a loss: ours under both rules, the paper's. Pale: the difference may be chance. Bars beyond the axis carry
+    their value."""
+    from matplotlib.colors import to_rgba
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     width = 0.27
-    for k, (name, series, colour) in enumerate(_SERIES):
+    for k, (name, rule, _, colour) in enumerate(_SERIES):
         places = np.arange(len(found)) + (k - 1) * width
         values = [getattr(change, name) for change in found]
         heights = [0.0 if value is None else min(100 * value, _TOP) for value in values]
-        ax.bar(places, heights, width * 0.92, color=colour, zorder=2, label=series)
+        bars = ax.bar(places, heights, width * 0.92, color=colour, edgecolor=colour, linewidth=0.6, zorder=2)
+        for bar, change in zip(bars, found, strict=True):
+            if rule is not None and rule not in change.sure:
+                bar.set_facecolor(to_rgba(colour, _PALE))
         for place, value in zip(places, values, strict=True):
             if value is None:
                 ax.plot(place, 0, marker="x", markersize=2.5, color=colour, zorder=4)
@@ -79,7 +91,10 @@ def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[st
     ax.tick_params(axis="x", length=0)
     ax.set_title(title, fontsize=8.5, pad=12)
     if legend:
-        ax.legend(fontsize=7, frameon=False, loc="upper left", handlelength=1.2)
+        handles: list[Any] = [Patch(color=colour, label=series) for _, _, series, colour in _SERIES]
+        handles.append(Patch(facecolor=to_rgba(BLUE, _PALE), edgecolor=BLUE, label="pale: may be chance"))
+        handles.append(Line2D([], [], color=BLUE, linestyle="", marker="x", markersize=3, label="no such pair"))
+        ax.legend(handles=handles, fontsize=6.5, frameon=False, loc="upper left", handlelength=1.2, ncols=2)
 
 
 def course(ax: Axes, result: Result, *, title: str) -> None:
@@ -103,7 +118,9 @@ def course(ax: Axes, result: Result, *, title: str) -> None:
     other.yaxis.label.set_color(BLUE)
     other.spines["right"].set_visible(True)
     handles = [handle for each in (ax, other) for handle in each.get_legend_handles_labels()[0]]
-    other.legend(handles=handles, fontsize=7.5, frameon=False, loc="upper left", ncols=3, columnspacing=1.2)
+    other.legend(
+        handles=handles, fontsize=7, frameon=False, loc="upper left", ncols=3, columnspacing=0.9, handlelength=1.4
+    )
     return None
 
 
@@ -153,10 +170,11 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     edges = bin_edges(len(counts)).numpy()
     centre, width = (edges[:-1] + edges[1:])[filled] / 2, 0.94 / len(counts)
     accuracy, confidence = (np.array([v for v in bins[name] if v is not None]) for name in ("accuracy", "confidence"))
-    ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, zorder=2)
+    strength = np.where(counts[filled] < FEW, 0.3, 1.0)
+    ax.bar(centre, accuracy, width, color=[to_rgba(BLUE, 0.85 * each) for each in strength], zorder=2)
     gap: Any = {
         "facecolor": to_rgba("white", 0.55),
-        "edgecolor": ORANGE,
+        "edgecolor": [to_rgba(ORANGE, each) for each in strength],
         "hatch": "/////",
         "linewidth": 0.7,
         "zorder": 3,
@@ -167,7 +185,7 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     ece = float((counts[filled] * np.abs(confidence - accuracy)).sum() / counts.sum())
     mean = float((counts[filled] * accuracy).sum() / counts.sum())
     text = f"ECE {100 * ece:.1f}\naccuracy {100 * mean:.1f}"
-    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7.5, zorder=6, bbox=_PAPER)
+    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7.5, zorder=6, bbox=_PAPER | {"alpha": 1})
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     ax.set(xlabel="confidence" if last else "", ylabel="accuracy" if first else "")
     return None

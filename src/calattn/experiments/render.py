@@ -91,12 +91,13 @@ def ours_text(table: Table, row: Row, entry: Entry) -> str:
     return text
 
 
-def paper_text(row: Row, entry: Entry) -> str:
+def paper_text(table: Table, row: Row, entry: Entry) -> str:
     """The paper's number, in the same unit; empty where it prints none."""
     if entry.paper is None:
         return ""
     metric = row.quantity.metric
-    text = f"paper {shown(metric, entry.paper)}"
+    network = "" if table.scale == "paper" or not table.layout.paper_network else f" ({table.layout.paper_network})"
+    text = f"paper{network} {shown(metric, entry.paper)}"
     if entry.paper_spread is not None:
         text += f" ± {shown(metric, entry.paper_spread)}"
     return text if entry.paper_temperature is None else f"{text} (T={entry.paper_temperature:.1f})"
@@ -143,6 +144,8 @@ def _runs(table: Table, *, hashes: bool) -> list[str]:
     if not seeds:
         return ["No run of this table has a result at this scale."]
     text = f"Runs: {len(table.sources)}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    if seeds == [0]:
+        text += " (the claims average over seeds where there are several)"
     if not hashes:
         return [f"{text}; their hashes are in the Markdown and the CSV."]
     return [f"{text}; spec hashes: {', '.join(f'{name} {code[:8]}' for name, code in table.sources.items())}."]
@@ -179,7 +182,7 @@ def _rich(table: Table) -> RichTable:
 
 def _rich_cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
     text = escape(ours_text(table, row, entry)) + (f" ({letters[entry.hole]})" if entry.hole in letters else "")
-    theirs = paper_text(row, entry)
+    theirs = paper_text(table, row, entry)
     return f"{text}\n[dim]{escape(theirs)}[/dim]" if theirs else text
 
 
@@ -212,7 +215,7 @@ def _cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
     text = ours_text(table, row, entry)
     if entry.hole in letters:
         text += f"<sup>{letters[entry.hole]}</sup>"
-    theirs = paper_text(row, entry)
+    theirs = paper_text(table, row, entry)
     return f"{text}<br>{theirs}" if theirs else text
 
 
@@ -255,7 +258,7 @@ def _latex_cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -
     text = latex_text(ours_text(table, row, entry))
     if entry.hole in letters:
         text += f"\\textsuperscript{{{letters[entry.hole]}}}"
-    theirs = latex_text(paper_text(row, entry))
+    theirs = latex_text(paper_text(table, row, entry))
     return f"\\shortstack[r]{{{text}\\\\\\textit{{{theirs}}}}}" if theirs else text
 
 

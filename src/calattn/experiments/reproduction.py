@@ -18,28 +18,27 @@ from calattn.experiments.claim_report import (
     checkpoint_row,
     claim_section,
     markdown_table,
-    metric_value,
-    outcome_table,
     rules_text,
     verdict_table,
 )
-from calattn.experiments.comparisons import CIFAR
 from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, BEFOREHAND, DIFFERENCES
-from calattn.experiments.evidence import ACCURACY_PRICE, Arm, Comparison, Results, outcomes_of
+from calattn.experiments.evidence import ACCURACY_PRICE, Results
 from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
-from calattn.experiments.results import CellResult, Hole, Phase, ResultStore
+from calattn.experiments.results import NOT_RUN, CellResult, Hole, ResultStore
+from calattn.experiments.rival_report import rival
 from calattn.experiments.robustness import variants
 from calattn.experiments.robustness_report import flips, other_rules
-from calattn.experiments.summary import summary
+from calattn.experiments.summary import BY_HEART, known_by_heart, summary
 from calattn.report.style import number
 
 LISTED_ODDITIES = ("claim", "text", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
 """The kinds given row by row; of the others the number is enough, and the file has the rows."""
-BY_HEART = 0.95
-"""The training accuracy from which a network is counted as one that knows its training images."""
-RIVALS = (("ce", "none"), ("ce_brier", "none"), ("ce_brier", "calattn"))
+_NOT_REACHED = (
+    "Networks are trained in one order (`calattn reproduce all --plan`), as GPU time comes; what was not run is what it has not "
+    "reached yet.\n\n"
+)
 
 
 def write_report(store: ResultStore, path: PathArg, *, tables: PathArg | None = None) -> None:
@@ -57,18 +56,16 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))
     found, by_rules = claims.verdicts(results), variants(results)
     sections = [
-        _head(store.scale, stored, wanted)
-        + _links(folder)
-        + summary(found, stored, store.scale, flips=flips(by_rules)),
+        _head(store.scale, stored, wanted) + _links(folder) + summary(found, results, flips=flips(by_rules)),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}{_by_heart(stored)}",
         f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
         f"## How a verdict comes about\n\n{BEFOREHAND.get(store.scale, '')}{rules_text()}{_amendments(store.scale)}",
         f"## Would other rules have said otherwise?\n\n{other_rules(by_rules)}",
         "## The claims one by one\n\n"
-        + "\n".join(claim_section(c, found[n], results) for n, c in claims.CLAIMS.items()),
+        + "\n".join(claim_section(c, found[n], results, by_rules.get(n, {})) for n, c in claims.CLAIMS.items()),
         f"## The checkpoint rule\n\n{_checkpoints(stored)}",
         f"## What the head learned\n\n{learned(stored, results)}",
-        f"## A recipe that memorises less\n\n{_rival(results)}",
+        f"## A recipe that memorises less\n\n{rival(results)}",
         f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities(stored)}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
@@ -84,8 +81,8 @@ def _head(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]
         "# Reproduction of the paper's claims\n\n"
         "Written by `calattn reproduce report` from the result files; no number of a table or verdict is typed in by hand. Per "
         "cent and points of per cent, NLL in nats, unless said otherwise.\n\n"
-        f"Scale: `{scale}` ({SCALES[scale].title}). {len(stored)} networks have results; "
-        f"{sum(cell in done for cell in wanted)} of the {len(wanted)} planned.\n"
+        f"Scale: `{scale}` ({SCALES[scale].title}). {sum(cell in done for cell in wanted)} of the {len(wanted)} planned "
+        f"networks have results{f', and {more} more' if (more := len(done - set(wanted))) else ''}.\n"
     )
 
 
@@ -109,14 +106,14 @@ def _run_kinds(stored: Sequence[CellResult]) -> str:
 
 def _by_heart(stored: Sequence[CellResult]) -> str:
     """How well the networks know what they were trained on: most of the claims are about over-confidence."""
-    known = [(result.log[-1].get("train", {}).get("accuracy"), result.cell.name) for result in stored if result.log]
-    shares = sorted((accuracy, name) for accuracy, name in known if accuracy is not None)
-    if not shares:
+    known = known_by_heart(stored)
+    if known is None:
         return ""
-    often = sum(accuracy >= BY_HEART for accuracy, _ in shares)
     return (
-        f"\nTraining accuracy in the last epoch is {number('accuracy', BY_HEART)} or more in {often} of {len(shares)} networks; "
-        f"the lowest is {number('accuracy', shares[0][0])} (`{shares[0][1]}`).\n"
+        "\nTraining accuracy, of the augmented images as the last epoch meets them, is "
+        f"{number('accuracy', BY_HEART)} or more in {known.often} of {known.networks} networks without mixup; "
+        f"the lowest is {number('accuracy', known.lowest)} (`{known.name}`). With mixup it is of mixed images, and not "
+        "counted.\n"
     )
 
 
@@ -216,57 +213,6 @@ def _early(stored: Sequence[CellResult]) -> str:
     )
 
 
-def _rival_cells() -> list[tuple[Cell, Cell]]:
-    """(the paper's recipe, the rival's) of the same cell."""
-    pairs = []
-    for dataset in CIFAR:
-        for loss, head in RIVALS:
-            arms = [Cell(dataset=dataset, model="deit", loss=loss, head=head, recipe=r) for r in ("paper", "mixup")]
-            pairs.append((arms[0], arms[1]))
-    return pairs
-
-
-def _rival(results: Results) -> str:
-    """The rival recipe's numbers, and plain cross-entropy with it against CalAttn with the paper's recipe."""
-    header = ["network", "rule", "accuracy", "ECE", "ECE + TS", "NLL", "NLL + TS", "Brier + TS"]
-    columns: list[tuple[str, Phase]] = [("accuracy", "pre"), ("ece", "pre"), ("ece", "post")]
-    columns += [("nll", "pre"), ("nll", "post"), ("brier", "post")]
-    rows = []
-    for cell in (cell for pair in _rival_cells() for cell in pair):
-        found = results.get(cell)
-        for rule in claims.RULES if isinstance(found, CellResult) else ():
-            assert isinstance(found, CellResult)
-            rows.append(
-                [f"`{cell.name}`", rule, *(metric_value(found, metric, rule, phase) for metric, phase in columns)]
-            )
-    text = (
-        "Mixup (0.8) and drop-path (0.1) are known means against memorising the training set. The paper does not say whether its "
-        "recipes have any of this, and compares CalAttn with no such rival; here the same cells are trained with it, seed 0. Not "
-        "judged: no claim of the paper is about it.\n\n"
-    )
-    if not any(
-        cell.recipe == "mixup" and isinstance(results.get(cell), CellResult) for p in _rival_cells() for cell in p
-    ):
-        return f"{text}Not run.\n"
-    text += markdown_table(header, rows)
-    outcomes = [(rule, each) for rule in claims.RULES for each in outcomes_of(_duel(), rule=rule, results=results)]
-    judged = outcome_table(outcomes) if outcomes else "No pair has both sides.\n"
-    title = "Plain cross-entropy with the rival recipe (tested) against CalAttn with the paper's recipe (reference):"
-    return f"{text}\n{title}\n\n{judged}"
-
-
-def _duel() -> list[Comparison]:
-    found = []
-    phases: tuple[tuple[str, Phase], ...] = (("ece", "pre"), ("ece", "post"), ("nll", "post"))
-    for dataset in CIFAR:
-        for metric, phase in phases:
-            ours = Arm(cell=Cell(dataset=dataset, model="deit", head="calattn"), phase=phase)
-            rival = Arm(cell=Cell(dataset=dataset, model="deit", loss="ce", recipe="mixup"), phase=phase)
-            family = f"{dataset}: cross-entropy with mixup against CalAttn{', both + TS' if phase == 'post' else ''}"
-            found.append(Comparison(family=family, metric=metric, a=ours, b=rival))
-    return found
-
-
 def _oddities(stored: Sequence[CellResult]) -> str:
     rows = paper.oddities()
     counts = Counter(row["kind"] for row in rows)
@@ -316,9 +262,9 @@ def _not_run(wanted: Sequence[Cell], results: Results) -> str:
     if results.scale != "reduced":
         return planned
     return (
-        f"{planned}\nNot planned at this scale, because of its cost on a GPU: Tiny ImageNet and ImageNet-1K; CNNs other than "
-        "ResNet-50; ViT and Swin with losses other than CE and CE+BS; the inputs of the head for networks other than "
-        "DeiT-S. CSM is not run at any scale: it trains on images mixed by a diffusion model.\n"
+        f"{planned}\n{_NOT_REACHED if NOT_RUN in reasons else ''}Not planned at this scale, because of its cost on a GPU: Tiny "
+        "ImageNet and ImageNet-1K; CNNs other than ResNet-50; ViT and Swin with losses other than CE and CE+BS; the inputs of "
+        "the head for networks other than DeiT-S. CSM is not run at any scale: it trains on images mixed by a diffusion model.\n"
     )
 
 

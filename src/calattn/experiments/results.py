@@ -15,6 +15,7 @@ from calattn.types import MetricRow
 from calattn.workbench.folder import read_json, write_json
 
 FORMAT = 1
+NOT_RUN = "not run"
 Rule = Literal["last", "best-ece"]
 Phase = Literal["pre", "post", "post_nll", "sats"]
 """As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
@@ -154,7 +155,7 @@ class ResultStore:
         partly = self.unfinished(cell)
         if partly is not None:
             return Hole(cell=cell, reason=f"unfinished: {partly.run['epochs']} of {partly.planned_epochs} epochs")
-        return Hole(cell=cell, reason="not run")
+        return Hole(cell=cell, reason=NOT_RUN)
 
     def unfinished(self, cell: Cell) -> CellResult | None:
         """What a cell that was stopped before its last epoch had come to."""

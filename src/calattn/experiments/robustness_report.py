@@ -14,7 +14,7 @@ FIXED = next(iter(VARIANTS))
 
 def other_rules(found: Mapping[str, Mapping[str, Verdict]]) -> str:
     """Verdicts under other rules, and which of them are others than by the rules as they were fixed."""
-    described = "\n".join(f"- *{name}*: {text}" for name, (text, _) in VARIANTS.items())
+    described = "\n".join(f"- *{name}*: {variant.told}" for name, variant in VARIANTS.items())
     rows = [
         [CLAIMS[claim].title, *(_holds(verdict) for verdict in by_variant.values())]
         for claim, by_variant in found.items()
@@ -43,8 +43,12 @@ def flips(found: Mapping[str, Mapping[str, Verdict]]) -> str:
         for rule in by_variant[FIXED].findings:
             answers = {name: verdict.holds_at(rule) for name, verdict in by_variant.items()}
             fixed = answers[FIXED]
-            others = [name for name, answer in answers.items() if None not in (answer, fixed) and answer != fixed]
+            others = [
+                f"{VARIANTS[name].when} (*{name}*)"
+                for name, answer in answers.items()
+                if None not in (answer, fixed) and answer != fixed
+            ]
             if others:
                 said = "does not hold" if fixed else "holds"
-                told.append(f"“{CLAIMS[claim].title}” {said} at `{rule}` by {', '.join(others)}")
+                told.append(f"“{CLAIMS[claim].title}” {said} at `{rule}` {', or '.join(others)}")
     return "; ".join(told)

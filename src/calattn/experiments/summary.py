@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from calattn.experiments.cells import ScaleName
-from calattn.experiments.claim_report import effect_text
+from calattn.experiments.claim_report import effect_text, family_title, value_text
 from calattn.experiments.claims import CLAIMS
+from calattn.experiments.evidence import Results, outcomes_of
+from calattn.experiments.remarks import unreachable
 from calattn.experiments.results import CellResult
+from calattn.experiments.rival_report import MIXUP, head_with_mixup
 from calattn.experiments.verdicts import Verdict
-from calattn.report.style import number
+from calattn.report.style import between, number
 
+BY_HEART = 0.95
+"""The training accuracy from which a network is counted as one that knows its training images."""
+_POOR = 0.5
 _ORDER = ("holds only under", "holds", "does not hold", "not tested")
+_READINGS = ("contradicted", "mixed", "not confirmed")
 
 
-def summary(found: Mapping[str, Verdict], stored: Sequence[CellResult], scale: ScaleName, *, flips: str = "") -> str:
-    """Counts of verdicts, the effect on ECE before and after temperature scaling, and the price of the early checkpoint.
+def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") -> str:
+    """Counts of verdicts, the effect on ECE before and after temperature scaling, and what all of it is worth.
 
     `flips`: the answers that hang on the rules, which a reader of the counts alone would not hear of.
     """
-    if scale == "smoke" or not stored:
+    stored = list(results.stored())
+    if results.scale == "smoke" or not stored:
         return ""
-    lines = [f"{len(found)} claims. {_named(found)}."]
+    lines: list[str] = []
+    if out := [f"“{CLAIMS[name].title}”" for name, verdict in found.items() if unreachable(verdict)]:
+        lines.append(f"{', '.join(out)} could not have been confirmed: the references leave too little to gain.")
     if flips:
         lines.append(f"Other rules than those that were fixed beforehand would say otherwise of some (below): {flips}.")
+    mixup = {"before": _with_mixup(results)}
     for name, when in (("ece_falls", "before"), ("complementary_to_ts", "after")):
         parts = [
             f"{effect_text(finding.effect)} at `{rule}` (mean over {len(finding.outcomes)} families)"
@@ -32,20 +43,100 @@ def summary(found: Mapping[str, Verdict], stored: Sequence[CellResult], scale: S
             if finding.outcomes
         ]
         if parts:
-            lines.append(f"With CalAttn, ECE {when} temperature scaling changes by {', by '.join(parts)}.")
-    lines += _early(stored)
-    return "\n**In short.** " + " ".join(lines) + "\n"
+            told = f"With CalAttn, ECE {when} temperature scaling changes by {', by '.join(parts)}."
+            lines.append(" ".join([told, *mixup.get(when, [])]))
+    lines += [*_worth(found, stored), *_early(stored)]
+    listed = "\n".join([*_named(found), *(f"- {line}" for line in lines)])
+    return f"\n**In short.** {len(found)} claims:\n\n{listed}\n"
 
 
-def _named(found: Mapping[str, Verdict]) -> str:
-    groups: dict[str, list[str]] = {}
+class Known(NamedTuple):
+    """How many networks know their training images by heart, of how many that saw them unmixed; the least that any knows."""
+
+    often: int
+    networks: int
+    lowest: float
+    name: str
+
+
+def known_by_heart(stored: Sequence[CellResult]) -> Known | None:
+    """By the training accuracy in the last epoch; with mixup it is of mixed images, and says nothing of this."""
+    shares = sorted(
+        (accuracy, result.cell.name)
+        for result in stored
+        if result.log
+        and result.cell.recipe != MIXUP
+        and (accuracy := result.log[-1].get("train", {}).get("accuracy")) is not None
+    )
+    return Known(sum(each >= BY_HEART for each, _ in shares), len(shares), *shares[0]) if shares else None
+
+
+def _named(found: Mapping[str, Verdict]) -> list[str]:
+    """A list of the claims by verdict; of those that do not hold, by reading."""
+    groups: dict[str, dict[str, list[str]]] = {}
     for name, verdict in found.items():
-        groups.setdefault(verdict.title, []).append(CLAIMS[name].title)
+        groups.setdefault(verdict.title, {}).setdefault(_reading(verdict), []).append(_with_families(name, verdict))
     ordered = sorted(groups, key=lambda title: next(i for i, kind in enumerate(_ORDER) if title.startswith(kind)))
+    shown = []
+    for title in ordered:
+        parts = sorted(
+            groups[title].items(), key=lambda part: _READINGS.index(part[0].split(" at ")[0]) if part[0] else 0
+        )
+        count = sum(len(claims) for _, claims in parts)
+        shown.append(f"- *{title[:1].upper()}{title[1:]}* ({count}):")
+        for reading, claims in parts:
+            names = ", ".join(claims)
+            if reading:
+                shown.append(f"  - {reading}: {names}.")
+            else:
+                shown[-1] += f" {names}."
+    return shown
+
+
+def _reading(verdict: Verdict) -> str:
+    """Of a claim that does not hold: the gravest reading, and at which checkpoints."""
+    if verdict.kind != "does not hold":
+        return ""
+    words = {rule: finding.reading.split(":")[0] for rule, finding in verdict.findings.items()}
+    gravest = next(word for word in _READINGS if word in words.values())
+    where = [rule for rule, word in words.items() if word == gravest]
+    return gravest if len(where) == len(words) else f"{gravest} at `{where[0]}`"
+
+
+def _with_families(name: str, verdict: Verdict) -> str:
+    tested = min((len(each.outcomes) for each in verdict.findings.values()), default=0)
+    what = ("family" if tested == 1 else "families") if CLAIMS[name].compares else "networks"
+    return f"{CLAIMS[name].title} ({tested} {what})" if tested else CLAIMS[name].title
+
+
+def _with_mixup(results: Results) -> list[str]:
+    """What is left of the effect on ECE where networks memorise less."""
+    outcomes = outcomes_of(head_with_mixup((("ece", "pre"),)), rule="last", results=results)
+    if not outcomes:
+        return []
     shown = [
-        f"*{title[:1].upper()}{title[1:]}* ({len(groups[title])}): {', '.join(groups[title])}" for title in ordered
+        f"{value_text('ece', each.effect, signed=True)} {between('ece', each.low, each.high, signed=True)} points "
+        f"({family_title(each.cell.dataset)})"
+        for each in outcomes
     ]
-    return ". ".join(shown)
+    return [
+        f"With mixup, which keeps networks from memorising, it changes by {', by '.join(shown)} at `last`; not judged."
+    ]
+
+
+def _worth(found: Mapping[str, Verdict], stored: Sequence[CellResult]) -> list[str]:
+    lines = []
+    known = known_by_heart(stored)
+    if known is not None and 2 * known.often > known.networks:
+        lines.append(
+            f"Most networks know their training images by heart: {known.often} of {known.networks} trained without mixup end at "
+            f"a training accuracy of {number('accuracy', BY_HEART)} or more."
+        )
+    families = found["ece_falls"].findings["last"].outcomes
+    single = sum(len(each.seeds) == 1 for each in families)
+    if single:
+        lines.append(f"{single} of the {len(families)} families have one seed, and say little about another training.")
+    return lines
 
 
 def _early(stored: Sequence[CellResult]) -> list[str]:
@@ -54,6 +145,9 @@ def _early(stored: Sequence[CellResult]) -> list[str]:
     if not changes:
         return []
     mean = number("accuracy", statistics.fmean(changes), signed=True)
+    rows = [result.metric("accuracy", rule="best-ece") for result in stored]
+    poor = sum(row is not None and row.value < _POOR for row in rows)
     return [
-        f"`best-ece` stops early: accuracy there is {mean} points from that at `last`, in the mean over all networks."
+        f"`best-ece` stops early: accuracy there is {mean} points from that at `last`, in the mean over all networks, and below "
+        f"{number('accuracy', _POOR)} in {poor} of {len(rows)}."
     ]

@@ -52,7 +52,8 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A table before it is filled. `notes` are for this table alone; `intervals` says whether entries have room for them."""
+    """A table before it is filled. `notes` are for this table alone; `intervals` says whether entries have room for them.
+    `paper_network`: what the paper's numbers are of, where the rows are of another network."""
 
     name: str
     title: str
@@ -62,6 +63,7 @@ class Layout:
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...] = ()
     intervals: bool = False
+    paper_network: str = ""
 
     def cells(self) -> tuple[Cell, ...]:
         """Every cell that the table shows, once, in the order of the table."""

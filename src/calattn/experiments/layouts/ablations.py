@@ -69,6 +69,7 @@ def _dirichlet(scale: ScaleName) -> Layout:
             beside("ece", "post"),
             beside("nll", "post"),
         ),
+        paper_network="ViT-B",
         notes=("The paper's network is ViT-B; it does not say whether before or after temperature scaling.",),
         intervals=True,
     )
@@ -98,7 +99,10 @@ def _lambda(name: str, head: str) -> Callable[[ScaleName], Layout]:
                 beside("accuracy"),
                 beside("nll", "post"),
             ),
-            notes=("Where the paper prints one number for a range of λ, it stands beside each λ of the range.",),
+            notes=(
+                "Where the paper prints one number for a range of λ, it stands beside each λ of the range.",
+                "λ = 0 is plain cross-entropy, trained once more under this name.",
+            ),
         )
 
     return layout

@@ -1,0 +1,168 @@
+"""What a reader of a claim's result must be told beside its counts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from calattn.experiments.claims import RULES, Claim
+from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
+from calattn.experiments.phases import find_phases
+from calattn.experiments.results import CellResult
+from calattn.experiments.verdicts import Finding, Verdict
+from calattn.report.style import number
+
+PHASE_PARTS = {
+    "alignment": "I: both fall",
+    "uniform": "II: stays low",
+    "diverse": "III: rises",
+    "crossing": "III: mean crosses 1",
+}
+ONE_SEED = "seeds for all"
+"""The variant of the rules that says how much hangs on families with one seed."""
+_FAR = 5  # epochs between the two checkpoints of a pair
+
+
+def remarks(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[str, Verdict]) -> str:
+    found = (
+        _price_of_rule(claim, verdict, results),
+        _untouched(verdict, results),
+        _floor(verdict),
+        _small_loss(claim, verdict, results),
+        _phase_parts(claim, results),
+        _settings(verdict),
+        _one_seed(verdict, variants),
+    )
+    return "".join(f" {text}" for text in found if text)
+
+
+def out_of_reach(finding: Finding) -> int:
+    """Families in which nothing could be better by the smallest effect that matters, because the reference is below it."""
+    return sum(better_sign(each.metric) < 0 and each.a < SMALLEST[each.metric] for each in finding.outcomes)
+
+
+def unreachable(verdict: Verdict) -> bool:
+    """Whether most families are out of reach at every checkpoint rule: no head could have made such a claim hold."""
+    found = [each for rule, each in verdict.findings.items() if rule in RULES]
+    return bool(found) and all(2 * out_of_reach(each) >= len(each.outcomes) > 0 for each in found)
+
+
+def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """What the early checkpoint costs, where a claim holds there only: both sides of a pair pay it."""
+    if verdict.rule != "best-ece":
+        return ""
+    found = [each for cell in claim.cells(results.scale) if isinstance(each := results.get(cell), CellResult)]
+    changes = [each.price for each in found if each.price is not None]
+    if not changes:
+        return ""
+    mean = number("accuracy", statistics.fmean(changes), signed=True)
+    return f"At `best-ece` the accuracy of these networks, with and without the head, is {mean} points from that at `last`."
+
+
+def _untouched(verdict: Verdict, results: Results) -> str:
+    """Where T* = 1, what is judged after temperature scaling is what was judged before it."""
+    by_name = {result.cell.name + PHASE_TITLES["post"]: result for result in results.stored()}
+    counts, with_itself = [], False
+    for rule in RULES:
+        outcomes = verdict.findings[rule].outcomes if rule in verdict.findings else ()
+        names = dict.fromkeys(name for outcome in outcomes for name in outcome.cells if name in by_name)
+        if not names:
+            return ""
+        known = [by_name[name].temperature(rule=rule) for name in names]
+        counts.append(f"{sum(t == 1.0 for t in known)} of {len(known)} at `{rule}`")
+        with_itself |= any(_with_itself(each) for each in outcomes)
+    text = f"Networks with T* = 1, whose numbers are those before scaling: {', '.join(counts)}."
+    return f"{text} Before and after scaling, these are compared with themselves." if with_itself else text
+
+
+def _with_itself(outcome: Outcome) -> bool:
+    """Whether a network is compared with itself at another phase."""
+    return any(name + PHASE_TITLES["post"] in outcome.cells for name in outcome.cells)
+
+
+def _floor(verdict: Verdict) -> str:
+    counts = {rule: out_of_reach(finding) for rule, finding in verdict.findings.items() if rule in RULES}
+    if not any(counts.values()):
+        return ""
+    shown = ", ".join(
+        f"{count} of {len(verdict.findings[rule].outcomes)} at `{rule}`" for rule, count in counts.items()
+    )
+    text = (
+        f"Families whose reference is below the smallest effect that matters, so that nothing could be better: {shown}"
+    )
+    return f"{text}. The claim could not have been confirmed here." if unreachable(verdict) else f"{text}."
+
+
+def _small_loss(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """Of accuracy: a mean loss that the rule grants, and pairs of which the checkpoints are compared rather than the heads."""
+    if claim.name != "accuracy_kept":
+        return ""
+    told = []
+    for rule, finding in verdict.findings.items():
+        effect = finding.effect
+        if finding.holds and effect is not None and effect.high is not None and effect.high < 0:
+            told.append(
+                f"At `{rule}` the mean loss is less than the point that the rule grants, but beyond chance. Holm's correction, "
+                "which makes it harder to find a family worse, works for this claim: see *uncorrected* and *counted*."
+            )
+    pairs = [
+        (found, results.get(found.cell.twin))
+        for cell in claim.cells(results.scale)
+        if cell.head != "none" and isinstance(found := results.get(cell), CellResult)
+    ]
+    epochs = [
+        [each.rules["best-ece"]["epoch"] for each in (a, b)]
+        for a, b in pairs
+        if isinstance(b, CellResult) and "best-ece" in a.rules and "best-ece" in b.rules
+    ]
+    far = sum(abs(a - b) >= _FAR for a, b in epochs)
+    if far:
+        told.append(
+            f"At `best-ece` the networks of {far} of {len(epochs)} pairs (seed 0) come from epochs {_FAR} or more apart: there, "
+            "epochs are compared rather than heads."
+        )
+    return " ".join(told)
+
+
+def _phase_parts(claim: Claim, results: Results) -> str:
+    """Of all networks with CalAttn: a claim of four parts can fail by one."""
+    if claim.name != "three_phases":
+        return ""
+    found = [p for r in results.stored() if r.cell.head == "calattn" and (p := find_phases(r.log)) is not None]
+    counts = [f"{title} in {sum(getattr(each, name) for each in found)}" for name, title in PHASE_PARTS.items()]
+    return f"Part by part, of all {len(found)} networks with CalAttn: {'; '.join(counts)}." if found else ""
+
+
+def _settings(verdict: Verdict) -> str:
+    """Where two metrics of the same networks are families of their own."""
+    counts = {rule: (len(each.outcomes), len(_pairs(each.outcomes))) for rule, each in verdict.findings.items()}
+    told = [
+        f"{families} families are of {pairs} pairs of settings" for families, pairs in dict.fromkeys(counts.values())
+    ]
+    return f"The {'; '.join(told)}." if any(families > pairs for families, pairs in counts.values()) else ""
+
+
+def _pairs(outcomes: Sequence[Outcome]) -> set[tuple[str, ...]]:
+    return {each.cells for each in outcomes}
+
+
+def _one_seed(verdict: Verdict, variants: Mapping[str, Verdict]) -> str:
+    """How the counts change if one lucky training decides less."""
+    other = variants.get(ONE_SEED)
+    if other is None or verdict.seeds[:1] != (1,):
+        return ""
+    if all(_counts(other, rule) == _counts(verdict, rule) for rule in verdict.findings):
+        return ""
+    shown = [
+        f"better in {better}, worse in {worse} of {len(other.findings[rule].outcomes)} at `{rule}`"
+        for rule in verdict.findings
+        for better, worse in (_counts(other, rule),)
+    ]
+    return (
+        f"With the spread over seeds of other families for those that have one seed (*{ONE_SEED}*): {'; '.join(shown)}."
+    )
+
+
+def _counts(verdict: Verdict, rule: str) -> tuple[int, int]:
+    counts = verdict.findings[rule].counts
+    return counts.get("better", 0), counts.get("worse", 0)
