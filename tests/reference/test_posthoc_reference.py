@@ -156,3 +156,36 @@ def test_vector_scaling_against_an_independent_minimiser():
     fit = VectorScaling().fit(p)
     assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-8)
     np.testing.assert_allclose(fit.weight_.numpy(), found.x[:3], atol=1e-3)
+
+
+def test_vector_scaling_against_newton_with_exact_second_derivatives():
+    """Logits that depend on each other, of a network that is too sure: scipy's trust region, slopes from autograd."""
+    g = torch.Generator().manual_seed(0)
+    centres = torch.randn(12, 6, generator=g)
+    labels = torch.randint(12, (1500,), generator=g)
+    logits = 4 * (centres[labels] + torch.randn(1500, 6, generator=g)) @ centres.T
+    p = Predictions(logits=logits, labels=labels)
+
+    def objective(flat):
+        return functional.cross_entropy(p.logits.double() * flat[:12] + flat[12:], p.labels)
+
+    def slope(flat):
+        return torch.autograd.functional.jacobian(objective, torch.from_numpy(flat)).numpy()
+
+    def second(flat):
+        return torch.autograd.functional.hessian(objective, torch.from_numpy(flat)).numpy()
+
+    found = scipy.optimize.minimize(
+        lambda flat: float(objective(torch.from_numpy(flat))),
+        np.array([1.0] * 12 + [0.0] * 12),
+        jac=slope,
+        hess=second,
+        method="trust-exact",
+        options={"gtol": 1e-10},
+    )
+    fit = VectorScaling().fit(p)
+    assert fit.converged_
+    assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-10)
+    np.testing.assert_allclose(fit.weight_.numpy(), found.x[:12], atol=1e-5)
+    bias = fit.bias_.numpy()
+    np.testing.assert_allclose(bias - bias.mean(), found.x[12:] - found.x[12:].mean(), atol=1e-4)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from calattn import Predictions
-from calattn.posthoc import DirichletCalibration, FitWarning, MatrixScaling, TemperatureScaling, VectorScaling
-from calattn.posthoc.linear import _nll
+from calattn.posthoc import DirichletCalibration, FitWarning, MatrixScaling, TemperatureScaling, VectorScaling, linear
+from calattn.posthoc.linear import _correlation, _nll
 
 
 def drawn(weight: torch.Tensor, bias: torch.Tensor, n: int, seed: int = 0) -> Predictions:
@@ -29,6 +29,67 @@ def test_gradient_matches_autograd(matrix):
     assert value == pytest.approx(float(loss.detach()))
     torch.testing.assert_close(by_weight, weight.grad)
     torch.testing.assert_close(by_bias, bias.grad)
+
+
+def nll_of(flat: torch.Tensor, p: Predictions) -> torch.Tensor:
+    """The mean NLL of softmax(w ⊙ ℓ + b), W before b, for autograd."""
+    weight, bias = flat.chunk(2)
+    return torch.nn.functional.cross_entropy(p.logits.double() * weight + bias, p.labels)
+
+
+def alike(n: int, c: int, seed: int = 0) -> Predictions:
+    """Classes in groups that are taken for each other, and a network that is too sure: parameters depend on each other."""
+    g = torch.Generator().manual_seed(seed)
+    centres = torch.randn(c // 5, 16, generator=g).repeat(5, 1) + 0.5 * torch.randn(c // 5 * 5, 16, generator=g)
+    labels = torch.randint(len(centres), (n,), generator=g)
+    features = centres[labels] + 0.8 * torch.randn(n, 16, generator=g)
+    return Predictions(logits=3 * (features @ centres.T - centres.square().sum(dim=1) / 3), labels=labels)
+
+
+@pytest.mark.parametrize("least", [0.0, 1.0])
+def test_the_correlations_are_those_of_the_second_derivative(least):
+    p = drawn(torch.ones(3), torch.zeros(3), 30)  # as many rows as the sample takes
+    weight, bias = torch.tensor([0.4, 1.1, 0.8]).double(), torch.tensor([0.3, -0.2, 0.0]).double()
+    units = torch.tensor([0.5, 2.0, 1.0, 0.3, 0.2, 0.7]).double()
+    factor = _correlation(p.logits, weight, bias, units, least=least)
+    second = torch.autograd.functional.hessian(lambda flat: nll_of(flat, p), torch.cat([weight, bias]))
+    expected = second / units / units[:, None]
+    expected.diagonal().clamp_(min=least).add_(linear._RIDGE)
+    assert (expected.diagonal() > 1.1).any()
+    assert (expected.diagonal() < 1.0).any() or least
+    torch.testing.assert_close(factor @ factor.T, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_vector_scaling_ends_where_the_slope_is_zero():
+    """As many samples are expected of each class as there are, and the same sum of its logit."""
+    p = alike(3000, 30)
+    fit = VectorScaling().fit(p)
+    probs = (p.logits.double() * fit.weight_ + fit.bias_).softmax(dim=1)
+    truth = torch.nn.functional.one_hot(p.labels, 30).double()
+    assert fit.converged_
+    torch.testing.assert_close(probs.mean(dim=0), truth.mean(dim=0), atol=1e-7, rtol=0)
+    torch.testing.assert_close((probs * p.logits).mean(dim=0), (truth * p.logits).mean(dim=0), atol=1e-6, rtol=0)
+
+
+def test_correlations_save_steps_and_change_no_result(monkeypatch):
+    p = alike(4000, 60)
+    quick = VectorScaling().fit(p)
+    monkeypatch.setattr(linear, "_MOST_CLASSES", 59)
+    plain = VectorScaling().fit(p)
+    assert quick.converged_
+    assert plain.converged_
+    assert linear._ROUGH_STEPS < quick.iterations_ < plain.iterations_ / 2
+    assert quick.objective_value_ == pytest.approx(plain.objective_value_, rel=1e-10)
+    torch.testing.assert_close(quick.weight_, plain.weight_, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("max_iterations", [1, 25])
+def test_steps_of_both_metrics_count_and_none_makes_it_worse(max_iterations):
+    p = alike(4000, 60)
+    with pytest.warns(FitWarning, match=f"stopped after {max_iterations} iterations"):
+        fit = VectorScaling(max_iterations=max_iterations).fit(p)
+    assert fit.iterations_ == max_iterations
+    assert fit.objective_value_ < TemperatureScaling(objective="nll").fit(p).objective_value_
 
 
 def test_penalty_gradient_matches_autograd_and_spares_the_diagonal():

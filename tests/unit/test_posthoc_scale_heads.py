@@ -1,5 +1,6 @@
 """SATS and FrozenCalAttn: the paper's proposition, fallbacks, errors."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -7,6 +8,7 @@ from torch.nn import functional
 from calattn import Predictions
 from calattn.metrics import ece
 from calattn.posthoc import SATS, FrozenCalAttn, TemperatureScaling
+from calattn.posthoc.scale_head import _moments, _standardised
 
 
 def nll(p: Predictions) -> float:
@@ -132,6 +134,32 @@ def test_frozen_calattn_standardises_features():
     b = FrozenCalAttn(epochs=3).fit(p.replace(features=1000 * p.features.double() - 7))
     scaled = new.replace(features=1000 * new.features.double() - 7)
     torch.testing.assert_close(b(scaled).scale, a(new).scale, atol=1e-4, rtol=1e-3)
+
+
+def test_columns_in_parts_have_the_moments_of_the_whole_to_the_bit():
+    """A seed promises the same bits, whichever way the inputs are standardised."""
+    x = 3 + 2 * torch.randn(5001, 150, generator=torch.Generator().manual_seed(0))
+    x[:, 70] = 5.0
+    mean, std = _moments(x)
+    wide = x.double()
+    expected = wide.std(dim=0, correction=0)
+    assert expected[70] == 0.0
+    assert std[70] == 1.0
+    expected[70] = 1.0
+    assert torch.equal(mean, wide.mean(dim=0))
+    assert torch.equal(std, expected)
+    assert torch.equal(_standardised(x, mean, std), ((wide - mean) / std).float())
+    np.testing.assert_allclose(std, np.where(np.arange(150) == 70, 1.0, wide.numpy().std(axis=0)), rtol=1e-12)
+
+
+def test_the_kept_epoch_has_the_score_of_the_hold_out_it_was_judged_on():
+    """What training standardised once is what the fitted calibrator reads."""
+    p, _ = known_scale(3000, seed=0)
+    _, judge = p.shuffle_split(0.8, torch.Generator().manual_seed(0))
+    fit = SATS(epochs=3, hidden=8).fit(p)
+    assert fit.epoch_ > 0
+    after = fit(judge)
+    assert float(fit.history_[fit.epoch_ + 1]) == pytest.approx(ece(after.probs, after.labels), rel=1e-5)
 
 
 def test_constant_feature_is_harmless():

@@ -206,7 +206,7 @@ def rescaled(predictions: Predictions, temperature: Tensor | float) -> Predictio
 def finite_logits(predictions: Predictions, who: str) -> Tensor:
     """Calibrated logits for methods that mix or standardise them, where −inf has no meaning."""
     logits = predictions.calibrated_logits
-    bad = (logits == -torch.inf).any(dim=1)
+    bad = logits.amin(dim=1) == -torch.inf  # without a mask as large as the logits
     if bad.any():
         row = int(bad.nonzero()[0, 0])
         raise ValueError(
