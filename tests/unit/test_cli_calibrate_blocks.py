@@ -145,6 +145,25 @@ def test_every_calibrator_says_the_same_in_blocks(capsys, tmp_path, monkeypatch,
         np.testing.assert_allclose(blocks["probs"], whole["probs"], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("method", "same"), [("temperature_nll", True), ("isotonic", False)])
+def test_rounded_text_is_normalised_block_by_block(capsys, tmp_path, monkeypatch, method, same):
+    """A known difference: one row that sums to 1.0006 has the whole file normalised, or the rows of its block alone."""
+    probs = predictions(sharpness=2.0).probs.double().numpy().round(5)
+    probs[4, 3] += 6e-4
+    lines = [",".join(f"prob_{k}" for k in range(10)), *(",".join(f"{p:.5f}" for p in row) for row in probs)]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    fitted(method).save(tmp_path / "it.safetensors")
+    base = ("calibrate", tmp_path / "a.csv", "--apply", tmp_path / "it.safetensors", "--write")
+    assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)
+    assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
+        furthest = np.abs(whole["probs"] - blocks["probs"]).max(axis=1)
+    assert furthest[:ROWS].max() == 0  # the block of that row
+    assert furthest.max() == 0 if same else 1e-6 < furthest.max() < 2e-3
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
 def test_blocks_give_the_files_that_whole_tables_give(tmp_path, suffix):
     """Against numpy's and Arrow's own writers, to the byte where the format has no dates and no choices."""
