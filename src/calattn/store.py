@@ -13,22 +13,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from calattn.atomic import PathArg, atomic_write, commit, is_partial, partial_file, remove_stale
+from calattn.row_file import RowFile
 from calattn.types import Predictions
 
 FORMAT = "calattn-predictions"
 VERSION = 1
 MANIFEST = "manifest.json"
+_PARTS = {"predictions": ("logits", "labels", "scale", "indices"), "features": ("features",)}
 _ENTRY = {"name", "bytes", "sha256", "tensors"}
 _TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
 
@@ -50,26 +53,48 @@ def save_predictions(predictions: Predictions, path: PathArg, *, overwrite: bool
     >>> load_predictions(folder).logits
     tensor([[2., 0.]])
     """
+    return save_blocks([predictions], path, rows=len(predictions), overwrite=overwrite)
+
+
+def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int, overwrite: bool = False) -> Path:
+    """The same of predictions that come in consecutive blocks, `rows` samples in all: only one block is held at a time."""
     folder = Path(path)
     before = _referenced(_replaceable(folder, overwrite))
-    parts = {"predictions": _tensors(predictions, "logits", "labels", "scale", "indices")}
-    if predictions.features is not None:
-        parts["features"] = _tensors(predictions, "features")
     created = not folder.exists()
     with contextlib.ExitStack() as undo:
         folder.mkdir(parents=True, exist_ok=True)
         if created:
             undo.callback(_remove_if_empty, folder)
-        files = {}
-        for part, tensors in parts.items():
-            files[part] = entry = _write_tensors(folder, part, tensors)
-            if entry["name"] not in before:
-                undo.callback((folder / entry["name"]).unlink, missing_ok=True)
+        parts = alike(blocks)
+        if (first := next(parts, None)) is None:
+            raise ValueError("blocks is empty: there are no predictions to save")
+        with _row_files(folder, first, rows) as row_files:
+            for block in itertools.chain([first], parts):
+                for part, file in row_files.items():
+                    with _disk(folder, part):
+                        file.add(_tensors(block, part))
+            files = {}
+            for part, file in row_files.items():
+                files[part] = entry = _kept(folder, part, file)
+                if entry["name"] not in before:
+                    undo.callback((folder / entry["name"]).unlink, missing_ok=True)
         with atomic_write(folder / MANIFEST) as partial:
-            partial.write_text(_manifest_text(predictions, files), encoding="utf-8")
+            partial.write_text(_manifest_text(first, rows, files), encoding="utf-8")
         undo.pop_all()  # the manifest is in place: nothing is taken back from here on
     _clean(folder, before, {entry["name"] for entry in files.values()})
     return folder
+
+
+def alike(blocks: Iterable[Predictions]) -> Iterator[Predictions]:
+    """The blocks of one file, all with indices or all without: in a text file, numbers may turn out to be names later on."""
+    indexed = None
+    for block in blocks:
+        indexed = block.indices is not None if indexed is None else indexed
+        if indexed and block.indices is None:
+            raise ValueError(
+                "indices are numbers in the first rows and names further on; leave them out with ignore=[…]"
+            )
+        yield block if indexed or block.indices is None else block.replace(indices=None)
 
 
 def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto", verify: bool = True) -> Predictions:
@@ -170,42 +195,52 @@ def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify:
     return path
 
 
-def _tensors(predictions: Predictions, *fields: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for field in fields:
-        tensor = getattr(predictions, field)
-        if tensor is not None:
-            tensor = tensor.detach().cpu().contiguous()
-            # safetensors refuses two names for one memory, such as `indices` that are also the `labels`.
-            shared = any(t.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr() for t in found.values())
-            found[field] = tensor.clone() if shared else tensor
-    return found
+def _tensors(predictions: Predictions, part: str) -> dict[str, Tensor]:
+    found = {name: getattr(predictions, name) for name in _PARTS[part]}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def _write_tensors(folder: Path, part: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    with partial_file(folder, ".safetensors") as partial:
-        try:
-            save_file(tensors, partial)
-        except SafetensorError as error:
-            raise OSError(
-                f"cannot write {part} to {folder}: {error}; nothing was changed, free space and retry"
-            ) from error
-        digest = _sha256(partial)
-        entry: dict[str, Any] = {
-            "name": f"{part}-{digest[:16]}.safetensors",
-            "bytes": partial.stat().st_size,
-            "sha256": digest,
-            "tensors": {name: _described(tensor) for name, tensor in sorted(tensors.items())},
-        }
-        commit(partial, folder / entry["name"])
+@contextlib.contextmanager
+def _row_files(folder: Path, like: Predictions, rows: int) -> Iterator[dict[str, RowFile]]:
+    """An unfinished file for each part; removed at the end of the block unless `_kept` has given it its name."""
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for part in _PARTS:
+            if tensors := _tensors(like, part):
+                partial = stack.enter_context(partial_file(folder, ".safetensors"))
+                with _disk(folder, part):
+                    files[part] = stack.enter_context(RowFile(partial, tensors, rows=rows))
+        yield files
+
+
+@contextlib.contextmanager
+def _disk(folder: Path, part: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise OSError(f"cannot write {part} to {folder}: {why}; nothing was changed, free space and retry") from error
+
+
+def _kept(folder: Path, part: str, file: RowFile) -> dict[str, Any]:
+    """A part's finished file under its name, and the manifest's entry for it."""
+    file.finish()
+    digest = _sha256(file.path)
+    entry: dict[str, Any] = {
+        "name": f"{part}-{digest[:16]}.safetensors",
+        "bytes": file.path.stat().st_size,
+        "sha256": digest,
+        "tensors": {name: _described(dtype, shape) for name, (dtype, shape) in sorted(file.tensors.items())},
+    }
+    commit(file.path, folder / entry["name"])
     return entry
 
 
-def _described(tensor: Tensor) -> dict[str, Any]:
-    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+def _described(dtype: torch.dtype, shape: Sequence[int]) -> dict[str, Any]:
+    return {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape)}
 
 
-def _manifest_text(predictions: Predictions, files: Mapping[str, Any]) -> str:
+def _manifest_text(predictions: Predictions, rows: int, files: Mapping[str, Any]) -> str:
     try:
         calattn_version = importlib.metadata.version("calattn")
     except importlib.metadata.PackageNotFoundError:
@@ -215,7 +250,7 @@ def _manifest_text(predictions: Predictions, files: Mapping[str, Any]) -> str:
         "format": FORMAT,
         "version": VERSION,
         "calattn": calattn_version,
-        "num_rows": len(predictions),
+        "num_rows": rows,
         "num_classes": predictions.num_classes,
         "split": predictions.split,
         "spec_hash": predictions.spec_hash,
@@ -236,7 +271,7 @@ def _load_part(folder: Path, manifest: Mapping[str, Any], part: str, verify: boo
         raise PredictionFileMissing(f"{path} vanished while it was read; load again") from None
     except SafetensorError as error:
         raise PredictionFileError(f"{path} is not a whole safetensors file ({error}); copy the folder again") from None
-    found = {name: _described(tensor) for name, tensor in tensors.items()}
+    found = {name: _described(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     if found != entry["tensors"]:
         raise PredictionFileError(f"{path} holds {found}, its manifest says {entry['tensors']}; copy the folder again")
     return tensors

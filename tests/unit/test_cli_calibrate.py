@@ -596,7 +596,7 @@ def test_a_full_disk_does_not_throw_the_numbers_away(capsys, files, tmp_path, mo
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device", "out")
 
-    monkeypatch.setattr("calattn.store.save_predictions", full)
+    monkeypatch.setattr("calattn.store.save_blocks", full)
     flags = ("--out", tmp_path / "out", "--write", tmp_path / "table.csv", *json_flag)
     result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", *flags)
     assert result.code == 1

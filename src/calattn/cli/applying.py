@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from calattn.cli import options, subjects
-from calattn.cli.calibration_files import CALIBRATOR, WRITTEN, save, write_probabilities
+from calattn.cli.calibration_files import CALIBRATOR, save
 from calattn.cli.console import note, print_json, results_to
 from calattn.cli.contest_report import learned
+from calattn.cli.probability_files import WRITTEN, write_probabilities
 from calattn.posthoc import Calibrator, TemperatureScaling, load
 from calattn.readers import stream_predictions
 from calattn.store import PredictionFileError
@@ -25,7 +26,7 @@ def apply(
     overwrite: bool,
     json: bool,
 ) -> None:
-    """Calibrates the predictions at `path`, and writes them."""
+    """Calibrates the predictions at `path`, and writes them; of large files, block by block."""
     if out is None and write is None:
         raise ValueError(
             f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
@@ -42,29 +43,33 @@ def apply(
             f"{subject.path} has no labels, and the predictions that --out keeps have; --write FILE takes probabilities without "
             "(or name the labels with --labels)"
         )
-    calibrated = calibrator(stream.whole())
+    calibrator.check_classes(stream.num_classes)  # before a large file is read to its end
+    calibrated = subjects.opened(stream, subject.title, calibrator)
     name = type(calibrator).__name__
     described = subject.described()
     del described["temperature"]
-    report: dict[str, Any] = {
-        "schema": 1,
-        "command": "calibrate",
-        **described,
-        "applied": subjects.text_of(file),
-        "calibrator": name,
-        "samples": len(calibrated),
-        "classes": calibrated.num_classes,
-        "labelled": stream.labelled,
-        "written": [subjects.text_of(each) for each in (out, write) if each is not None],
-    }
+
+    def report() -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "command": "calibrate",
+            **described,
+            "applied": subjects.text_of(file),
+            "calibrator": name,
+            "samples": subjects.count(calibrated),
+            "classes": stream.num_classes,
+            "labelled": stream.labelled,
+            "written": [subjects.text_of(each) for each in (out, write) if each is not None],
+        }
+
     if out is not None:
-        save(out, {"": (calibrator, calibrated)}, report, overwrite=overwrite, write=write)
+        save(out, {"": (calibrator, calibrated)}, report(), overwrite=overwrite, write=write)
     if write is not None:
         write_probabilities(write, calibrated, name, labelled=stream.labelled)
     if json:
-        print_json(report)
+        print_json(report())  # not before it is written: then the number of rows is known
         return
-    rows = f"{len(calibrated):,} samples of {subject.title}"
+    rows = f"{subjects.count(calibrated):,} samples of {subject.title}"
     results_to().print(f"applied {_in_words(calibrator)} to {rows}", markup=False, soft_wrap=True)
     if stream.labelled and out is not None:
         note(f"what it changed: calattn compare {path} {out}")

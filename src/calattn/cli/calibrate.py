@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import completion, options
-from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest, write_probabilities
+from calattn.cli.calibration_files import check_outputs, save_contest
 from calattn.cli.console import print_json, print_table, results_to
 from calattn.cli.errors import examples
+from calattn.cli.probability_files import WRITTEN, write_probabilities
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json as json_format
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
+from calattn.cli.probability_files import WRITTEN
 
 if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.contest import Contest
+    from calattn.cli.subjects import Blocks
     from calattn.posthoc import Calibrator
 
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
 _REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
-WRITTEN = (".npz", ".csv", ".parquet")
 
 
 def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, overwrite: bool) -> None:
@@ -110,7 +109,7 @@ def save_contest(
 
 def save(
     out: Path,
-    kept: Mapping[str, tuple[Calibrator, Predictions]],
+    kept: Mapping[str, tuple[Calibrator, Predictions | Blocks]],
     report: dict[str, Any],
     *,
     overwrite: bool,
@@ -120,12 +119,13 @@ def save(
     """`out`/predictions, calibrator.safetensors and report.json; the first two in a folder below, where it has a name."""
     from safetensors import SafetensorError
 
-    from calattn.store import save_predictions
+    from calattn.cli.subjects import count, parts
+    from calattn.store import save_blocks
 
     with atomic_folder(out) as partial:
         for name, (calibrator, predictions) in kept.items():
             place = partial / name
-            save_predictions(predictions, place / _PREDICTIONS)
+            save_blocks(parts(predictions), place / _PREDICTIONS, rows=count(predictions))
             try:
                 calibrator.save(place / CALIBRATOR)
             except SafetensorError as error:  # of a full disk; it is no OSError
@@ -133,51 +133,6 @@ def save(
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
         _check_folder(out, overwrite, write)  # again: somebody may have been quicker
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
-
-
-def write_probabilities(path: Path, found: Predictions, by: str, *, labelled: bool = True) -> None:
-    """Calibrated probabilities, with their labels if there are any, in names that every reader here knows."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    from calattn.atomic import atomic_write
-
-    numbers = tuple(str(k) for k in range(found.num_classes))
-    names = found.class_names or numbers
-    probs, labels = found.probs.cpu().numpy(), found.labels.cpu().numpy()
-    index: dict[str, Any] = {} if found.indices is None else {"index": found.indices.cpu().numpy()}
-    with atomic_write(path) as partial:
-        if path.suffix == ".npz":
-            more = index | ({"labels": labels} if labelled else {})
-            np.savez(partial, probs=probs, class_names=np.array(names), **more)
-        else:
-            if names != numbers and (why := _unfit(names)):
-                note(f"{why}: the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0")
-                names = numbers
-            # The label in the words of the column names, so that no reader has to count classes.
-            own = {"label": labels if names == numbers else np.array(names)[labels]} if labelled else {}
-            table = pa.table(index | own | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
-            (pa.parquet.write_table if path.suffix == ".parquet" else pa.csv.write_csv)(table, partial)
-    note(f"wrote {path}: probabilities by {by}")
-
-
-def _unfit(names: tuple[str, ...]) -> str:
-    """Why class names cannot name columns, and labels, that any reader takes back; empty if they can."""
-    import pyarrow.csv as pa_csv
-
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        return f"several classes are named {twice!r}"
-    missing = pa_csv.ConvertOptions().null_values  # NA, null, nan, …: a label of that name would read as none
-    for name in names:
-        if not name.strip() or name in missing or _NO_TEXT.search(name):
-            return f"the class name {name!r} is no plain text"
-        with contextlib.suppress(ValueError):
-            float(name)
-            return f"the class name {name!r} is a number, which readers take for a position"
-    return ""
 
 
 @contextlib.contextmanager

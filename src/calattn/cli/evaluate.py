@@ -77,8 +77,6 @@ def evaluate(
     check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
     check_output(html, (".html", ".htm"), "--html")
     check_not_input([*paths, *(temperature or [])], out=out, html=html, diagram=diagram)
-    if target is not None and html is not None:
-        raise ValueError("--html shows the predicted class and has no --target; leave one out (--diagram has both)")
     measure.arguments()  # finds an unknown metric before anything is read
     found = _with_temperatures(
         subjects.find(paths, reader=reader, choice=choice),
@@ -116,7 +114,7 @@ def evaluate(
             found,
             list(sources.values()),
             list(evaluations.values()),
-            comparisons=_comparisons(found, list(sources.values()), measure),
+            comparisons=_comparisons(found, list(sources.values()), measure, target),
             validations=given,
             data_root=data_root,
         )
@@ -166,7 +164,7 @@ def _files(paths: list[Path], reader: options.Reader) -> list[Subject]:
 
 
 def _comparisons(
-    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure
+    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
 ) -> dict[int, dict[str, Difference]]:
     """Each against the first, where both are of the same samples; a note where not."""
     import calattn
@@ -188,7 +186,7 @@ def _comparisons(
         with working(f"comparing {name_b} with {name_a}", paired):
             arguments = measure.arguments()
             if arguments["num_bootstrap"] != 0:
-                result[place] = calattn.compare(a, paired, **arguments)
+                result[place] = calattn.compare(a, paired, target=target, **arguments)
     return result
 
 

@@ -98,9 +98,7 @@ def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | N
     """The predictions; of a file that does not fit into memory, some at random, and their rows."""
     if isinstance(source, Predictions):
         return source, None
-    total = source.stream.num_rows
-    if total is None:
-        total = sum(len(block) for block in source)
+    total = source.count()
     rows = drawn(total)
     rows = torch.arange(total) if rows is None else rows
     parts, offset = [], 0

@@ -17,11 +17,14 @@ from calattn.cli.run_facts import unfinished
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
+from calattn.readers.stream import with_global_row
 from calattn.store import MANIFEST
 from calattn.types import Predictions
 
-# Above this, a file is read block by block with a progress bar instead of whole.
+# From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
+
+Change = Callable[[Predictions], Predictions]
 
 
 @dataclasses.dataclass
@@ -34,7 +37,7 @@ class Blocks:
 
     stream: PredictionStream
     title: str
-    change: Callable[[Predictions], Predictions] | None = None
+    change: Change | None = None
     passes: int = dataclasses.field(default=0, init=False)
     rows: int | None = dataclasses.field(default=None, init=False)
 
@@ -51,12 +54,54 @@ class Blocks:
                 escape(f"reading {title}" + f", pass {self.passes}" * (self.passes > 1)), total=self.rows
             )
             for block in self.stream:
-                yield block if self.change is None else self.change(block)
+                yield self._changed(block, seen)
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
         if self.passes == 1:
             _say_ignored(self.stream, seen)
+
+    def count(self) -> int:
+        """The number of samples; where the file does not say, by a pass over it."""
+        if self.rows is None:
+            plain = Blocks(self.stream, self.title)
+            for _ in plain:
+                pass
+            self.rows, self.passes = plain.rows, plain.passes
+        assert self.rows is not None
+        return self.rows
+
+    def _changed(self, block: Predictions, start: int) -> Predictions:
+        try:
+            return block if self.change is None else self.change(block)
+        except ValueError as error:  # "logits[5] …", counted from the block's first row
+            raise ValueError(with_global_row(str(error), range(start, start + len(block)))) from error
+
+
+def opened(stream: PredictionStream, title: str, change: Change | None = None) -> Predictions | Blocks:
+    """What the stream holds, changed: in memory, or block by block where it is large."""
+    # Compressed files are judged by what comes out of them, where they say how many rows that is.
+    values = 4 * stream.num_classes * (stream.num_rows or 0)
+    if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
+        return Blocks(stream, title, change)
+    found = stream.whole()
+    _say_ignored(stream, len(found))
+    return found if change is None else change(found)
+
+
+def count(source: Predictions | Blocks) -> int:
+    """The number of samples."""
+    return source.count() if isinstance(source, Blocks) else len(source)
+
+
+def parts(source: Predictions | Blocks) -> Iterator[Predictions]:
+    """The blocks, or all of it as one."""
+    yield from [source] if isinstance(source, Predictions) else source
+
+
+def _bytes_of(path: Path) -> int:
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,10 +124,8 @@ class Subject:
         return found if self.calibrator is None else self.calibrator(found)
 
     def source(self) -> Predictions | Blocks:
-        """The same, but large files as blocks."""
-        if self.path.is_dir() or not self.path.exists() or self.path.stat().st_size < STREAM_BYTES:
-            return self.predictions()
-        return Blocks(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
+        """The same, but large files and folders as blocks."""
+        return opened(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
 
     def validation(self) -> Subject:
         """The validation predictions of the same run and checkpoint: what may be fitted on."""

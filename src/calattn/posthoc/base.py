@@ -71,7 +71,7 @@ class Calibrator(abc.ABC):
     def __call__(self, predictions: Predictions) -> Predictions:
         """The predictions, calibrated."""
         _check_predictions(predictions)
-        self._check_fits(predictions)
+        self.check_classes(predictions.num_classes)
         if predictions.fingerprint() == self.fitted_on_:
             warnings.warn(
                 f"{type(self).__name__} is applied to the predictions it was fitted on; "
@@ -99,7 +99,7 @@ class Calibrator(abc.ABC):
             scale=None if scale is None else checks.as_tensor(scale, "scale"),
             features=None if features is None else checks.as_tensor(features, "features"),
         )
-        self._check_fits(predictions)
+        self.check_classes(predictions.num_classes)
         return self._apply(predictions).probs
 
     def module(self) -> nn.Module:
@@ -139,12 +139,12 @@ class Calibrator(abc.ABC):
         if "num_classes_" not in vars(self):
             raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(predictions) first")
 
-    def _check_fits(self, predictions: Predictions) -> None:
+    def check_classes(self, num_classes: int) -> None:
+        """Refuse predictions of another number of classes than those it was fitted on."""
         self._check_fitted()
-        if predictions.num_classes != self.num_classes_:
+        if num_classes != self.num_classes_:
             raise ValueError(
-                f"{type(self).__name__} was fitted on {self.num_classes_} classes, "
-                f"but predictions has {predictions.num_classes}"
+                f"{type(self).__name__} was fitted on {self.num_classes_} classes, but predictions has {num_classes}"
             )
 
     @classmethod

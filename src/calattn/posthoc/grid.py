@@ -43,12 +43,13 @@ def ece_curve(predictions: Predictions, temperatures: Sequence[float], *, num_bi
 
 @dataclasses.dataclass(frozen=True)
 class TemperatureBlock:
-    """Rows under every temperature: Σ_j exp(d_j/T) with d = ℓ − max ℓ, whether the top is right, and the label's own d.
+    """Rows under every temperature: d = ℓ − max ℓ, Σ_j exp(d_j/T), whether the top is right, and the label's own d.
 
-    `sums` is a buffer that the next block overwrites.
+    `shifted` (d) and `sums` are buffers that the next block overwrites.
     """
 
     rows: slice
+    shifted: Float[Tensor, "b c"]
     sums: Float[Tensor, "t b"]
     correct: Bool[Tensor, " b"]
     label: Float[Tensor, " b"]
@@ -66,7 +67,7 @@ def temperature_blocks(predictions: Predictions, temperatures: Sequence[float]) 
         block, correct = _shifted(logits, labels, shifted[:rows])
         _power_sums(block, chains, temperatures, powers[:rows], sums[:, :rows])
         own = block.gather(1, labels.unsqueeze(1)).squeeze(1)
-        yield TemperatureBlock(slice(start, start + rows), sums[:, :rows], correct, own)
+        yield TemperatureBlock(slice(start, start + rows), block, sums[:, :rows], correct, own)
         start += rows
 
 

@@ -115,7 +115,7 @@ class PredictionStream:
                     raw, labels, rows = {name: each[kept] for name, each in raw.items()}, labels[kept], start + kept
                 block = self._assembled(raw, labels, reader, temperature) if len(rows) else None
             except ValueError as error:
-                raise PredictionFileError(f"{self.path}: {_with_global_row(str(error), rows)}") from error
+                raise PredictionFileError(f"{self.path}: {with_global_row(str(error), rows)}") from error
             start, seen = start + count, seen + len(rows)
             if block is not None:
                 if self.labelled:
@@ -298,6 +298,6 @@ def _integers(values: Values) -> Tensor | None:
     return None if tensor.is_floating_point() else tensor.to(torch.int64)
 
 
-def _with_global_row(message: str, rows: Sequence[int] | np.ndarray) -> str:
+def with_global_row(message: str, rows: Sequence[int] | np.ndarray) -> str:
     """Every row check, here and in `Predictions`, begins "name[row": make that the row of the file."""
     return re.sub(r"^(\w+)\[(\d+)", lambda m: f"{m[1]}[{rows[int(m[2])]}", message)

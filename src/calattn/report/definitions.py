@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calattn.metrics.state import METRICS, Options
+from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.report.style import percent, title_of
 
 # n samples; p the largest probability of a sample (its confidence), ŷ its class, y the label.
@@ -68,9 +68,21 @@ def definitions(options: Options, *, level: float, resamples: int) -> list[tuple
         "threshold": f"{options.threshold:g}",
         "bandwidth": "chosen from the data" if options.bandwidth is None else f"{options.bandwidth:g}",
     }
-    found = [(title_of(name, options), _TEXT[name].format(**words)) for name in METRICS]
+    names = [name for name in METRICS if options.target is None or name in WITH_EVENT]
+    found = [(title_of(name, options), _TEXT[name].format(**words)) for name in names]
+    event, more = ([], _MORE) if options.target is None else ([_of_event(options)], _MORE[1:])
     drawn = (
         f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."
     )
     intervals = ("intervals", drawn if resamples else "No intervals were computed.")
-    return [*found, intervals, *((title, text.replace("{level}", percent(level))) for title, text in _MORE)]
+    return [*event, *found, intervals, *((title, text.replace("{level}", percent(level))) for title, text in more)]
+
+
+def _of_event(options: Options) -> tuple[str, str]:
+    name = options.target if options.target_name is None else options.target_name
+    return (
+        str(options.event),
+        f"The probability of class {name}, whatever class is predicted. Below, it is called the confidence, and the share of the "
+        f"samples whose label is {name} the accuracy. “Says” is the mean of the one, “happens” is the other. "
+        "NLL and Brier score are of all classes.",
+    )

@@ -8,7 +8,7 @@ import importlib.metadata
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -23,7 +23,7 @@ from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.definitions import definitions
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
-from calattn.report.page.verdict import Event, verdict
+from calattn.report.page.verdict import Event, event_verdict, verdict
 from calattn.report.source import columns_in
 from calattn.report.style import title_of, unit_of
 from calattn.report.tables import improved, sentence, summary
@@ -71,8 +71,8 @@ def build_document(
     """
     if not exhibits:
         raise ValueError("exhibits is empty: there is nothing to show")
-    if any(exhibit.evaluation.options.target is not None for exhibit in exhibits):
-        raise ValueError("the page reads the confidence of the predicted class: evaluate without target for it")
+    if len({exhibit.evaluation.options.target for exhibit in exhibits}) > 1:
+        raise ValueError("exhibits differ in target: evaluate all of them with the same, or all without")
     octave = OCTAVE if len(exhibits) <= 4 else OCTAVE // 2  # a page of many stays below its six megabytes
     subjects = []
     for place, exhibit in enumerate(exhibits):
@@ -101,10 +101,12 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     chosen = drawn(len(exhibit.predictions))
     shown = exhibit.predictions if chosen is None else exhibit.predictions.select(chosen)
     evaluation = exhibit.evaluation
+    target = evaluation.options.target
     classes = ClassBins.empty(shown.num_classes, evaluation.options.num_bins)
-    columns = _columns(shown, classes)
+    columns = _columns(shown, classes) if target is None else columns_in(shown, target)
     best, beyond = _best_temperatures(exhibit, shown)
-    profile = temperature_profile(shown, columns, slider_grid([each["value"] for each in best], octave=octave))
+    grid = slider_grid([each["value"] for each in best], octave=octave)
+    profile = temperature_profile(shown, columns, grid, target=target)
     total = evaluation.num_samples
     part = f"drawn from {len(shown):,} of {total:,} samples, chosen at random" if len(shown) < total else None
     return {
@@ -114,24 +116,34 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "class_names": None if shown.class_names is None else list(shown.class_names),
         "shown": part,
         "bins": evaluation.options.num_bins,
-        "verdict": verdict(columns, event=_event(shown)),
+        "target": None if target is None else _short(panels.name_of(shown, target)),
+        "verdict": _verdict(shown, columns, target),
         "metrics": _metrics(evaluation),
         "cards": [name for name in CARDS if name in evaluation.rows],
         "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
+        **({} if target is not None else _of_predicted_class(exhibit, shown, columns, classes, chosen)),
+        "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
+        "provenance": [[name, str(value)] for name, value in exhibit.provenance],
+        "spec": exhibit.spec,
+    }
+
+
+def _of_predicted_class(
+    exhibit: Exhibit, shown: Predictions, columns: Columns, classes: ClassBins, chosen: Int[Tensor, " m"] | None
+) -> dict[str, Any]:
+    """The panels that ask whether the predicted class is right: with a target, the page is without them."""
+    return {
         "risk_coverage": panels.risk_coverage(columns),
         "per_class": panels.per_class(shown, columns, classes),
         **panels.errors(
             shown,
             columns,
-            threshold=evaluation.options.threshold,
+            threshold=exhibit.evaluation.options.threshold,
             places=torch.arange(len(shown)) if chosen is None else chosen,
             rows=exhibit.rows,
             images=exhibit.images,
         ),
         "scale": panels.scales(shown, columns),
-        "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
-        "provenance": [[name, str(value)] for name, value in exhibit.provenance],
-        "spec": exhibit.spec,
     }
 
 
@@ -156,6 +168,17 @@ def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
     return columns
 
 
+def _verdict(shown: Predictions, columns: Columns, target: int | None) -> dict[str, str]:
+    if target is None:
+        return verdict(columns, event=_event(shown))
+    return event_verdict(Event(_short(panels.name_of(shown, target)), columns), binary=shown.num_classes == 2)
+
+
+def _short(name: str) -> str:
+    """A class name that fits on an axis."""
+    return name if len(name) <= 16 else f"{name[:15]}…"
+
+
 def _event(predictions: Predictions) -> Event | None:
     """Class 1, of two classes."""
     if predictions.num_classes != 2:
@@ -175,7 +198,10 @@ def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[
     possible = bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all())  # else NLL is infinite at every T
     found: list[dict[str, Any]] = []
     beyond: list[dict[str, Any]] = []
-    for objective in ("nll", "ece") if possible else ("ece",):
+    # The ECE that a temperature is fitted to is that of the predicted class.
+    of_top = exhibit.evaluation.options.target is None
+    objectives: dict[Literal["nll", "ece"], bool] = {"nll": possible, "ece": of_top}
+    for objective in (name for name, wanted in objectives.items() if wanted):
         with warnings.catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
             warnings.simplefilter("ignore", FitWarning)
             fitted = TemperatureScaling(objective=objective, num_bins=exhibit.evaluation.options.num_bins).fit(on)

@@ -79,15 +79,22 @@ class TemperatureProfile:
         }
 
 
-def temperature_profile(predictions: Predictions, columns: Columns, grid: Sequence[float]) -> TemperatureProfile:
-    """`columns` are those of the predictions as they stand: at T = 1 the page shows what the metrics say, to the bit."""
+def temperature_profile(
+    predictions: Predictions, columns: Columns, grid: Sequence[float], *, target: int | None = None
+) -> TemperatureProfile:
+    """`columns` are those of the predictions as they stand: at T = 1 the page shows what the metrics say, to the bit.
+
+    With a `target`, which is then the columns' too, the confidence is P(target).
+    """
     grid = tuple(float(value) for value in grid)
     n, start = len(predictions), grid.index(1.0)
     confidence, correct = torch.empty(len(grid), n), columns.correct
     nll = torch.zeros(len(grid), dtype=torch.float64)
     inverse = 1.0 / torch.tensor(grid, dtype=torch.float64).unsqueeze(1)
     for block in temperature_blocks(predictions, grid):
-        torch.reciprocal(block.sums.float(), out=confidence[:, block.rows])
+        torch.reciprocal(block.sums.float(), out=confidence[:, block.rows])  # of the top class, whose d is 0
+        if target is not None:
+            confidence[:, block.rows] *= (block.shifted[:, target].double() * inverse).exp().float()
         nll += (block.sums.double().log() - block.label.double() * inverse).sum(dim=1)
     nll[start] = columns.nll.double().sum()
     rows = list(confidence)

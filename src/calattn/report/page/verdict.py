@@ -14,6 +14,16 @@ from calattn.metrics.columns import Columns
 NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobody acts on less
 _RARE, _SMALL = 0.01, 0.01
 _BINS = 15
+_NO_TEMPERATURE = (
+    "A temperature cannot mend an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
+    "vector), with its bias, can."
+)
+_COMPARE = "The slider shows how far one temperature goes; calattn calibrate --method all compares the repairs."
+_ONE_SAMPLE = {
+    "kind": "none",
+    "headline": "one sample tells nothing",
+    "detail": "Calibration is about how often predictions of the same confidence are right. Bring more samples.",
+}
 
 
 class Event(NamedTuple):
@@ -39,10 +49,7 @@ def verdict(columns: Columns, *, event: Event | None = None) -> dict[str, str]:
     numbers = f"P({event.name}) {averages}"
     if not _offset(event.columns):
         return found | {"detail": f"{found['detail']} {numbers}."}
-    remedy = (
-        "A temperature cannot mend an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
-        "vector), with its bias, can."
-    )
+    remedy = _NO_TEMPERATURE
     if abs(mean_gap(columns)[0]) > 2 * abs(gap):
         return found | {"detail": f"{found['detail']} But {numbers}: {_between(gap, error)} (95 %). {remedy}"}
     direction = "high" if gap > 0 else "low"
@@ -59,9 +66,43 @@ def _offset(event: Columns) -> bool:
     More than chance: further than 1.96 standard errors, and than half a point or a tenth of the rarer class's share.
     """
     gap, error = mean_gap(event)
+    return abs(gap) > max(_matters(event), 1.96 * error) and p_of_bias(event) < _RARE
+
+
+def _matters(event: Columns) -> float:
+    """Half a point, or a tenth of the rarer class's share: of a class that happens once in a hundred, half a point is much."""
     share = float(event.correct.double().mean())
-    matters = min(NEGLIGIBLE, 0.1 * min(share, 1 - share))
-    return abs(gap) > max(matters, 1.96 * error) and p_of_bias(event) < _RARE
+    return min(NEGLIGIBLE, 0.1 * min(share, 1 - share))
+
+
+def event_verdict(event: Event, *, binary: bool) -> dict[str, str]:
+    """The verdict on P(class) alone, whatever class is predicted: offset, mixed, calibrated or none.
+
+    The tests are those of `verdict`; what is negligible is less where the class is rare.
+    """
+    columns, name = event.columns, event.name
+    if len(columns) < 2:
+        return _ONE_SAMPLE
+    gap, error = mean_gap(columns)
+    said, happened = (float(part.double().mean()) for part in (columns.confidence, columns.correct))
+    averages = f"averages {100 * said:.1f} %, class {name} happens {100 * happened:.1f} %"
+    if abs(gap) > max(_matters(columns), 1.96 * error):
+        detail = f"On average P({name}) is {_between(gap, error)} the share of class {name} (95 %)."
+        # Of more than two classes a temperature is no factor of the log-odds, which the test of a bias rests on.
+        remedy = _NO_TEMPERATURE if binary and p_of_bias(columns) < _RARE else _COMPARE
+        headline = f"P({name}) is too {'high' if gap > 0 else 'low'}: {averages}"
+        return {"kind": "offset", "headline": headline, "detail": f"{detail} {remedy}"}
+    sums, chance = BinSums.empty(_BINS).add(columns), p_of_bins(columns, _BINS)
+    if chance < _RARE and sums.error() > 2 * _matters(columns):
+        headline = f"P({name}) is right on average, not everywhere: {averages}"
+        return {"kind": "mixed", "headline": headline, "detail": f"{_mixed(sums, chance, of=f'P({name})')} {_COMPARE}"}
+    bins = "no larger than chance makes them" if chance >= _RARE else "more than chance makes, but small"
+    detail = (
+        f"With {len(columns):,} samples, P({name}) is {_between(gap, error)} the share of class {name} (95 %), and the gaps of "
+        f"the {_BINS} bins are {bins} (ECE {100 * sums.error():.1f} %)."
+    )
+    headline = f"P({name}) is calibrated, as far as these samples tell: {averages}"
+    return {"kind": "calibrated", "headline": headline, "detail": detail}
 
 
 def p_of_bias(event: Columns) -> float:
@@ -89,11 +130,7 @@ def p_of_bias(event: Columns) -> float:
 
 def _of_confidence(columns: Columns) -> dict[str, str]:
     if len(columns) < 2:
-        return {
-            "kind": "none",
-            "headline": "one sample tells nothing",
-            "detail": "Calibration is about how often predictions of the same confidence are right. Bring more samples.",
-        }
+        return _ONE_SAMPLE
     gap, error = mean_gap(columns)
     said, right = float(columns.confidence.double().mean()), float(columns.correct.double().mean())
     numbers = f"says {100 * said:.1f} %, right {100 * right:.1f} %"
@@ -170,14 +207,14 @@ def _between(gap: float, error: float) -> str:
     return f"between {-low:.1f} points below and {high:.1f} points above"
 
 
-def _mixed(sums: BinSums, chance: float) -> str:
+def _mixed(sums: BinSums, chance: float, *, of: str = "its confidence") -> str:
     worst = int((sums.gap.abs() * sums.count).argmax())
     low, high = worst / len(sums.count), (worst + 1) / len(sums.count)
     direction = "too high" if float(sums.gap[worst]) > 0 else "too low"
     often = "less than once in a million" if chance < 1e-6 else f"with probability {chance:.2g}"
     return (
         f"Gaps of opposite sign cancel: by chance the bins' gaps would be as large {often}. The bin from {low:.2f} to "
-        f"{high:.2f} weighs most: its confidence is {direction} by {abs(100 * float(sums.gap[worst])):.1f} points."
+        f"{high:.2f} weighs most: {of} is {direction} by {abs(100 * float(sums.gap[worst])):.1f} points."
     )
 
 

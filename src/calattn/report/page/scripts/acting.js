@@ -15,7 +15,7 @@
       xTicks: quarters,
       yTicks: quarters,
       yText: (t) => `${100 * t}`,
-      xLabel: "act only above this confidence",
+      xLabel: `act only above this ${view.words(subject).confidence}`,
       yLabel: "%",
     });
     plot.line(
@@ -29,26 +29,29 @@
       "blue",
     );
     plot.rule(view.threshold, "current", null);
-    const now = profile.above(index, view.threshold);
+    const now = profile.above(index, view.threshold),
+      said = actingSentence(subject, view.threshold, now);
     plot.dot(view.threshold, now.share, "dot-green", 4.5);
     if (now.count) plot.dot(view.threshold, now.right, "dot-blue", 4.5);
     const items = thresholds.map((threshold, k) => ({
       x: plot.px(threshold),
-      text: actingSentence(threshold, found[k]),
+      text: actingSentence(subject, threshold, found[k]),
     }));
     return {
       height,
-      label: `Coverage and accuracy over thresholds. ${actingSentence(view.threshold, now)}`,
+      label: `Samples acted on, and those of them ${view.words(subject).are}, over thresholds. ${said}`,
       items,
       top: plot.box.top,
       bottom: plot.box.bottom,
     };
   }
 
-  function actingSentence(threshold, { count, share, right }) {
-    const start = `If you act only above ${fixed(threshold, 2)}, you act on`;
+  function actingSentence(subject, threshold, { count, share, right }) {
+    const { confidence, are } = view.words(subject);
+    const above = subject.target ? `where ${confidence} is above` : "above";
+    const start = `If you act only ${above} ${fixed(threshold, 2)}, you act on`;
     return count
-      ? `${start} ${percent(share, 1)} of the samples and ${percent(right, 1)} of those are right.`
+      ? `${start} ${percent(share, 1)} of the samples and ${percent(right, 1)} of those are ${are}.`
       : `${start} none of the samples.`;
   }
 
@@ -68,9 +71,9 @@
       const { profile, index } = view.live(subject),
         found = profile.above(index, view.threshold);
       input.value = String(view.threshold);
-      input.setAttribute("aria-valuetext", `confidence ${fixed(view.threshold, 2)}`);
+      input.setAttribute("aria-valuetext", `${view.words(subject).confidence} ${fixed(view.threshold, 2)}`);
       shown.textContent = fixed(view.threshold, 2);
-      const text = actingSentence(view.threshold, found);
+      const text = actingSentence(subject, view.threshold, found);
       if (sentence.textContent !== text) sentence.textContent = text;
       sentence.setAttribute("data-coverage", String(found.share));
       sentence.setAttribute("data-accuracy", missing(found.right) ? "" : String(found.right));
@@ -78,11 +81,12 @@
     }
     const key = C.legend([
       ["key-green", "samples acted on"],
-      ["key-blue", "of those, right"],
+      ["key-blue", `of those, ${view.words(subject).are}`],
     ]);
+    const high = subject.target ? `where ${view.words(subject).confidence} is high` : "when it is sure";
     const slider = h("label", { class: "slider no-print" }, h("span", {}, "Threshold"), input, shown);
     return {
-      element: panel("acting", "If you act only when it is sure", sentence, slider, diagram.element, key),
+      element: panel("acting", `If you act only ${high}`, sentence, slider, diagram.element, key),
       update,
     };
   }

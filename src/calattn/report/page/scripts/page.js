@@ -16,7 +16,7 @@
       C.reliabilityPanel(subject),
       C.temperaturePanel(subject),
       C.actingPanel(subject),
-      C.riskPanel(subject),
+      any((one) => one.risk_coverage) && C.riskPanel(subject),
       C.metricsPanel(subject),
       any((one) => one.scale) && C.scalePanel(subject),
       any((one) => one.dynamics) && C.dynamicsPanel(subject),
@@ -68,6 +68,7 @@
     const facts = view.several
       ? [`${view.subjects.length} sets of predictions`]
       : [`${whole(one.samples)} samples`, `${whole(one.classes)} classes`];
+    if (!C.missing(one.target)) facts.push(`P(${one.target}) against “the label is ${one.target}”`);
     document.getElementById("meta").textContent = [...facts, `made ${C.dateText(made)}`].join(" · ");
     document.getElementById("colophon").textContent =
       `Made by calattn ${version}. In brackets: ${view.levelText} intervals. This file works without a network.`;

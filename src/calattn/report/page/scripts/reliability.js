@@ -12,7 +12,7 @@
       ["ece", "ECE"],
       ["nll", "NLL"],
       ["confidence", "says"],
-      ["accuracy", "right"],
+      ["accuracy", view.words(subject).right],
     ];
     const values = new Map(parts.map(([name]) => [name, h("dd", { "data-live": name })]));
     const element = h(
@@ -35,7 +35,8 @@
     return { element, update };
   }
 
-  const SIDES = { over: "says more than is right", under: "says less than is right" };
+  const SIDES = ["over", "under"];
+  const sideText = (side, { isRight }) => `says ${side === "over" ? "more" : "less"} than ${isRight}`;
 
   /** Which way a bin errs; null where the difference would not be seen. */
   function sideOf({ said, right }) {
@@ -43,14 +44,14 @@
     return said > right ? "over" : "under";
   }
 
-  function binText(bin, place, level) {
+  function binText(bin, place, level, words) {
     const [low, high] = C.consistency(bin.count, bin.said, level);
-    const name =
-      bin.low === null ? `Bin ${place + 1} of ${view.bins}` : `Confidence ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
+    const range = `${words.confidence} ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
+    const name = bin.low === null ? `Bin ${place + 1} of ${view.bins}` : range[0].toUpperCase() + range.slice(1);
     const chance = `chance alone: ${percent(low, 1)} to ${percent(high, 1)}`;
-    const means = `says ${percent(bin.said, 1)}, right ${percent(bin.right, 1)}`,
-      side = SIDES[sideOf(bin)];
-    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).${side ? ` It ${side}.` : ""}`;
+    const means = `says ${percent(bin.said, 1)}, ${words.right} ${percent(bin.right, 1)}`,
+      side = sideOf(bin);
+    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).${side ? ` It ${sideText(side, words)}.` : ""}`;
   }
 
   function drawWidthBins(plot, svg, bins, ghosts) {
@@ -84,13 +85,14 @@
   }
 
   function drawReliability(subject, svg, width) {
-    const { profile, index, moved, temperature, said, right, ece } = view.live(subject);
+    const { profile, index, moved, temperature, said, right, ece } = view.live(subject),
+      words = view.words(subject);
     const side = Math.min(width, 460),
       lower = 118;
     const plot = new C.Plot(svg, { width, height: side - 14, above: 8, below: 12, left: 46 });
     const quarters = [0, 0.25, 0.5, 0.75, 1],
       texts = (tick) => `${100 * tick}`;
-    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: "right, %" });
+    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: `${words.right}, %` });
     const bins = profile.bins(index, view.bins, view.binning);
     const ghosts = moved ? profile.bins(profile.start, view.bins, view.binning) : [];
     if (view.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
@@ -102,23 +104,24 @@
     const filled = bins.filter((bin) => bin.count > 0);
     const items = filled.map((bin) => ({
       x: drawConsistency(plot, bin),
-      text: binText(bin, bins.indexOf(bin), view.page.level),
+      text: binText(bin, bins.indexOf(bin), view.page.level, words),
     }));
     if (view.binning === "count") drawCountBins(plot, bins, ghosts);
-    drawHistogram(svg, { width, top: side - 14, height: lower }, profile.widthBins(index, view.bins), said, right);
+    const beneath = { width, top: side - 14, height: lower };
+    drawHistogram(svg, beneath, profile.widthBins(index, view.bins), said, right, words);
     const worst = filled.reduce(
       (a, b) => (Math.abs(b.said - b.right) * b.count > Math.abs(a.said - a.right) * a.count ? b : a),
       filled[0],
     );
     const label =
       `Reliability diagram at temperature ${temperatureText(temperature)} with ${view.binsText()}: on average it says ` +
-      `${percent(said, 1)} and is right ${percent(right, 1)}; ECE ${percent(ece)}. The bin that adds most says ` +
-      `${percent(worst.said, 1)}, is right ${percent(worst.right, 1)}, ` +
-      `on ${whole(worst.count)} samples. Beneath it, the histogram of the confidences.`;
+      `${percent(said, 1)} and ${words.isRight} ${percent(right, 1)}; ECE ${percent(ece)}. The bin that adds most says ` +
+      `${percent(worst.said, 1)}, ${words.isRight} ${percent(worst.right, 1)}, ` +
+      `on ${whole(worst.count)} samples. Beneath it, the histogram of ${words.confidences}.`;
     return { height: side - 14 + lower, label, items, top: plot.box.top, bottom: side - 14 + lower - 36 };
   }
 
-  function drawHistogram(svg, { width, top, height }, bins, said, right) {
+  function drawHistogram(svg, { width, top, height }, bins, said, right, words) {
     const all = bins.reduce((sum, bin) => sum + bin.count, 0);
     const most = Math.max(...bins.map((bin) => bin.count)) / all;
     const plot = new C.Plot(svg, { width, top, height, above: 8, left: 46, y: [0, most * 1.08] });
@@ -129,7 +132,7 @@
       xText: (tick) => `${100 * tick}`,
       yTicks: ticks,
       yText: (t) => C.short(100 * t),
-      xLabel: "says (confidence), %",
+      xLabel: `says (${words.confidence}), %`,
       yLabel: "samples, %",
     });
     for (const bin of bins)
@@ -145,12 +148,13 @@
       C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ says ${percent(said, 1)}`),
     );
     plot.labels.append(
-      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ right ${percent(right, 1)}`),
+      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ ${words.right} ${percent(right, 1)}`),
     );
   }
 
   function reliabilityPanel(subject) {
-    const strip = liveStrip(subject);
+    const strip = liveStrip(subject),
+      words = view.words(subject);
     const hint = "Point at any chart for its numbers, or focus it and use the arrow keys.";
     const diagram = C.chart({
       name: "reliability",
@@ -159,10 +163,10 @@
       draw: (svg, width) => drawReliability(subject, svg, width),
     });
     const numbers = C.numbersTable("Show the numbers", [
-      "confidence",
+      words.confidence,
       "samples",
       "says",
-      "right",
+      words.right,
       "gap",
       "chance allows",
     ]);
@@ -174,10 +178,10 @@
       const dots = view.binning === "count",
         bins = profile.bins(index, view.bins, view.binning);
       const found = new Set(bins.filter((bin) => bin.count).map(sideOf));
-      const sides = Object.keys(SIDES).filter((side) => found.has(side));
+      const sides = SIDES.filter((side) => found.has(side));
       const entries = [
-        [dots ? "key-dot" : "key-bar", "right, per bin"],
-        ...sides.map((side) => [dots ? `key-line-${side}` : `key-${side}`, SIDES[side]]),
+        [dots ? "key-dot" : "key-bar", `${words.right}, per bin`],
+        ...sides.map((side) => [dots ? `key-line-${side}` : `key-${side}`, sideText(side, words)]),
         ["key-chance", `chance alone, if calibrated (${view.levelText})`],
         ["key-smooth", "smooth curve"],
       ];
@@ -186,7 +190,7 @@
     }
     const element = panel(
       "reliability",
-      "Does it mean what it says?",
+      `Does ${words.it} mean what it says?`,
       strip.element,
       diagram.element,
       key,

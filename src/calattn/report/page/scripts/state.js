@@ -20,7 +20,7 @@
       this.own = null; // "NLL" while each subject stands at its own T* by NLL
       this.bins = BINS.includes(first) ? first : USUAL;
       this.binning = "width";
-      this.threshold = 0.9;
+      this.threshold = C.missing(subjects[0].target) ? 0.9 : 0.5; // of a rare class, few or none lie above 0.9
       this.changed = () => {}; // the page puts its redrawing here
     }
 
@@ -49,6 +49,15 @@
         ece,
         nll: profile.nll[index],
       };
+    }
+
+    /** What is held against what: the confidence against being right or, with a target, P(class) against that class. */
+    words({ target }) {
+      const top = { it: "it", confidence: "confidence", confidences: "the confidences", are: "right", right: "right" };
+      if (C.missing(target)) return { ...top, isRight: "is right" };
+      const prob = `P(${target})`,
+        named = `class ${target}`;
+      return { it: prob, confidence: prob, confidences: prob, are: named, right: "happens", isRight: `${named} happens` };
     }
 
     /** NLL with the decimals of its metric: the same number looks the same everywhere. */

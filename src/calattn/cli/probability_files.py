@@ -1,0 +1,168 @@
+"""The file of `calattn calibrate --write`: calibrated probabilities for other tools, written block by block."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from calattn.cli.console import note
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from calattn import Predictions
+    from calattn.cli.subjects import Blocks
+
+WRITTEN = (".npz", ".csv", ".parquet")
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
+# Of a row group of Parquet. Its description takes 1.6 MB of memory a thousand columns: one for each block of 4 MB would add up.
+_GROUP_BYTES = 64 << 20
+
+
+def write_probabilities(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
+    """Calibrated probabilities, with their labels if there are any, in names that every reader here knows."""
+    from calattn.atomic import atomic_write
+
+    with atomic_write(path) as partial:
+        if path.suffix == ".npz":
+            _write_npz(partial, found, labelled=labelled)
+        else:
+            _write_table(partial, found, path, labelled=labelled)
+    note(f"wrote {path}: probabilities by {by}")
+
+
+def _write_npz(partial: Path, found: Predictions | Blocks, *, labelled: bool) -> None:
+    """As np.savez does. An archive takes one array after the other: labels and indices wait in files without a name."""
+    import numpy as np
+
+    from calattn.cli.subjects import count
+
+    rows, done = count(found), 0
+    first, blocks = _first_and_all(found)
+    with zipfile.ZipFile(partial, "w") as archive, contextlib.ExitStack() as stack:
+        waiting = {
+            name: stack.enter_context(tempfile.TemporaryFile(dir=partial.parent)) for name in _beside(first, labelled)
+        }
+        with _member(archive, "probs") as member:
+            for block in blocks:
+                probs = block.probs.cpu().contiguous().numpy()
+                if not done:
+                    _write_header(member, probs, rows)
+                member.write(probs.data)
+                for name, values in _beside(block, labelled).items():
+                    waiting[name].write(values.data)
+                done += len(block)
+        if done != rows:
+            raise ValueError(f"there were {rows} rows at first and {done} when they were read again; start again")
+        with _member(archive, "class_names") as member:
+            np.lib.format.write_array(member, np.array(first.class_names or _numbers(first)), allow_pickle=False)
+        for name, values in _beside(first, labelled).items():
+            waiting[name].seek(0)
+            with _member(archive, name) as member:
+                _write_header(member, values, rows)
+                shutil.copyfileobj(waiting[name], member)
+
+
+def _write_table(partial: Path, found: Predictions | Blocks, path: Path, *, labelled: bool) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    first, blocks = _first_and_all(found)
+    names = first.class_names or _numbers(first)
+    if names != _numbers(first) and (why := _unfit(names)):
+        note(f"{why}: the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0")
+        names = _numbers(first)
+    tables: Iterator[pa.Table] = (_table(block, names, labelled) for block in blocks)
+    tables = _grouped(tables) if path.suffix == ".parquet" else tables
+    head = next(tables)
+    file: Any
+    if path.suffix == ".parquet":
+        # Probabilities seldom repeat: a dictionary of them made 2.0 GB of a file 2.9 GB.
+        file = pyarrow.parquet.ParquetWriter(partial, head.schema, use_dictionary=["label"])
+    else:
+        file = pyarrow.csv.CSVWriter(partial, head.schema)
+    with file:
+        for table in itertools.chain([head], tables):
+            file.write_table(table)
+
+
+def _table(block: Predictions, names: tuple[str, ...], labelled: bool) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    columns = _beside(block, labelled)
+    if (labels := columns.pop("labels", None)) is not None:
+        # The label in the words of the column names, so that no reader has to count classes.
+        columns["label"] = labels if names == _numbers(block) else np.array(names)[labels]
+    probs = block.probs.cpu().numpy()
+    return pa.table(columns | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
+
+
+def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(each.nbytes for each in held) >= _GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _first_and_all(found: Predictions | Blocks) -> tuple[Predictions, Iterator[Predictions]]:
+    """The first block, which says what all of them hold, and all of them."""
+    from calattn.cli.subjects import parts
+    from calattn.store import alike
+
+    blocks = alike(parts(found))
+    first = next(blocks)
+    return first, itertools.chain([first], blocks)
+
+
+def _beside(block: Predictions, labelled: bool) -> dict[str, np.ndarray]:
+    """What a row has beside its probabilities."""
+    index = {} if block.indices is None else {"index": block.indices.cpu().numpy()}
+    return index | ({"labels": block.labels.cpu().numpy()} if labelled else {})
+
+
+def _numbers(block: Predictions) -> tuple[str, ...]:
+    return tuple(str(k) for k in range(block.num_classes))
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    return archive.open(f"{name}.npy", "w", force_zip64=True)
+
+
+def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:
+    import numpy as np
+
+    shape = (rows, *like.shape[1:])
+    header = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def _unfit(names: tuple[str, ...]) -> str:
+    """Why class names cannot name columns, and labels, that any reader takes back; empty if they can."""
+    import pyarrow.csv as pa_csv
+
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        return f"several classes are named {twice!r}"
+    missing = pa_csv.ConvertOptions().null_values  # NA, null, nan, …: a label of that name would read as none
+    for name in names:
+        if not name.strip() or name in missing or _NO_TEXT.search(name):
+            return f"the class name {name!r} is no plain text"
+        with contextlib.suppress(ValueError):
+            float(name)
+            return f"the class name {name!r} is a number, which readers take for a position"
+    return ""

@@ -1,0 +1,412 @@
+"""`calattn calibrate --apply` on files too large for memory: the same results in blocks, and nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import calattn
+from calattn.cli import probability_files, subjects
+from calattn.posthoc import CALIBRATORS
+from calattn.readers import stream
+from calattn.row_file import RowFile
+from tests.cli_runner import invoke, predictions
+
+LOGITS = predictions(sharpness=2.0).logits.numpy()
+LABELS = predictions().labels.numpy()
+INDEX = np.arange(600)[::-1].copy()
+ROWS = 70  # of a block: 600 samples are nine of them, the last one shorter
+
+
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Every file is large, and a block holds 70 rows."""
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)
+    monkeypatch.setattr(probability_files, "_GROUP_BYTES", 3 * ROWS * (10 * 4 + 2 * 8))
+
+
+def fitted(method="vector", **fields):
+    return CALIBRATORS[method]().fit(predictions(7, sharpness=2.0, **fields))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    (tmp_path / "fit").mkdir()
+    fitted().save(tmp_path / "fit" / "calibrator.safetensors")
+    return tmp_path / "fit"
+
+
+def by_hand(logits=LOGITS):
+    """softmax(w ⊙ ℓ + b) in numpy."""
+    it = fitted()
+    z = logits.astype(np.float64) * it.weight_.numpy() + it.bias_.numpy()
+    exp = np.exp(z - z.max(axis=1, keepdims=True))
+    return exp / exp.sum(axis=1, keepdims=True)
+
+
+def columns(logits=LOGITS):
+    return pa.table({"id": INDEX, "label": LABELS} | {f"logit_{k}": logits[:, k] for k in range(logits.shape[1])})
+
+
+def write(path, logits=LOGITS):
+    """The same samples in any format that is read."""
+    if path.suffix == ".npz":
+        np.savez_compressed(path, logits=logits, labels=LABELS, index=INDEX)
+    elif path.suffix == ".safetensors":
+        save_file(
+            {"logits": torch.from_numpy(logits), "labels": torch.from_numpy(LABELS), "ids": torch.from_numpy(INDEX)},
+            path,
+        )
+    elif path.suffix == ".pt":
+        torch.save(
+            {"logits": torch.from_numpy(logits), "labels": torch.from_numpy(LABELS), "ids": torch.from_numpy(INDEX)},
+            path,
+        )
+    elif path.suffix == ".parquet":
+        pa.parquet.write_table(columns(logits), path, row_group_size=250)
+    elif path.suffix in (".csv", ".gz"):
+        with pa.CompressedOutputStream(str(path), "gzip") if path.suffix == ".gz" else open(path, "wb") as file:
+            pa.csv.write_csv(columns(logits), file)
+    else:
+        more = {"labels": torch.from_numpy(LABELS), "indices": torch.from_numpy(INDEX)}
+        calattn.save_predictions(calattn.Predictions(logits=torch.from_numpy(logits), **more), path)
+    return path
+
+
+def read(path):
+    """Probabilities, labels and indices, by the formats' own readers."""
+    if path.suffix == ".npz":
+        with np.load(path) as found:
+            return found["probs"], found["labels"], found["index"]
+    table = pa.csv.read_csv(path) if path.suffix == ".csv" else pa.parquet.read_table(path)
+    return (
+        np.stack([table[f"p_{k}"] for k in range(10)], axis=1),
+        np.asarray(table["label"]),
+        np.asarray(table["index"]),
+    )
+
+
+def left(folder):
+    return sorted(place.name for place in folder.iterdir())
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("out", [".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.pt", "a.parquet", "a.csv", "a.csv.gz", "folder"])
+def test_every_format_against_numpy(capsys, saved, tmp_path, given, out):
+    source, target = write(tmp_path / given), tmp_path / f"probs{out}"
+    result = invoke(capsys, "calibrate", source, "--apply", saved, "--write", target, "--json")
+    assert (result.code, result.json["samples"], result.json["classes"]) == (0, 600, 10)
+    probs, labels, index = read(target)
+    np.testing.assert_allclose(probs, by_hand(), atol=1e-6)
+    np.testing.assert_array_equal(labels, LABELS)
+    np.testing.assert_array_equal(index, INDEX)
+    assert left(tmp_path) == sorted([given, "fit", f"probs{out}"])
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_an_npy_file_without_labels(capsys, saved, tmp_path):
+    np.save(tmp_path / "a.npy", LOGITS)
+    target = tmp_path / "probs.npz"
+    assert (
+        invoke(capsys, "calibrate", tmp_path / "a.npy", "--kind", "logits", "--apply", saved, "--write", target).code
+        == 0
+    )
+    with np.load(target) as found:
+        assert set(found) == {"probs", "class_names"}
+        np.testing.assert_allclose(found["probs"], by_hand(), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", list(CALIBRATORS))
+def test_every_calibrator_says_the_same_in_blocks(capsys, tmp_path, monkeypatch, method):
+    features = torch.randn(600, 5, generator=torch.Generator().manual_seed(1))
+    fitted(method, features=features).save(tmp_path / "it.safetensors")
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, features=features.numpy())
+    base = ("calibrate", tmp_path / "a.npz", "--apply", tmp_path / "it.safetensors", "--write")
+    assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 15 * ROWS)
+    assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
+        assert set(whole) == set(blocks)
+        np.testing.assert_allclose(blocks["probs"], whole["probs"], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("method", "same"), [("temperature_nll", True), ("isotonic", False)])
+def test_rounded_text_is_normalised_block_by_block(capsys, tmp_path, monkeypatch, method, same):
+    """A known difference: one row that sums to 1.0006 has the whole file normalised, or the rows of its block alone."""
+    probs = predictions(sharpness=2.0).probs.double().numpy().round(5)
+    probs[4, 3] += 6e-4
+    lines = [",".join(f"prob_{k}" for k in range(10)), *(",".join(f"{p:.5f}" for p in row) for row in probs)]
+    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+    fitted(method).save(tmp_path / "it.safetensors")
+    base = ("calibrate", tmp_path / "a.csv", "--apply", tmp_path / "it.safetensors", "--write")
+    assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)
+    assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
+    with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
+        furthest = np.abs(whole["probs"] - blocks["probs"]).max(axis=1)
+    assert furthest[:ROWS].max() == 0  # the block of that row
+    assert furthest.max() == 0 if same else 1e-6 < furthest.max() < 2e-3
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_blocks_give_the_files_that_whole_tables_give(tmp_path, suffix):
+    """Against numpy's and Arrow's own writers, to the byte where the format has no dates and no choices."""
+    rng = np.random.default_rng(0)
+    names = tuple(f"class {k}" for k in range(10))
+    whole = calattn.Predictions(logits=torch.from_numpy(LOGITS), labels=torch.from_numpy(LABELS), class_names=names)
+    path = tmp_path / f"a{suffix}"
+    cuts = np.sort(rng.integers(1, 600, size=4))
+    parts = [whole.select(torch.from_numpy(part)) for part in np.split(np.arange(600), cuts) if len(part)]
+    blocks = Several(parts)
+    probability_files.write_probabilities(path, blocks, "nobody")  # type: ignore[arg-type]
+    probs = whole.logits.softmax(dim=1).numpy()
+    table = pa.table({"label": np.array(names)[LABELS]} | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
+    if suffix == ".npz":
+        np.savez(tmp_path / "b.npz", probs=probs, class_names=np.array(names), labels=LABELS)
+        with zipfile.ZipFile(path) as a, zipfile.ZipFile(tmp_path / "b.npz") as b:
+            assert [a.read(each) for each in a.namelist()] == [b.read(each) for each in b.namelist()]
+            assert a.namelist() == b.namelist()
+    elif suffix == ".csv":
+        pa.csv.write_csv(table, tmp_path / "b.csv")
+        assert path.read_bytes() == (tmp_path / "b.csv").read_bytes()
+    else:
+        assert pa.parquet.read_table(path).equals(table)
+
+
+class Several(subjects.Blocks):
+    """Blocks that are there already."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def __iter__(self):
+        return iter(self.given)
+
+    def count(self):
+        return sum(map(len, self.given))
+
+
+def test_a_row_group_holds_several_blocks(capsys, saved, tmp_path, in_blocks):  # noqa: ARG001
+    target = tmp_path / "probs.parquet"
+    assert invoke(capsys, "calibrate", write(tmp_path / "a.npz"), "--apply", saved, "--write", target).code == 0
+    found = pa.parquet.ParquetFile(target).metadata
+    assert [found.row_group(k).num_rows for k in range(found.num_row_groups)] == [210, 210, 180]
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("given", ["a.npz", "a.csv", "folder"])
+def test_out_is_what_save_predictions_writes(capsys, tmp_path, given):
+    """The same bytes: temperature scaling has no sums whose order blocks could change."""
+    it = fitted("temperature_nll")
+    it.save(tmp_path / "it.safetensors")
+    source = write(tmp_path / given)
+    result = invoke(capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--out", tmp_path / "out")
+    assert result.code == 0
+    calattn.save_predictions(it(calattn.read_predictions(source)), tmp_path / "want")
+    for place in (tmp_path / "want").iterdir():
+        assert (tmp_path / "out" / "predictions" / place.name).read_bytes() == place.read_bytes()
+    assert left(tmp_path / "out" / "predictions") == left(tmp_path / "want")
+
+
+@pytest.mark.parametrize(
+    "types", [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.float16, torch.bfloat16)]
+)
+def test_a_row_file_is_a_safetensors_file(tmp_path, types):
+    tensors = {
+        "scale": torch.rand(23).to(types[0]),
+        "logits": torch.randn(23, 3).to(types[1]),
+        "labels": torch.arange(23),
+        "indices": torch.arange(23) + 5,
+    }
+    with RowFile(tmp_path / "rows", tensors, rows=23) as file:
+        for part in torch.arange(23).split(7):
+            file.add({name: tensor[part] for name, tensor in tensors.items()})
+        file.finish()
+    save_file(tensors, tmp_path / "whole")
+    assert (tmp_path / "rows").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert torch.equal(load_file(tmp_path / "rows")["logits"], tensors["logits"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"), [(600, "more rows than the 600"), (640, "620 rows where it was to have 640")]
+)
+def test_rows_that_are_not_as_many_as_announced(tmp_path, rows, message):
+    whole = predictions()
+    blocks = [whole.select(part) for part in torch.arange(600).split(100)] + [whole.select(torch.arange(20))]
+    assert len(calattn.load_predictions(calattn.store.save_blocks(blocks, tmp_path / "good", rows=620))) == 620
+    with pytest.raises(ValueError, match=message):
+        calattn.store.save_blocks(blocks, tmp_path / "bad", rows=rows)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        calattn.store.save_blocks([], tmp_path / "bad", rows=0)
+    assert left(tmp_path) == ["good"]
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_rows_that_are_left_out(capsys, saved, tmp_path):
+    """How many stay is known after a pass; the archive's header wants it before."""
+    labels = np.where(np.arange(600) % 7 == 0, -100, LABELS)
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=labels)
+    flags = (
+        "--ignore-label",
+        "-100",
+        "--apply",
+        saved,
+        "--write",
+        tmp_path / "p.npz",
+        "--out",
+        tmp_path / "out",
+        "--json",
+    )
+    result = invoke(capsys, "calibrate", tmp_path / "a.npz", *flags)
+    assert (result.code, result.json["samples"]) == (0, 514)
+    assert result.err.count("86 of 600 rows left out") == 1
+    with np.load(tmp_path / "p.npz") as found:
+        np.testing.assert_allclose(found["probs"], by_hand(LOGITS[labels >= 0]), atol=1e-6)
+        np.testing.assert_array_equal(found["labels"], labels[labels >= 0])
+    assert len(calattn.load_predictions(tmp_path / "out" / "predictions")) == 514
+
+
+OUTPUTS = [("--write", "probs.npz"), ("--write", "probs.csv"), ("--write", "probs.parquet"), ("--out", "out")]
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.nan, "logits[170, 4] is nan"), (-np.inf, "logits[170] has a −inf entry")]
+)
+@pytest.mark.parametrize("given", ["a.npz", "a.csv"])
+def test_a_bad_row_in_the_third_block(capsys, saved, tmp_path, value, message, output, given):
+    """The first is found by the reader, the second by the calibrator; both count rows from the file's first."""
+    logits = LOGITS.copy()
+    logits[170, 4] = value
+    source = write(tmp_path / given, logits)
+    flag, name = output
+    if flag == "--write":
+        (tmp_path / name).write_text("before")
+    result = invoke(capsys, "calibrate", source, "--apply", saved, flag, tmp_path / name)
+    assert result.code == 2
+    assert message in result.err
+    assert left(tmp_path) == sorted([given, "fit"] + [name] * (flag == "--write"))
+    assert flag == "--out" or (tmp_path / name).read_text() == "before"
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.parquet", "a.csv", "a.csv.gz", "folder"])
+def test_a_truncated_file(capsys, saved, tmp_path, given, output):
+    source = write(tmp_path / given)
+    place = next(source.glob("predictions-*")) if source.is_dir() else source
+    place.write_bytes(place.read_bytes()[: place.stat().st_size * 2 // 3])
+    result = invoke(capsys, "calibrate", source, "--apply", saved, output[0], tmp_path / output[1])
+    assert result.code == 2, result.err
+    assert given in result.err
+    assert left(tmp_path) == sorted([given, "fit"])
+
+
+def test_other_classes_are_refused_before_the_file_is_read(capsys, saved, tmp_path, in_blocks, monkeypatch):  # noqa: ARG001
+    source = write(tmp_path / "five.csv", LOGITS[:, :5])
+    monkeypatch.setattr(stream.PredictionStream, "__iter__", lambda _: pytest.fail("it was read"))
+    result = invoke(capsys, "calibrate", source, "--apply", saved, "--write", tmp_path / "probs.npz")
+    assert (result.code, left(tmp_path)) == (2, ["fit", "five.csv"])
+    assert "VectorScaling was fitted on 10 classes, but predictions has 5" in result.err
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_numbers_that_turn_out_to_be_names(capsys, saved, tmp_path, output):
+    table = columns().set_column(0, "id", [[str(k) if k < 300 else f"x{k}" for k in range(600)]])
+    pa.csv.write_csv(table, tmp_path / "a.csv")
+    base = ("calibrate", tmp_path / "a.csv", "--apply", saved, output[0], tmp_path / output[1])
+    refused = invoke(capsys, *base)
+    assert refused.code == 2
+    assert "names further on; leave them out with --ignore NAME" in refused.err
+    assert left(tmp_path) == ["a.csv", "fit"]
+    assert invoke(capsys, *base, "--ignore", "id").code == 0
+
+
+def test_what_is_large(tmp_path, monkeypatch):
+    """A folder by its files, a compressed file by what comes out of it."""
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 20_000)  # 600 × 10 logits are 24,000
+    np.savez_compressed(tmp_path / "zeros.npz", logits=np.zeros((600, 10), np.float32), labels=LABELS)
+    assert (tmp_path / "zeros.npz").stat().st_size < 5000
+    for path in (tmp_path / "zeros.npz", write(tmp_path / "folder"), write(tmp_path / "a.csv")):
+        assert isinstance(subjects.opened(calattn.stream_predictions(path), "it"), subjects.Blocks)
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1 << 20)
+    for path in (tmp_path / "zeros.npz", tmp_path / "folder", tmp_path / "a.csv"):
+        assert isinstance(subjects.opened(calattn.stream_predictions(path), "it"), calattn.Predictions)
+
+
+# Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.
+SLOWLY = """
+import os, time
+from calattn.cli import app, probability_files, subjects
+from calattn.posthoc import VectorScaling
+from calattn.readers import stream
+subjects.STREAM_BYTES, stream._VALUES_PER_BLOCK, probability_files._GROUP_BYTES = 1, 700, 1
+applied = VectorScaling._apply
+def slow(self, predictions):
+    print("block", flush=True)
+    time.sleep(float(os.environ["PAUSE"]))
+    return applied(self, predictions)
+VectorScaling._apply = slow
+app.main()
+"""
+
+
+def command(*arguments, pause, limit=None):
+    def shrink():
+        if limit is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else the kernel kills; a full disk only fails the write
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen(
+        [sys.executable, "-c", SLOWLY, *map(str, arguments)],
+        env=os.environ | {"PAUSE": str(pause)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=shrink,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_killed_half_way(saved, tmp_path, number):
+    source = write(tmp_path / "a.npz")
+    for flag, name in OUTPUTS:
+        process = command("calibrate", source, "--apply", saved, flag, tmp_path / name, pause=0.3)
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stdout.readline() == "block\n"
+        assert any(each.startswith(".part-") for each in left(tmp_path))  # it is being written
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, err
+        assert left(tmp_path) == ["a.npz", "fit"], (flag, name)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_full_disk(saved, tmp_path, output):
+    """Simulated by a limit on the size of files: the write fails in the second block or so."""
+    source = write(tmp_path / "a.npz")
+    process = command("calibrate", source, "--apply", saved, output[0], tmp_path / output[1], pause=0, limit=5000)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert len(err.splitlines()) == 1
+    assert "write elsewhere" in err or "free space and retry" in err
+    assert left(tmp_path) == ["a.npz", "fit"]
