@@ -50,13 +50,16 @@ def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
-    """The system's errors about the temporary name (or what lies under it) name what the caller named."""
+    """Errors about the temporary name (or what lies under it) name what the caller named."""
     try:
         yield
     except OSError as error:
         named = error.filename
         if isinstance(named, str | bytes | os.PathLike) and Path(os.fsdecode(named)).is_relative_to(instead_of):
             error.filename, error.filename2 = os.fspath(path), None
+        elif named is None:  # our own, in words
+            own = os.fspath(path)
+            error.args = tuple(a.replace(str(instead_of), own) if isinstance(a, str) else a for a in error.args)
         raise
 
 

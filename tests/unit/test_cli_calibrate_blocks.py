@@ -409,4 +409,6 @@ def test_a_full_disk(saved, tmp_path, output):
     assert process.returncode == 1, err
     assert len(err.splitlines()) == 1
     assert "write elsewhere" in err or "free space and retry" in err
+    assert str(tmp_path / output[1]) in err
+    assert ".part-" not in err
     assert left(tmp_path) == ["a.npz", "fit"]

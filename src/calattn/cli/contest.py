@@ -271,10 +271,7 @@ def _warm_up(make: Callable[[], Calibrator]) -> None:
 
 def _reason(error: ValueError, calibrator: Calibrator) -> str:
     """An error in the words of the command line, the same for all methods that stumble over the same thing."""
-    text = str(error).replace(type(calibrator).__name__, "the method")
-    return as_flags(
-        text.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
-    )
+    return as_flags(str(error).replace(type(calibrator).__name__, "the method"))
 
 
 @contextlib.contextmanager

@@ -162,9 +162,12 @@ def as_flags(message: str) -> str:
     'a.npz: pass --kind logits or --kind probs'
     >>> as_flags("num_bins must be a positive integer, got 0")
     '--bins must be a positive integer, got 0'
+    >>> as_flags("build the predictions with Predictions.from_probs(..., floor=1e-6)")
+    'pass --floor 1e-6'
     >>> as_flags("--level must be between 0 and 1")
     '--level must be between 0 and 1'
     """
+    message = message.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
     message = _ARGUMENT.sub(_flag, message)
     message = re.sub(r"(--kind \w+) or \"(\w+)\"", r"\1 or --kind \2", message)
     message = re.sub(
@@ -175,7 +178,6 @@ def as_flags(message: str) -> str:
         "use Predictions.from_probs(probs, labels)", "pass --kind probs and --columns NAME (or a pattern: 'logit_*')"
     )
     message = message.replace(_FEATURES, "as an array named features (calattn predict --features)")
-    message = message.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
     # The grid of temperatures has no flag; the method that needs none has a name.
     return message.replace(
         'Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"', "Try temperature_nll"
