@@ -331,6 +331,9 @@ def test_pictures_of_another_data_set_are_not_shown(capsys, tmp_path, run):
     assert found.code == 0, found.err
     assert "no pictures of mistakes: the labels of digits are not those" in found.err
     assert document_in(tmp_path / "p.html")["subjects"][0]["errors"][0]["image"] is None
+    of_class = invoke(capsys, "evaluate", place, "--target", 3, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert of_class.code == 0, of_class.err
+    assert "no pictures" not in of_class.err, "the page of one class shows no mistakes"
 
 
 def test_names_that_look_like_markup(capsys, tmp_path, npz):

@@ -72,11 +72,12 @@ def exhibit(
         provenance.append(("floor", f"probabilities below {subject.reader.floor:g} were raised to it"))
     if subject.run is not None:
         folder = RunFolder(subject.run)
+        with_mistakes = evaluation.options.target is None
         chosen = [("run", text_of(subject.run)), ("split", str(subject.split)), ("checkpoint", str(subject.checkpoint))]
         provenance = [*chosen, *provenance[1:], *run_facts.provenance(folder)]
         facts = {
             "spec": run_facts.spec_text(folder),
-            "images": run_facts.pictures(folder, subject.split, predictions, data_root),
+            "images": run_facts.pictures(folder, subject.split, predictions, data_root) if with_mistakes else None,
             "log": run_facts.epochs(folder),
             "marks": run_facts.marks(folder),
         }
