@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -15,6 +16,7 @@ PathArg = str | os.PathLike[str]
 # A partial file that nobody has touched for this long belongs to a writer that was killed, not one at work.
 STALE_SECONDS = 3600.0
 _PARTIAL = ".part-"
+_ON_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of these the system does not say which file
 
 
 @contextlib.contextmanager
@@ -57,6 +59,8 @@ def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
         named = error.filename
         if isinstance(named, str | bytes | os.PathLike) and Path(os.fsdecode(named)).is_relative_to(instead_of):
             error.filename, error.filename2 = os.fspath(path), None
+        elif named is None and error.errno in _ON_WRITING:
+            error.filename = os.fspath(path)
         elif named is None:  # our own, in words
             own = os.fspath(path)
             error.args = tuple(a.replace(str(instead_of), own) if isinstance(a, str) else a for a in error.args)

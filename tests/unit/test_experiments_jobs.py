@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calattn.experiments import jobs
+from calattn.experiments import jobs as pools
 from calattn.experiments.cells import Cell
 from calattn.experiments.grid import GridResult, Outcome, Work, run_cells
 from calattn.experiments.plan import Forecast, Plan
@@ -69,7 +69,7 @@ def orders(monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen]) -
         processes.append(honest([sys.executable, "-c", PRETENDER], **options))
         return processes[-1]
 
-    monkeypatch.setattr(jobs.subprocess, "Popen", pretended)
+    monkeypatch.setattr(pools.subprocess, "Popen", pretended)
     return given
 
 
@@ -104,14 +104,27 @@ def test_no_cell_is_started_that_would_not_fit(tmp_path, orders, budget, count, 
 )
 def test_a_cell_ends_at_the_latest_with_all_that_is_under_way(tmp_path, ages, latest):
     """3 s each on a device that three share: a cell begun 6 s ago has had at least 2 s of them."""
-    work = Work(store=ResultStore(tmp_path, "smoke"), runs=tmp_path, runtime=CPU, jobs=3)
-    forecast = Forecast(dict.fromkeys([PLAIN, HEAD], 3.0), jobs=3)
-    pool = jobs._Pool(
-        Plan(scale="smoke", done=(), todo=(), seconds={}, basis=""), work, forecast, Events(), deadline=None
-    )
+    pool = made_pool(tmp_path, {PLAIN: 3.0, HEAD: 3.0}, [(HEAD, age) for age in ages])
+    assert not pool._all_end(PLAIN, latest - 0.1)
+    assert pool._all_end(PLAIN, latest + 0.1)
+
+
+def test_a_short_cell_does_not_make_a_long_one_late(tmp_path):
+    """A cell of 100 s was started alone, with 110 s left. One of 20 s would end in time, and take the time from it."""
+    pool = made_pool(tmp_path, {PLAIN: 20.0, HEAD: 100.0}, [(HEAD, 0.0)], jobs=2)
+    assert not pool._all_end(PLAIN, 110.0)
+    assert pool._all_end(PLAIN, 121.0)
+
+
+def made_pool(folder, seconds, under_way, jobs=3):
+    """`under_way`: cells and how long ago they were begun; one more worker waits."""
+    work = Work(store=ResultStore(folder, "smoke"), runs=folder, runtime=CPU, jobs=jobs)
+    plan = Plan(scale="smoke", done=(), todo=(), seconds={}, basis="")
+    pool = pools._Pool(plan, work, Forecast(seconds, jobs=jobs), Events(), deadline=None)
     now = time.monotonic()
-    pool.jobs = [jobs.Job(None, tmp_path, cell=HEAD, since=now - age) for age in ages] + [jobs.Job(None, tmp_path)]
-    assert pool._latest(PLAIN) == pytest.approx(latest, abs=0.2)
+    pool.jobs = [pools.Job(None, folder, cell=cell, since=now - age) for cell, age in under_way]
+    pool.jobs.append(pools.Job(None, folder))
+    return pool
 
 
 @pytest.mark.usefixtures("orders")

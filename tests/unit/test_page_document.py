@@ -477,7 +477,18 @@ def test_one_mistake_among_sure_predictions_is_no_million_to_one():
     """P(one or more wrong of twenty at 0.999) is 2 %, and with one bin nothing cancels."""
     found = verdict(columns(np.full(20, 0.999), np.array([False] + [True] * 19)))
     assert found["kind"] == "calibrated"
-    assert p_of_bins(columns(np.full(20, 0.999), np.array([False] + [True] * 19)), 15) == 1.0
+    chance = p_of_bins(columns(np.full(20, 0.999), np.array([False] + [True] * 19)), 15)
+    assert chance == pytest.approx(1 - 0.999**20, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_surprises_of_sure_predictions_are_no_rarer_than_they_are(seed):
+    """Of calibrated predictions that are nearly sure, the chance is at most 5 % in at most 5 % of the cases."""
+    generator, found = np.random.default_rng(seed), []
+    for _ in range(500):
+        said = np.where(generator.uniform(size=300) < 0.5, 1e-3, 1 - 1e-3) + generator.uniform(-9e-4, 9e-4, 300)
+        found.append(p_of_bins(columns(said, generator.uniform(size=300) < said), 15))
+    assert np.mean(np.array(found) <= 0.05) <= 0.07
 
 
 def test_small_gaps_of_many_samples_are_called_small():

@@ -128,6 +128,35 @@ def test_one_sample():
     assert subject(one, 1)["verdict"]["kind"] == "none"
 
 
+def test_hard_predictions_that_are_often_wrong_are_not_called_calibrated():
+    """0 or 1, as a tree gives, and a quarter of them wrong: their mean is right, and chance allows no gap at all."""
+    generator = np.random.default_rng(0)
+    happened = generator.integers(0, 2, 2000)
+    said = np.where(generator.uniform(size=2000) < 0.25, 1 - happened, happened)
+    p = calattn.Predictions.from_probs(torch.tensor(np.stack([1 - said, said], 1)).float(), torch.tensor(happened))
+    found = subject(p, 1)["verdict"]
+    assert found["kind"] == "mixed"
+    assert "less than once in a million" in found["detail"]
+
+
+def test_the_same_class_at_another_place():
+    names = tuple("abcdefghij")
+    other = (*names[1:], names[0])
+    pages = [exhibit(ten(class_names=each), "b") for each in (names, other)]
+    assert [each["target"] for each in build_document(pages)["subjects"]] == ["b", "b"]
+    with pytest.raises(ValueError, match="exhibits differ in target"):
+        build_document([exhibit(ten(class_names=each), 1) for each in (names, other)])
+
+
+@pytest.mark.parametrize("names", [None, tuple("abcdefghij")])
+def test_a_target_is_a_whole_number_of_whatever_type(names):
+    p = ten(class_names=names)
+    assert subject(p, np.int64(3)) == subject(p, 3)
+    for wrong in (3.0, True, b"3"):
+        with pytest.raises(ValueError, match="target must be a class"):
+            calattn.evaluate(p, target=wrong, num_bootstrap=0)
+
+
 def test_exhibits_of_different_targets():
     with pytest.raises(ValueError, match="exhibits differ in target"):
         build_document([exhibit(ten(), 3), exhibit(ten(), None)])

@@ -1,5 +1,7 @@
 """Vector, matrix and Dirichlet calibration."""
 
+import math
+
 import pytest
 import torch
 
@@ -192,6 +194,25 @@ def test_the_scale_of_the_logits_does_not_keep_the_optimum_from_being_found(shar
     same = VectorScaling().fit(sure_and_sometimes_wrong(400, 10, 2.0))
     assert found.converged_
     assert found.objective_value_ == pytest.approx(same.objective_value_, rel=1e-6)
+
+
+def test_logits_that_say_nothing_are_no_worse_than_saying_nothing():
+    """Heavy tails and labels of their own: the best temperature lies at its bound, and is where to start from."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.empty(1000, 50, dtype=torch.float64).cauchy_(generator=generator)
+    p = Predictions(logits=logits, labels=torch.randint(50, (1000,), generator=generator))
+    found = VectorScaling().fit(p)
+    assert found.converged_
+    assert found.objective_value_ < math.log(50)
+
+
+def test_a_shift_of_all_logits_costs_no_digits():
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(1000, 2, dtype=torch.float64, generator=generator)
+    labels = (logits[:, 1] + torch.randn(1000, dtype=torch.float64, generator=generator) > logits[:, 0]).long()
+    weight, bias = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    there, far = (_nll(z, labels, weight, bias)[0] for z in (logits, logits + 1e6))
+    assert far == pytest.approx(there, rel=1e-9)
 
 
 def test_a_network_that_is_certain_is_calibrated_too():

@@ -100,21 +100,22 @@ class _Pool:
         free = next((cell for cell in self.pending if cell.twin == cell or cell.twin not in waiting), None)
         if free is None:
             return None
-        if self.deadline is not None and time.monotonic() + self._latest(free) > self.deadline:
+        if self.deadline is not None and not self._all_end(free, self.deadline - time.monotonic()):
             return None
         self.pending.remove(free)
         return free
 
-    def _latest(self, cell: Cell) -> float:
-        """In how many seconds a cell that is started now ends at the latest: it never has less than its share of the device,
-        and it ends with the work that is under way, should nothing follow."""
-        now, jobs, alone = time.monotonic(), self.work.jobs, self.forecast.of([cell])
-        under_way = sum(
+    def _all_end(self, cell: Cell, seconds: float) -> bool:
+        """Whether the cell, started now, and all that are under way end in so many seconds: together at the latest, should
+        nothing follow, and each within as many times its own time as there are jobs, because that share it always has."""
+        now, jobs = time.monotonic(), self.work.jobs
+        left = [
             max(0.0, self.forecast.of([job.cell]) - (now - job.since) / jobs)
             for job in self.jobs
             if job.cell is not None
-        )
-        return min(alone * jobs, alone + under_way)
+        ]
+        left.append(self.forecast.of([cell]))
+        return sum(left) <= seconds or max(left) * jobs <= seconds
 
     def _may_start(self) -> bool:
         """Workers begin apart. A GPU that one run keeps busy gains from several only while some of them compile or

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from torch import Tensor
 
@@ -40,7 +41,7 @@ def pieces(source: Source, rows: int) -> Iterator[Piece]:
         offset += len(labels)
 
 
-def target_of(target: int | str | None, source: Source) -> tuple[int | None, str | None]:
+def target_of(target: object, source: Source) -> tuple[int | None, str | None]:
     """The number and the name of a class that is given by either."""
     if target is None:
         return None, None
@@ -52,6 +53,9 @@ def target_of(target: int | str | None, source: Source) -> tuple[int | None, str
             known = "predictions has no class names" if names is None else f"class names: {', '.join(names)}"
             raise ValueError(f"target {target!r} is no class ({known}); pass its number, counted from 0")
         target = int(target)
+    if isinstance(target, bool) or not isinstance(target, SupportsIndex):
+        raise ValueError(f"target must be a class number, a class name or None, got {target!r}")
+    target = operator.index(target)
     return target, names[target] if names is not None and 0 <= target < len(names) else None
 
 

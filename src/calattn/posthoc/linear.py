@@ -203,7 +203,7 @@ def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[
         own, peak = logits.gather(1, picked), logits.amax(dim=1, keepdim=True)
         residual = logits.sub_(peak).exp_()  # one exponential: log_softmax and then exp are two, half of the time
         sums = residual.sum(dim=1, keepdim=True)
-        total += float((sums.log() + peak - own).sum())
+        total += float((sums.log() - (own - peak)).sum())
         residual.div_(sums).scatter_add_(1, picked, residual.new_full(picked.shape, -1.0))
         by_bias += residual.sum(dim=0)
         by_weight += residual.mul_(z).sum(dim=0) if weight.ndim == 1 else residual.T @ z
@@ -275,7 +275,9 @@ class VectorScaling(LinearCalibrator):
         """From the best single temperature, in a metric that knows how classes depend on each other, taken twice."""
         labels = predictions.labels
         single = nll_optimum(predictions, (1e-6, 1e6))
-        weight, bias = identity / (single.temperature if single.converged else 1.0), torch.zeros_like(identity)
+        # At the lower bound all rows are right, and would be sure of it from the start: no way to go on from.
+        start = single.temperature if single.converged or single.temperature > 1 else 1.0
+        weight, bias = identity / start, torch.zeros_like(identity)
 
         def metric(weight: Tensor, bias: Tensor, least: float) -> _Metric:
             units = self._steepness(inputs, labels, weight, bias)

@@ -71,7 +71,7 @@ def build_document(
     """
     if not exhibits:
         raise ValueError("exhibits is empty: there is nothing to show")
-    if len({exhibit.evaluation.options.target for exhibit in exhibits}) > 1:
+    if len({_target_of(exhibit) for exhibit in exhibits}) > 1:
         raise ValueError("exhibits differ in target: evaluate all of them with the same, or all without")
     octave = OCTAVE if len(exhibits) <= 4 else OCTAVE // 2  # a page of many stays below its six megabytes
     subjects = []
@@ -95,6 +95,12 @@ def build_document(
             list(pair) for pair in definitions(first.options, level=first.level, resamples=first.num_bootstrap)
         ],
     }
+
+
+def _target_of(exhibit: Exhibit) -> str | None:
+    """By its name: files may list the same classes in another order."""
+    target = exhibit.evaluation.options.target
+    return None if target is None else panels.name_of(exhibit.predictions, target)
 
 
 def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:

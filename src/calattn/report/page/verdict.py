@@ -170,9 +170,11 @@ def p_of_bins(columns: Columns, num_bins: int) -> float:
     """How often calibrated predictions would show gaps as large: P(χ² ≥ Σ gap² / variance) over the bins.
 
     The gap of a bin sums confidence − correct; were the confidences true, its variance would be Σ p (1 − p). Bins whose
-    variance is below 1, where the normal law does not hold, go to a neighbour. 1 where that leaves fewer than two.
+    variance is below 1, where the normal law does not hold, go to a neighbour. Where that leaves fewer than two, predictions
+    are sure of themselves: counted is how often the less probable side came true, which exceeds Σ min(p, 1 − p) less often
+    than a Poisson number does.
     """
-    from scipy.stats import chi2
+    from scipy.stats import chi2, poisson
 
     confidence = columns.confidence.double()
     index = bin_index(columns.confidence, num_bins)
@@ -189,7 +191,8 @@ def p_of_bins(columns: Columns, num_bins: int) -> float:
         rest = pooled.pop()
         pooled[-1] = [pooled[-1][0] + rest[0], pooled[-1][1] + rest[1]]
     if len(pooled) < 2 or min(v for _, v in pooled) < 1:
-        return 1.0
+        surprises = int(((confidence > 0.5) != columns.correct.bool()).sum())
+        return float(poisson.sf(surprises - 1, float(torch.minimum(confidence, 1 - confidence).sum())))
     return float(chi2.sf(sum(g * g / v for g, v in pooled), len(pooled)))
 
 
