@@ -335,8 +335,22 @@ def test_numbers_that_turn_out_to_be_names(capsys, saved, tmp_path, output):
     base = ("calibrate", tmp_path / "a.csv", "--apply", saved, output[0], tmp_path / output[1])
     refused = invoke(capsys, *base)
     assert refused.code == 2
-    assert "names further on; leave them out with --ignore NAME" in refused.err
+    assert "later ones do not; leave them out with --ignore NAME" in refused.err
     assert left(tmp_path) == ["a.csv", "fit"]
+    assert invoke(capsys, *base, "--ignore", "id").code == 0
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_indices_with_a_gap(capsys, saved, tmp_path, output):
+    table = columns().set_column(0, "id", [[None if k == 300 else k for k in range(600)]])
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    assert calattn.read_predictions(tmp_path / "a.parquet").indices is None  # read whole, they are dropped
+    base = ("calibrate", tmp_path / "a.parquet", "--apply", saved, output[0], tmp_path / output[1])
+    refused = invoke(capsys, *base)
+    assert refused.code == 2
+    assert "indices are not whole numbers in every row" in refused.err
+    assert left(tmp_path) == ["a.parquet", "fit"]
     assert invoke(capsys, *base, "--ignore", "id").code == 0
 
 
