@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -421,6 +422,23 @@ def test_errors_name_what_was_to_be_written_and_not_the_temporary_file(tmp_path)
     with pytest.raises(FileNotFoundError) as other, atomic_write(target):
         (tmp_path / "elsewhere").read_text()
     assert other.value.filename == str(tmp_path / "elsewhere")
+
+
+def test_a_read_only_file_system_is_told_of_the_target(tmp_path, monkeypatch):
+    def refused(path, **_):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refused)  # as the system does, whether the file is there or not
+    with pytest.raises(OSError, match="Read-only") as caught, atomic_write(tmp_path / "x.npz") as partial:
+        refused(partial)
+    assert caught.value.filename == str(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_write_that_does_not_say_which_file_names_the_target(tmp_path, number):
+    with pytest.raises(OSError, match="no room") as caught, atomic_write(tmp_path / "x.npz"):
+        raise OSError(number, "no room")
+    assert caught.value.filename == str(tmp_path / "x.npz")
 
 
 def test_atomic_write_notices_that_nothing_was_written(tmp_path):
