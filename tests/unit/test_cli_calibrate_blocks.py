@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -352,6 +353,19 @@ def test_indices_with_a_gap(capsys, saved, tmp_path, output):
     assert "indices are not whole numbers in every row" in refused.err
     assert left(tmp_path) == ["a.parquet", "fit"]
     assert invoke(capsys, *base, "--ignore", "id").code == 0
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_path):
+    whole = calattn.read_predictions(write(tmp_path / "a.npz"))
+    block = CALIBRATORS["vector"]().fit(whole.select(torch.arange(ROWS)))
+    block.save(tmp_path / "block.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        base = ("calibrate", tmp_path / "a.npz", "--apply", tmp_path / "block.safetensors")
+        result = invoke(capsys, *base, "--write", tmp_path / "probs.npz")
+    assert result.code == 0, result.err
+    assert "fitted on" not in result.err
 
 
 def test_what_is_large(tmp_path, monkeypatch):

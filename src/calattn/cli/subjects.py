@@ -78,15 +78,15 @@ class Blocks:
             raise ValueError(with_global_row(str(error), range(start, start + len(block)))) from error
 
 
-def opened(stream: PredictionStream, title: str, change: Change | None = None) -> Predictions | Blocks:
-    """What the stream holds, changed: in memory, or block by block where it is large."""
+def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:
+    """What the stream holds, calibrated if it is to be: in memory, or block by block where it is large."""
     # Compressed files are judged by what comes out of them, where they say how many rows that is.
     values = 4 * stream.num_classes * (stream.num_rows or 0)
     if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
-        return Blocks(stream, title, change)
+        return Blocks(stream, title, None if calibrator is None else calibrator.apply_to_block)
     found = stream.whole()
     _say_ignored(stream, len(found))
-    return found if change is None else change(found)
+    return found if calibrator is None else calibrator(found)
 
 
 def count(source: Predictions | Blocks) -> int:
