@@ -368,6 +368,17 @@ def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_pa
     assert "fitted on" not in result.err
 
 
+@pytest.mark.usefixtures("in_blocks")
+def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_path):
+    logits, labels = LOGITS.copy(), LABELS.copy()
+    labels[::3], logits[400, 2] = -100, -np.inf  # which vector scaling refuses
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels)
+    base = ("calibrate", tmp_path / "a.npz", "--apply", saved, "--write", tmp_path / "probs.npz")
+    result = invoke(capsys, *base, "--ignore-label", "-100")
+    assert result.code == 2
+    assert "[400" in result.err
+
+
 def test_what_is_large(tmp_path, monkeypatch):
     """A folder by its files, a compressed file by what comes out of it."""
     monkeypatch.setattr(subjects, "STREAM_BYTES", 20_000)  # 600 × 10 logits are 24,000

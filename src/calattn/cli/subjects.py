@@ -54,7 +54,7 @@ class Blocks:
                 escape(f"reading {title}" + f", pass {self.passes}" * (self.passes > 1)), total=self.rows
             )
             for block in self.stream:
-                yield self._changed(block, seen)
+                yield self._changed(block)
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
@@ -71,11 +71,11 @@ class Blocks:
         assert self.rows is not None
         return self.rows
 
-    def _changed(self, block: Predictions, start: int) -> Predictions:
+    def _changed(self, block: Predictions) -> Predictions:
         try:
             return block if self.change is None else self.change(block)
         except ValueError as error:  # "logits[5] …", counted from the block's first row
-            raise ValueError(with_global_row(str(error), range(start, start + len(block)))) from error
+            raise ValueError(with_global_row(str(error), self.stream.block_rows)) from error
 
 
 def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:

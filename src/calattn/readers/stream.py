@@ -29,7 +29,8 @@ class PredictionStream:
     """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
 
     `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
-    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out.
+    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out; within one, `block_rows` are
+    the rows of the file that the latest block holds.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class PredictionStream:
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
         self.num_ignored = 0
+        self.block_rows: Sequence[int] | np.ndarray = range(0)
         if labels is not None and self._source_rows is not None:
             self._check_label_count(self._source_rows)
 
@@ -127,6 +129,7 @@ class PredictionStream:
             if block is not None:
                 if self.labelled:
                     suspicion.see(block)
+                self.block_rows = rows
                 yield block
         self._check_end(start, seen)
         if suspicion.text and not source.is_ours:
