@@ -16,7 +16,8 @@ PathArg = str | os.PathLike[str]
 # A partial file that nobody has touched for this long belongs to a writer that was killed, not one at work.
 STALE_SECONDS = 3600.0
 _PARTIAL = ".part-"
-_ON_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of these the system does not say which file
+# What only writing fails with; of a file that is open, and from Arrow, the error does not say which.
+_OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -47,7 +48,8 @@ def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
     try:
         yield partial
     finally:
-        partial.unlink(missing_ok=True)
+        if partial.exists():  # a read-only file system refuses to remove even what is not there
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -59,7 +61,7 @@ def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
         named = error.filename
         if isinstance(named, str | bytes | os.PathLike) and Path(os.fsdecode(named)).is_relative_to(instead_of):
             error.filename, error.filename2 = os.fspath(path), None
-        elif named is None and error.errno in _ON_WRITING:
+        elif named is None and error.errno in _OF_WRITING:
             error.filename = os.fspath(path)
         elif named is None:  # our own, in words
             own = os.fspath(path)

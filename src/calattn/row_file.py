@@ -57,6 +57,9 @@ class RowFile:
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         """The next rows of every tensor."""
         count = len(next(iter(tensors.values())))
+        # Other bytes a row would land on those of another tensor.
+        alike = {name: (tensor.dtype, (self._rows, *tensor.shape[1:])) for name, tensor in tensors.items()}
+        assert alike == self.tensors, f"{alike} among {self.tensors}"
         if self._done + count > self._rows:
             raise ValueError(f"blocks has more rows than the {self._rows} that it was to have")
         for name, place in self._places.items():

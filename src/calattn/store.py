@@ -32,6 +32,7 @@ FORMAT = "calattn-predictions"
 VERSION = 1
 MANIFEST = "manifest.json"
 _PARTS = {"predictions": ("logits", "labels", "scale", "indices"), "features": ("features",)}
+_NONE = "none"
 _ENTRY = {"name", "bytes", "sha256", "tensors"}
 _TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
 
@@ -56,8 +57,13 @@ def save_predictions(predictions: Predictions, path: PathArg, *, overwrite: bool
     return save_blocks([predictions], path, rows=len(predictions), overwrite=overwrite)
 
 
-def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int, overwrite: bool = False) -> Path:
-    """The same of predictions that come in consecutive blocks, `rows` samples in all: only one block is held at a time."""
+def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | None, overwrite: bool = False) -> Path:
+    """The same of predictions that come in consecutive blocks, `rows` samples in all: only one block is held at a time.
+
+    All blocks must hold the same fields, of the same types and widths.
+    """
+    if rows is None:  # what the stream of a text file says
+        raise ValueError("rows must be the number of samples in all blocks, got None; count them in a pass before")
     folder = Path(path)
     before = _referenced(_replaceable(folder, overwrite))
     created = not folder.exists()
@@ -86,15 +92,39 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int, over
 
 
 def alike(blocks: Iterable[Predictions]) -> Iterator[Predictions]:
-    """The blocks of one file, all with indices or all without: in a text file, numbers may turn out to be names later on."""
-    indexed = None
-    for block in blocks:
-        indexed = block.indices is not None if indexed is None else indexed
-        if indexed and block.indices is None:
+    """The blocks, after checking that each holds what the first holds.
+
+    Indices that the first lacks are dropped: in a text file, names may look like numbers later on.
+    """
+    first: dict[str, str] | None = None
+    for place, block in enumerate(blocks):
+        if first is not None and first["indices"] == _NONE and block.indices is not None:
+            block = block.replace(indices=None)
+        found = _fields(block)
+        first = found if first is None else first
+        if found["indices"] == _NONE != first["indices"]:
             raise ValueError(
-                "indices are numbers in the first rows and names further on; leave them out with ignore=[…]"
+                "indices are not whole numbers in every row: the first rows have them, later ones do not; "
+                "leave them out with ignore=[…]"
             )
-        yield block if indexed or block.indices is None else block.replace(indices=None)
+        for name, ours in first.items():
+            if found[name] != ours:
+                raise ValueError(
+                    f"{name} of blocks[{place}]: {found[name]}; of blocks[0]: {ours}; "
+                    "all blocks must hold the same fields, of the same types and widths"
+                )
+        yield block
+
+
+def _fields(block: Predictions) -> dict[str, str]:
+    """What has to be the same in all blocks."""
+    found = {}
+    for name in itertools.chain(*_PARTS.values()):
+        tensor = getattr(block, name)
+        width = "" if tensor is None or tensor.ndim == 1 else f" [n, {tensor.shape[1]}]"
+        found[name] = _NONE if tensor is None else str(tensor.dtype).removeprefix("torch.") + width
+    found["class_names"] = _NONE if block.class_names is None else str(list(block.class_names))
+    return found
 
 
 def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto", verify: bool = True) -> Predictions:

@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -335,9 +336,47 @@ def test_numbers_that_turn_out_to_be_names(capsys, saved, tmp_path, output):
     base = ("calibrate", tmp_path / "a.csv", "--apply", saved, output[0], tmp_path / output[1])
     refused = invoke(capsys, *base)
     assert refused.code == 2
-    assert "names further on; leave them out with --ignore NAME" in refused.err
+    assert "later ones do not; leave them out with --ignore NAME" in refused.err
     assert left(tmp_path) == ["a.csv", "fit"]
     assert invoke(capsys, *base, "--ignore", "id").code == 0
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_indices_with_a_gap(capsys, saved, tmp_path, output):
+    table = columns().set_column(0, "id", [[None if k == 300 else k for k in range(600)]])
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    assert calattn.read_predictions(tmp_path / "a.parquet").indices is None  # read whole, they are dropped
+    base = ("calibrate", tmp_path / "a.parquet", "--apply", saved, output[0], tmp_path / output[1])
+    refused = invoke(capsys, *base)
+    assert refused.code == 2
+    assert "indices are not whole numbers in every row" in refused.err
+    assert left(tmp_path) == ["a.parquet", "fit"]
+    assert invoke(capsys, *base, "--ignore", "id").code == 0
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_path):
+    whole = calattn.read_predictions(write(tmp_path / "a.npz"))
+    block = CALIBRATORS["vector"]().fit(whole.select(torch.arange(ROWS)))
+    block.save(tmp_path / "block.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        base = ("calibrate", tmp_path / "a.npz", "--apply", tmp_path / "block.safetensors")
+        result = invoke(capsys, *base, "--write", tmp_path / "probs.npz")
+    assert result.code == 0, result.err
+    assert "fitted on" not in result.err
+
+
+@pytest.mark.usefixtures("in_blocks")
+def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_path):
+    logits, labels = LOGITS.copy(), LABELS.copy()
+    labels[::3], logits[400, 2] = -100, -np.inf  # which vector scaling refuses
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels)
+    base = ("calibrate", tmp_path / "a.npz", "--apply", saved, "--write", tmp_path / "probs.npz")
+    result = invoke(capsys, *base, "--ignore-label", "-100")
+    assert result.code == 2
+    assert "[400" in result.err
 
 
 def test_what_is_large(tmp_path, monkeypatch):

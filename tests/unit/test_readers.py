@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -850,14 +851,57 @@ def test_numbers_are_indices_where_they_are_not_all_names_or_an_offset_is_given(
     assert read_predictions(path, class_names=["1", "2", "3"], label_offset=0).labels.tolist() == [1, 2]
 
 
-def test_the_first_block_settles_what_numbers_are(tmp_path):
-    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:3, :3], labels=np.array([1, 2, 0]))
-    with pytest.raises(PredictionFileError, match=r"labels\[2\] is 0 and is not among the class names \(1, 2, 3\)"):
-        list(stream_predictions(path, class_names=["1", "2", "3"], rows_per_block=2))
-    for labels in (np.array([0, 1, 1, 2]), np.array(["0", "1", "1", "2"])):
-        path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=labels)
-        blocks = list(stream_predictions(path, class_names=["1", "2", "3"], rows_per_block=2))
-        assert torch.cat([block.labels for block in blocks]).tolist() == [0, 1, 1, 2]
+def labels_in_blocks(path, rows, **options):
+    return torch.cat([block.labels for block in stream_predictions(path, rows_per_block=rows, **options)]).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_all_labels_settle_what_numbers_are(tmp_path, rows):
+    names = ["1", "2", "3"]
+    for want in ([2, 1, 1, 0], [0, 1, 1, 2]):
+        for labels in (np.array(want), np.array(want, dtype=float), np.array(want).astype(str)):
+            path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=labels)
+            assert labels_in_blocks(path, rows, class_names=names) == want
+            assert labels_in_blocks(path, rows, class_names=names, labels=labels) == want
+            path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=np.array(want) + 1)
+            assert labels_in_blocks(path, rows, class_names=names) == want
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=np.array([2, 1, -100, 0]))
+    assert labels_in_blocks(path, rows, class_names=names, ignore_index=-100) == [2, 1, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize("names", [("1", "2", "x"), ("x", "0", "1"), ("nan", "cat", "2.0")])
+def test_names_of_which_some_are_numbers(tmp_path, names, rows):
+    for want in ([0, 0, 1, 2], [2, 2, 1, 0], [1, 1, 1, 1]):
+        labels = np.array(names)[want]
+        own = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :3], labels=labels, class_names=np.array(names))
+        assert labels_in_blocks(own, rows) == want
+        assert labels_in_blocks(own, rows, labels=labels) == want
+        columns = pa.table({name: LOGITS[:4, k] for k, name in enumerate(names)} | {"label": labels})
+        pq.write_table(columns, tmp_path / "p.parquet")
+        options = {"columns": list(names), "kind": "logits"}
+        assert labels_in_blocks(tmp_path / "p.parquet", rows, **options) == want
+        if "nan" not in names:  # which is a missing value in a text file
+            pa.csv.write_csv(columns, tmp_path / "p.csv")
+            assert labels_in_blocks(tmp_path / "p.csv", rows, **options) == want
+    indices = write_npz(tmp_path / "i.npz", logits=LOGITS[:3, :3], labels=np.arange(3), class_names=np.array(names))
+    assert labels_in_blocks(indices, rows) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize(("labels", "bad"), [(["0", "1", "cat", "dog"], "0|2"), (["cat", "dog", "0", "1"], "2")])
+def test_names_and_indices_are_not_mixed(tmp_path, labels, bad, rows):
+    path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :2], labels=np.array(labels))
+    with pytest.raises(PredictionFileError, match=rf"labels\[({bad})\] is \w+ and is (not among|no number)"):
+        labels_in_blocks(path, rows, class_names=["cat", "dog"])
+
+
+def test_missing_labels_are_missing_in_every_block_size(tmp_path):
+    for labels in (np.array([-1.0, 1.0, np.nan, 1.0]), np.array(["-1", "1", "", "1"])):
+        path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :2], labels=labels)
+        for rows in (1, 2, 4):
+            with pytest.raises(PredictionFileError, match=r"labels\[2\] is (nan and is )?missing"):
+                labels_in_blocks(path, rows, class_names=["-1", "1"])
 
 
 def test_class_names_never_change_the_labels_of_our_own_folder(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from safetensors.torch import save_file
 
 from calattn import Predictions, store
 from calattn.atomic import STALE_SECONDS, atomic_write
-from calattn.store import PredictionFileError, load_predictions, save_predictions
+from calattn.store import PredictionFileError, load_predictions, save_blocks, save_predictions
 
 FIELDS = ("logits", "labels", "scale", "features", "indices")
 
@@ -110,6 +111,43 @@ def test_overwriting_with_the_same_predictions_keeps_them(tmp_path):
     # Loaded tensors are maps of the very file that is written again.
     save_predictions(load_predictions(folder), folder, overwrite=True)
     assert_same(load_predictions(folder), example())
+
+
+BLOCKS = {
+    "width": (
+        {"logits": torch.ones(6, 4), "class_names": None},
+        r"logits of blocks\[1\]: float32 \[n, 4\]; of .*float32 \[n, 3\]",
+    ),
+    "type": ({"logits": torch.ones(6, 3).double()}, r"logits of blocks\[1\]: float64 .*float32"),
+    "scale": ({"scale": None}, r"scale of blocks\[1\]: none; of blocks\[0\]: float32"),
+    "features": ({"features": None}, r"features of blocks\[1\]: none; of blocks\[0\]: bfloat16 \[n, 4\]"),
+    "wide": ({"features": torch.ones(6, 5)}, r"features of blocks\[1\]: float32 \[n, 5\]"),
+    "names": ({"class_names": ("a", "b", "c")}, r"class_names of blocks\[1\]: \['a', 'b', 'c'\]; of .*'chat'"),
+    "indices": ({"indices": None}, "indices are not whole numbers in every row"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_that_differ_are_refused_and_the_older_version_stays(tmp_path, name):
+    changes, message = BLOCKS[name]
+    both = [example(), example().replace(**changes)]
+    orders = [(both, message), (both[::-1], r"of blocks\[1\]")]
+    if name == "indices":
+        orders.pop()  # those that come late are dropped: see `alike`
+    old = contents(save_predictions(example(1), tmp_path / "p"))
+    for blocks, told in orders:
+        with pytest.raises(ValueError, match=told):
+            save_blocks(blocks, tmp_path / "p", rows=12, overwrite=True)
+        assert contents(tmp_path / "p") == old
+        with pytest.raises(ValueError, match=told):
+            save_blocks(blocks, tmp_path / "new", rows=12)
+        assert not (tmp_path / "new").exists()
+
+
+def test_blocks_of_unknown_length_have_to_be_counted(tmp_path):
+    with pytest.raises(ValueError, match="rows must be the number of samples in all blocks, got None; count them"):
+        save_blocks([example()], tmp_path / "p", rows=None)
+    assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -384,6 +422,23 @@ def test_errors_name_what_was_to_be_written_and_not_the_temporary_file(tmp_path)
     with pytest.raises(FileNotFoundError) as other, atomic_write(target):
         (tmp_path / "elsewhere").read_text()
     assert other.value.filename == str(tmp_path / "elsewhere")
+
+
+def test_a_read_only_file_system_is_told_of_the_target(tmp_path, monkeypatch):
+    def refused(path, **_):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refused)  # as the system does, whether the file is there or not
+    with pytest.raises(OSError, match="Read-only") as caught, atomic_write(tmp_path / "x.npz") as partial:
+        refused(partial)
+    assert caught.value.filename == str(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_write_that_does_not_say_which_file_names_the_target(tmp_path, number):
+    with pytest.raises(OSError, match="no room") as caught, atomic_write(tmp_path / "x.npz"):
+        raise OSError(number, "no room")
+    assert caught.value.filename == str(tmp_path / "x.npz")
 
 
 def test_atomic_write_notices_that_nothing_was_written(tmp_path):

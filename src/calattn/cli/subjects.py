@@ -54,7 +54,7 @@ class Blocks:
                 escape(f"reading {title}" + f", pass {self.passes}" * (self.passes > 1)), total=self.rows
             )
             for block in self.stream:
-                yield self._changed(block, seen)
+                yield self._changed(block)
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
@@ -71,22 +71,22 @@ class Blocks:
         assert self.rows is not None
         return self.rows
 
-    def _changed(self, block: Predictions, start: int) -> Predictions:
+    def _changed(self, block: Predictions) -> Predictions:
         try:
             return block if self.change is None else self.change(block)
         except ValueError as error:  # "logits[5] …", counted from the block's first row
-            raise ValueError(with_global_row(str(error), range(start, start + len(block)))) from error
+            raise ValueError(with_global_row(str(error), self.stream.block_rows)) from error
 
 
-def opened(stream: PredictionStream, title: str, change: Change | None = None) -> Predictions | Blocks:
-    """What the stream holds, changed: in memory, or block by block where it is large."""
+def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:
+    """What the stream holds, calibrated if it is to be: in memory, or block by block where it is large."""
     # Compressed files are judged by what comes out of them, where they say how many rows that is.
     values = 4 * stream.num_classes * (stream.num_rows or 0)
     if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
-        return Blocks(stream, title, change)
+        return Blocks(stream, title, None if calibrator is None else calibrator.apply_to_block)
     found = stream.whole()
     _say_ignored(stream, len(found))
-    return found if change is None else change(found)
+    return found if calibrator is None else calibrator(found)
 
 
 def count(source: Predictions | Blocks) -> int:

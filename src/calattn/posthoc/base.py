@@ -70,8 +70,7 @@ class Calibrator(abc.ABC):
 
     def __call__(self, predictions: Predictions) -> Predictions:
         """The predictions, calibrated."""
-        _check_predictions(predictions)
-        self.check_classes(predictions.num_classes)
+        calibrated = self.apply_to_block(predictions)
         if predictions.fingerprint() == self.fitted_on_:
             warnings.warn(
                 f"{type(self).__name__} is applied to the predictions it was fitted on; "
@@ -79,6 +78,12 @@ class Calibrator(abc.ABC):
                 SameDataWarning,
                 stacklevel=2,
             )
+        return calibrated
+
+    def apply_to_block(self, predictions: Predictions) -> Predictions:
+        """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""
+        _check_predictions(predictions)
+        self.check_classes(predictions.num_classes)
         return self._apply(predictions)
 
     def predict_proba(

@@ -24,6 +24,8 @@ class Choice:
     class_names: tuple[str, ...] | None
     labels: str | None
     label_offset: int
+    # The caller gave the offset, so that labels are numbers.
+    offset_given: bool
     # The caller named the classes and no offset: labels that are numbers may be names ("-1", "1").
     named_labels: bool
     # Labels whose rows are left out, as they stand in the file.
@@ -51,7 +53,8 @@ def choose(
     chooser = Chooser(source, ignore, labels=labels, labels_given=labels_given)
     found_kind, values = chooser.values(kind, columns)
     classes: tuple[str, ...] | None = None
-    named_labels = class_names is not None and label_offset is None and not source.is_ours
+    offset_given = label_offset is not None
+    named_labels = class_names is not None and not offset_given and not source.is_ours
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
     num_classes, binary = _width(chooser, values, explicit=kind is not None)
@@ -74,6 +77,7 @@ def choose(
         class_names=_class_names(chooser, class_names, classes, num_classes),
         labels=label_field,
         label_offset=label_offset or 0,
+        offset_given=offset_given,
         named_labels=named_labels,
         ignored=ignored,
         scale=scale,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,7 +20,8 @@ _NO_LABEL = (-100, -1, 255)
 class LabelReader:
     """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
 
-    `numbers_may_be_names` says that numbers among the class names are names; the first block settles it for the file.
+    Labels are names if one of them is no number, or if all of them are class names: text unless `offset_given`, numbers
+    where `numbers_may_be_names`. That holds for the whole file: the first block decides, or `settle` before it.
     One-hot labels are read as the class that has the one.
 
     >>> LabelReader(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
@@ -37,39 +38,59 @@ class LabelReader:
         class_names: tuple[str, ...] | None,
         offset: int,
         *,
+        offset_given: bool = False,
         numbers_may_be_names: bool = False,
     ) -> None:
         self._num_classes, self._names, self._offset = num_classes, class_names, offset
-        self._form: Literal["text", "number", "index"] | None = None if numbers_may_be_names else "index"
+        self._text_may_be_names, self._numbers_may_be_names = not offset_given, numbers_may_be_names
+        self._form: Literal["text", "number", "index"] | None = None
         self._lowest: int | None = None
 
+    def settle(self, labels: np.ndarray) -> None:
+        """Decides from all labels that occur in the file; a block of them may be numbers where others are names."""
+        self._form = self._form_of(_text(labels))
+
     def __call__(self, values: Values) -> Int[Tensor, " n"]:
-        array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
+        array = _column(values)
         if array.ndim != 1:
             return torch.from_numpy(self._from_one_hot(array))
-        if array.dtype.kind == "S":
-            array = np.char.decode(array, "utf-8")
+        array = _text(array)
         if array.dtype.kind == "U":
             _refuse(array == "", "labels", array, "is missing; fill it in or remove the row")
-            numbers = _parsed(array)
-            if numbers is None or self._named("text", array):
-                return torch.from_numpy(self._from_names(array))
-            array = numbers
+        if self._form is None:
+            self._form = self._form_of(array)
+        if self._form == "text":
+            return torch.from_numpy(self._from_names(array))
+        if array.dtype.kind == "U":
+            array = self._numbers(array)
         array = self._whole(array)
-        if self._form != "index":
-            names = array.astype(np.int64).astype(np.str_)
-            if self._named("number", names):
-                return torch.from_numpy(self._from_names(names))
-            self._form = "index"
+        if self._form == "number":
+            return torch.from_numpy(self._from_names(_as_names(array)))
         return torch.from_numpy(self._in_range(array))
 
-    def _named(self, form: Literal["text", "number"], names: np.ndarray) -> bool:
-        """Whether labels in this form are class names: as the first block had it."""
-        if self._form is None and set(np.unique(names).tolist()) <= set(self._names or ()):
-            self._form = form
-        return self._form == form
+    def _form_of(self, array: np.ndarray) -> Literal["text", "number", "index"]:
+        """Names as they stand, names written as numbers (1.0 for "1"), or class indices."""
+        if array.dtype.kind == "U":
+            numbers = _parsed(array)
+            if numbers is None or (self._text_may_be_names and self._are_names(array)):
+                return "text"
+            array = numbers
+        whole = array.dtype.kind in "iub" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all()))
+        return "number" if self._numbers_may_be_names and whole and self._are_names(_as_names(array)) else "index"
+
+    def _are_names(self, array: np.ndarray) -> bool:
+        return set(np.unique(array).tolist()) <= set(self._names or ())
+
+    def _numbers(self, array: np.ndarray) -> np.ndarray:
+        """Text as the numbers that the labels before it were."""
+        numbers = _parsed(array)
+        if numbers is not None:
+            return numbers
+        if self._names is None:
+            return self._from_names(array)  # says what to pass
+        words = np.array([not is_number(str(label)) for label in array])
+        _refuse(words, "labels", array, "is no number, which the labels before it are; save names or numbers, not both")
+        raise AssertionError("text that is no array of numbers has a word in it")
 
     def _from_one_hot(self, array: np.ndarray) -> np.ndarray:
         if array.ndim != 2 or array.shape[1] != self._num_classes:
@@ -144,9 +165,7 @@ def kept_rows(labels: Values, ignored: Sequence[int]) -> np.ndarray | None:
     >>> kept_rows(np.array(["2", "-100", "0"]), [-100]), kept_rows(np.array([2, 0]), [-100])
     (array([0, 2]), None)
     """
-    array = labels.numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
+    array = _column(labels)
     if not ignored or array.ndim != 1:
         return None
     if array.dtype.kind in "US":
@@ -155,6 +174,42 @@ def kept_rows(labels: Values, ignored: Sequence[int]) -> np.ndarray | None:
     else:
         left_out = np.isin(array, ignored)
     return np.flatnonzero(~left_out) if left_out.any() else None
+
+
+def distinct_labels(blocks: Iterable[Values], ignored: Sequence[int]) -> np.ndarray:
+    """The labels that occur in any block, as they stand there, without missing ones and those of `ignored`.
+
+    >>> distinct_labels([np.array(["2", "x"]), np.array(["-100", "2", ""])], [-100])
+    array(['2', 'x'], dtype='<U4')
+    """
+    found = [np.unique(_column(block)) for block in blocks]
+    labels = np.unique(np.concatenate(found)) if found else np.array([], dtype=np.str_)
+    labels = labels[~np.isnan(labels) if labels.dtype.kind == "f" else labels.astype(np.str_) != ""]
+    kept = kept_rows(labels, ignored)
+    return labels if kept is None else labels[kept]
+
+
+def is_number(text: str) -> bool:
+    """Whether a label, or a class name, can be read as a number.
+
+    >>> is_number("3.0"), is_number("nan"), is_number("cat")
+    (True, True, False)
+    """
+    return _parsed(np.array([text])) is not None
+
+
+def _column(values: Values) -> np.ndarray:
+    """Labels [n], also of [n, 1]; others as they are."""
+    array = values.numpy() if isinstance(values, Tensor) else np.asarray(values)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _text(array: np.ndarray) -> np.ndarray:
+    return np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+
+
+def _as_names(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.int64).astype(np.str_)
 
 
 def _parsed(array: np.ndarray) -> np.ndarray | None:

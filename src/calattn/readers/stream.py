@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.readers.choice import Choice
-from calattn.readers.labels import LabelReader, kept_rows
+from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
 from calattn.readers.source import Role, Source, Values
 from calattn.store import PredictionFileError
 from calattn.types import Predictions
@@ -28,7 +29,8 @@ class PredictionStream:
     """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
 
     `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
-    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out.
+    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out; within one, `block_rows` are
+    the rows of the file that the latest block holds.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class PredictionStream:
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
         self.num_ignored = 0
+        self.block_rows: Sequence[int] | np.ndarray = range(0)
         if labels is not None and self._source_rows is not None:
             self._check_label_count(self._source_rows)
 
@@ -101,8 +104,14 @@ class PredictionStream:
         if choice.labels is not None:
             wanted[choice.labels] = "label"
         reader = LabelReader(
-            choice.num_classes, choice.class_names, choice.label_offset, numbers_may_be_names=choice.named_labels
+            choice.num_classes,
+            choice.class_names,
+            choice.label_offset,
+            offset_given=choice.offset_given,
+            numbers_may_be_names=choice.named_labels,
         )
+        if self._labels_are_ambiguous:
+            reader.settle(self._distinct_labels)
         start, seen, suspicion = 0, 0, _Suspicion()
         for raw in source.blocks(wanted, self.rows_per_block):
             count = len(raw[choice.values[0]])
@@ -120,6 +129,7 @@ class PredictionStream:
             if block is not None:
                 if self.labelled:
                     suspicion.see(block)
+                self.block_rows = rows
                 yield block
         self._check_end(start, seen)
         if suspicion.text and not source.is_ours:
@@ -135,6 +145,28 @@ class PredictionStream:
             raise PredictionFileError(
                 f"{self.path}: all of its {rows} labels are left out by ignore_index={list(self.ignored)}; pass another"
             )
+
+    @property
+    def _labels_are_ambiguous(self) -> bool:
+        """Whether a block could be read as numbers and the whole as names: then all labels are looked at first."""
+        if not any(is_number(name) for name in self.class_names or ()) or not self.labelled:
+            return False
+        if self._source_rows is not None and self._source_rows <= self.rows_per_block:
+            return False  # one block is all of it
+        if self._labels is not None:
+            text = isinstance(self._labels, np.ndarray) and self._labels.dtype.kind in "US"
+            return self._labels.shape[1:] in ((), (1,)) and (text or self._choice.named_labels)
+        field = self._source.fields[self._choice.labels or ""]
+        kinds = ("text", "cell", "integer", "real") if self._choice.named_labels else ("text", "cell")
+        return field.tail in ((), (1,)) and field.type in kinds
+
+    @functools.cached_property
+    def _distinct_labels(self) -> np.ndarray:
+        if self._labels is not None:
+            return distinct_labels([self._labels], self.ignored)
+        name = self._choice.labels or ""
+        blocks = self._source.blocks({name: "label"}, self.rows_per_block)
+        return distinct_labels((raw[name] for raw in blocks), self.ignored)
 
     @property
     def _name_of_labels(self) -> str:
