@@ -333,12 +333,8 @@ def test_other_classes_are_refused_before_the_file_is_read(capsys, saved, tmp_pa
 def test_numbers_that_turn_out_to_be_names(capsys, saved, tmp_path, output):
     table = columns().set_column(0, "id", [[str(k) if k < 300 else f"x{k}" for k in range(600)]])
     pa.csv.write_csv(table, tmp_path / "a.csv")
-    base = ("calibrate", tmp_path / "a.csv", "--apply", saved, output[0], tmp_path / output[1])
-    refused = invoke(capsys, *base)
-    assert refused.code == 2
-    assert "later ones do not; leave them out with --ignore NAME" in refused.err
-    assert left(tmp_path) == ["a.csv", "fit"]
-    assert invoke(capsys, *base, "--ignore", "id").code == 0
+    said = refused_without_ignore(capsys, tmp_path / "a.csv", saved, output)
+    assert "later ones do not; leave them out with --ignore NAME" in said
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -347,12 +343,17 @@ def test_indices_with_a_gap(capsys, saved, tmp_path, output):
     table = columns().set_column(0, "id", [[None if k == 300 else k for k in range(600)]])
     pa.parquet.write_table(table, tmp_path / "a.parquet")
     assert calattn.read_predictions(tmp_path / "a.parquet").indices is None  # read whole, they are dropped
-    base = ("calibrate", tmp_path / "a.parquet", "--apply", saved, output[0], tmp_path / output[1])
+    said = refused_without_ignore(capsys, tmp_path / "a.parquet", saved, output)
+    assert "indices are not whole numbers in every row" in said
+
+
+def refused_without_ignore(capsys, source, saved, output):
+    base = ("calibrate", source, "--apply", saved, output[0], source.parent / output[1])
     refused = invoke(capsys, *base)
     assert refused.code == 2
-    assert "indices are not whole numbers in every row" in refused.err
-    assert left(tmp_path) == ["a.parquet", "fit"]
+    assert left(source.parent) == [source.name, "fit"]
     assert invoke(capsys, *base, "--ignore", "id").code == 0
+    return refused.err
 
 
 @pytest.mark.usefixtures("in_blocks")

@@ -84,6 +84,10 @@ def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None =
     values = 4 * stream.num_classes * (stream.num_rows or 0)
     if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
         return Blocks(stream, title, None if calibrator is None else calibrator.apply_to_block)
+    return _whole(stream, calibrator)
+
+
+def _whole(stream: PredictionStream, calibrator: Calibrator | None) -> Predictions:
     found = stream.whole()
     _say_ignored(stream, len(found))
     return found if calibrator is None else calibrator(found)
@@ -118,10 +122,7 @@ class Subject:
 
     def predictions(self) -> Predictions:
         """All of it in memory, calibrated if it is to be."""
-        stream = stream_predictions(self.path, **self.reader.arguments())
-        found = stream.whole()
-        _say_ignored(stream, len(found))
-        return found if self.calibrator is None else self.calibrator(found)
+        return _whole(stream_predictions(self.path, **self.reader.arguments()), self.calibrator)
 
     def source(self) -> Predictions | Blocks:
         """The same, but large files and folders as blocks."""
