@@ -244,9 +244,9 @@ def test_estimates_of_real_scales():
 
 def test_forecast_learns_from_what_cells_took():
     cells = [dataclasses.replace(PLAIN, seed=seed) for seed in range(4)]
-    forecast = Forecast(dict.fromkeys(cells, 10.0), jobs=2)
+    forecast = Forecast(dict.fromkeys(cells, 10.0))
     assert forecast.of(cells) == 40.0
-    forecast.took(cells[0], 40.0)  # beside another: 20 s of the device
+    forecast.took(cells[0], 20.0)
     assert forecast.of(cells[1:]) == pytest.approx(60.0)
 
 

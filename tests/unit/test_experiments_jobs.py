@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -91,20 +90,20 @@ def test_no_cell_is_started_that_would_not_fit(tmp_path, orders, budget, count, 
 
 
 @pytest.mark.parametrize(
-    ("ages", "latest"),
+    ("had", "latest"),
     [
         ([], 3.0),
         ([0.0], 6.0),
-        ([6.0], 4.0),
+        ([2.0], 4.0),
         ([0.0, 0.0], 9.0),
-        ([9.0, 6.0], 4.0),
-        ([99.0, 99.0], 3.0),
+        ([3.0, 2.0], 4.0),
+        ([33.0, 33.0], 3.0),
         ([0.0] * 5, 9.0),
     ],
 )
-def test_a_cell_ends_at_the_latest_with_all_that_is_under_way(tmp_path, ages, latest):
-    """3 s each on a device that three share: a cell begun 6 s ago has had at least 2 s of them."""
-    pool = made_pool(tmp_path, {PLAIN: 3.0, HEAD: 3.0}, [(HEAD, age) for age in ages])
+def test_a_cell_ends_at_the_latest_with_all_that_is_under_way(tmp_path, had, latest):
+    """3 s each on a device that three share: of a cell that has had 2 s one is left."""
+    pool = made_pool(tmp_path, {PLAIN: 3.0, HEAD: 3.0}, [(HEAD, seconds) for seconds in had])
     assert not pool._all_end(PLAIN, latest - 0.1)
     assert pool._all_end(PLAIN, latest + 0.1)
 
@@ -117,14 +116,30 @@ def test_a_short_cell_does_not_make_a_long_one_late(tmp_path):
 
 
 def made_pool(folder, seconds, under_way, jobs=3):
-    """`under_way`: cells and how long ago they were begun; one more worker waits."""
+    """`under_way`: cells and the seconds of the device that they have had; one more worker waits."""
     work = Work(store=ResultStore(folder, "smoke"), runs=folder, runtime=CPU, jobs=jobs)
     plan = Plan(scale="smoke", done=(), todo=(), seconds={}, basis="")
-    pool = pools._Pool(plan, work, Forecast(seconds, jobs=jobs), Events(), deadline=None)
-    now = time.monotonic()
-    pool.jobs = [pools.Job(None, folder, cell=cell, since=now - age) for cell, age in under_way]
+    pool = pools._Pool(plan, work, Forecast(seconds), Events(), deadline=None)
+    pool.jobs = [pools.Job(None, folder, cell=cell, had=had) for cell, had in under_way]
     pool.jobs.append(pools.Job(None, folder))
     return pool
+
+
+def test_a_device_is_shared_by_those_under_way_and_not_by_those_that_might_be(tmp_path, monkeypatch):
+    """Of three jobs one cell is under way, for 10 s; then another beside it for 4 s. It had 12 s of the device, the other 2 s."""
+    clock = [100.0]
+    monkeypatch.setattr(pools.time, "monotonic", lambda: clock[0])
+    pool = made_pool(tmp_path, {PLAIN: 6.0, HEAD: 6.0}, [(PLAIN, 0.0)])
+    first, second = pool.jobs
+    first.since = clock[0]
+    clock[0] += 10
+    pool._share_out()
+    assert (first.had, second.had) == (10.0, 0.0)
+    second.cell, second.since = HEAD, clock[0]
+    clock[0] += 4
+    pool._note(first, Outcome(cell=PLAIN, seconds=14.0))
+    assert (first.had, second.had) == (12.0, 2.0)
+    assert pool.forecast.of([HEAD]) == pytest.approx(12.0), "it took twice as long as expected"
 
 
 @pytest.mark.usefixtures("orders")

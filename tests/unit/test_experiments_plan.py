@@ -23,11 +23,19 @@ PLAIN = Cell(dataset="cifar10", model="deit")
 
 
 def finished(
-    cell: Cell, seconds: float, *, epochs: int = 60, side_by_side: int = 1, device: str | None = "NVIDIA H200"
+    cell: Cell,
+    seconds: float,
+    *,
+    epochs: int = 60,
+    side_by_side: int = 1,
+    device: str | None = "NVIDIA H200",
+    started: str | None = None,
 ) -> CellResult:
     spec = spec_of(cell, "reduced")
     run = {"spec": spec.model_dump(mode="json"), "epochs": epochs, "seconds": seconds, "side_by_side": side_by_side}
     run["environment"] = {"devices": [{"name": device}] if device else [], "cpu": {"model": "Xeon"}}
+    if started is not None:
+        run["environment"]["started"] = f"2026-11-16T{started}+00:00"
     return CellResult(cell=cell, scale="reduced", cell_hash=spec.hash, run=run, log=[], rules={}, pair={})
 
 
@@ -80,6 +88,27 @@ def test_the_same_network_on_another_data_set_tells_more_than_the_formula(tmp_pa
     assert found.seconds[other] == estimate(other, "reduced")
     for words in ("1 of 5 as long as", "2 of 5 as long as", "another data set", "finished on: NVIDIA H200"):
         assert words in found.basis
+
+
+@pytest.mark.parametrize(
+    ("started", "alone"),
+    [
+        ("08:00:00", 300),  # nobody beside it, though three might have been
+        ("09:00:00", 150),  # one other all the time
+        ("09:02:30", 225),  # one for half of the time
+        ("10:00:00", 100),  # two others; that there were three, as other machines may be busy too, does not count
+    ],
+)
+def test_a_cell_had_the_device_to_itself_where_no_other_was_under_way(tmp_path, started, alone):
+    store = ResultStore(tmp_path, "reduced")
+    store.put(finished(PLAIN, 300, side_by_side=3, started=started))
+    others = ["08:59:00", "10:00:00", "10:00:00", "10:00:00"]
+    for seed, other in enumerate(others):
+        cell = Cell(dataset="cifar10", model="swin", seed=seed)
+        store.put(finished(cell, 360 if other == "08:59:00" else 300, side_by_side=3, started=other))
+    cell = Cell(dataset="cifar10", model="deit", loss="ce")
+    known = [PLAIN, *(Cell(dataset="cifar10", model="swin", seed=seed) for seed in range(4))]
+    assert plan([cell, *known], "reduced", store).seconds[cell] == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])

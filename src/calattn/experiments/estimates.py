@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
+from collections.abc import Sequence
+from datetime import datetime
 
 from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.experiments.operations import image_size, operations
@@ -52,20 +55,23 @@ class Experience:
     On another data set it counts in proportion to the images that training sees.
     """
 
-    def __init__(self, scale: ScaleName, *, until_epoch: int | None = None) -> None:
+    def __init__(self, scale: ScaleName, results: Sequence[CellResult] = (), *, until_epoch: int | None = None) -> None:
         self._scale, self._until_epoch = scale, until_epoch
         self._same: dict[tuple[str, str], list[float]] = {}
         self._alike: dict[tuple[str, int], list[float]] = {}
         self._devices: set[str] = set()
         self._gpus: set[str] = set()
+        times = [span for result in results if (span := _span(result)) is not None]
+        for result in results:
+            self._add(result, times)
 
-    def add(self, result: CellResult) -> None:
-        """A finished cell; one that stopped at another epoch than asked for says nothing."""
+    def _add(self, result: CellResult, times: Sequence[tuple[float, float]]) -> None:
+        """One that stopped at another epoch than asked for says nothing."""
         cell, planned = result.cell, result.planned_epochs
         last = planned if self._until_epoch is None else min(self._until_epoch, planned)
         if "seconds" not in result.run or result.run["epochs"] != last:
             return
-        alone = result.run["seconds"] / result.run.get("side_by_side", 1)
+        alone = _alone(result, times)
         self._same.setdefault((cell.dataset, cell.model), []).append(alone)
         rate = alone / _trained(cell, self._scale, self._until_epoch)
         self._alike.setdefault(self._network(cell), []).append(rate)
@@ -119,3 +125,26 @@ class Experience:
     def _network(self, cell: Cell) -> tuple[str, int]:
         spec = spec_of(cell, self._scale)
         return spec.model.backbone, image_size(spec)
+
+
+def _span(result: CellResult) -> tuple[float, float] | None:
+    """From when to when a cell was under way, by the clock; None where that is not written down."""
+    started = (result.run.get("environment") or {}).get("started")
+    if started is None or "seconds" not in result.run:
+        return None
+    begin = datetime.fromisoformat(started).timestamp()
+    return begin, begin + result.run["seconds"]
+
+
+def _alone(result: CellResult, times: Sequence[tuple[float, float]]) -> float:
+    """Its seconds of the device: of each moment a share as large as that of the others under way, at most as many as said."""
+    seconds, jobs = float(result.run["seconds"]), int(result.run.get("side_by_side", 1))
+    span = _span(result)
+    if span is None or jobs == 1:
+        return seconds / jobs
+    begin, end = span
+    moments = sorted({begin, end, *(moment for other in times for moment in other if begin < moment < end)})
+    return sum(
+        (until - since) / min(jobs, sum(first < until and since < last for first, last in times))
+        for since, until in itertools.pairwise(moments)
+    )

@@ -119,7 +119,7 @@ def run_cells(
     runtime, reporter = runtime or Runtime(), reporter or Silent()
     planned = plan(cells, scale, store, until_epoch=runtime.until_epoch)
     work = Work(store=store, runs=Path(runs), runtime=runtime, keep=keep, jobs=min(jobs, max(1, len(planned.todo))))
-    forecast = Forecast(planned.seconds, jobs=work.jobs)
+    forecast = Forecast(planned.seconds)
     if work.jobs > 1:
         from calattn.experiments.jobs import run_side_by_side
 

@@ -28,13 +28,17 @@ _STOP_SECONDS = 120.0  # a worker that is asked to stop writes a checkpoint firs
 
 @dataclasses.dataclass(eq=False)
 class Job:
-    """A worker at work: it is given one cell after another, `cell` at the moment."""
+    """A worker at work: it is given one cell after another, `cell` at the moment.
+
+    `had`: the seconds of the device that this cell has had, where it and others under way get the same.
+    """
 
     process: subprocess.Popen[str]
     log: Path
     listener: threading.Thread | None = None
     cell: Cell | None = None
     since: float = 0.0
+    had: float = 0.0
 
     @property
     def orders(self) -> IO[str]:
@@ -74,10 +78,19 @@ class _Pool:
         self._news: queue.Queue[tuple[Job, str | None]] = queue.Queue()
         self._numbers = itertools.count(1)
         self._next_start = 0.0
+        self._shared_out = time.monotonic()
 
     @property
     def busy(self) -> list[Cell]:
         return [job.cell for job in self.jobs if job.cell is not None]
+
+    def _share_out(self) -> None:
+        """The time since the last call goes to the cells under way; due before one begins or ends."""
+        now = time.monotonic()
+        for job in self.jobs:
+            if job.cell is not None:
+                job.had += (now - self._shared_out) / len(self.busy)
+        self._shared_out = now
 
     def run(self) -> None:
         while True:
@@ -108,14 +121,10 @@ class _Pool:
     def _all_end(self, cell: Cell, seconds: float) -> bool:
         """Whether the cell, started now, and all that are under way end in so many seconds: together at the latest, should
         nothing follow, and each within as many times its own time as there are jobs, because that share it always has."""
-        now, jobs = time.monotonic(), self.work.jobs
-        left = [
-            max(0.0, self.forecast.of([job.cell]) - (now - job.since) / jobs)
-            for job in self.jobs
-            if job.cell is not None
-        ]
-        left.append(self.forecast.of([cell]))
-        return sum(left) <= seconds or max(left) * jobs <= seconds
+        self._share_out()
+        under_way = [max(0.0, self.forecast.of([job.cell]) - job.had) for job in self.jobs if job.cell is not None]
+        left = [*under_way, self.forecast.of([cell])]
+        return sum(left) <= seconds or max(left) * self.work.jobs <= seconds
 
     def _may_start(self) -> bool:
         """Workers begin apart. A GPU that one run keeps busy gains from several only while some of them compile or
@@ -128,7 +137,8 @@ class _Pool:
         job = next((job for job in self.jobs if job.cell is None), None) or self._start()
         if self.work.runtime.uses_gpu:
             self._next_start = time.monotonic() + self.forecast.of([cell]) / 2
-        job.cell, job.since = cell, time.monotonic()
+        self._share_out()
+        job.cell, job.since, job.had = cell, time.monotonic(), 0.0
         with contextlib.suppress(BrokenPipeError):  # a worker that is dead is found out by the end of its output
             job.orders.write(worker.cell_line(cell))
             job.orders.flush()
@@ -156,10 +166,12 @@ class _Pool:
         self._news.put((job, None))
 
     def _note(self, job: Job, outcome: Outcome) -> None:
+        self._share_out()
         job.cell = None
         self.outcomes.append(outcome)
         if outcome.reason is None:
-            self.forecast.took(outcome.cell, outcome.seconds)
+            share = job.had / (time.monotonic() - job.since)
+            self.forecast.took(outcome.cell, outcome.seconds * share)
         left = self.forecast.of([*self.pending, *self.busy])
         self.reporter.finished(outcome, done=len(self.outcomes), total=len(self.planned.todo), left=left)
 

@@ -51,10 +51,8 @@ def plan(cells: Iterable[Cell], scale: ScaleName, store: ResultStore, *, until_e
     known = {cell: _result(cell, store, until_epoch) for cell in dict.fromkeys((*ordered, *ordered_cells(scale)))}
     done = tuple(cell for cell in ordered if known[cell] is not None)
     todo = tuple(cell for cell in ordered if known[cell] is None)
-    experience = Experience(scale, until_epoch=until_epoch)
-    for result in known.values():
-        if result is not None:
-            experience.add(result)
+    results = [result for result in known.values() if result is not None]
+    experience = Experience(scale, results, until_epoch=until_epoch)
     seconds = {cell: experience.seconds(cell) for cell in todo}
     for cell in todo:  # of what was begun, the rest is left
         begun = store.unfinished(cell)
@@ -89,15 +87,16 @@ def twins_first(cells: Iterable[Cell]) -> list[Cell]:
 class Forecast:
     """The time left, from the plan's estimates corrected by how long finished cells took."""
 
-    def __init__(self, seconds: dict[Cell, float], *, jobs: int = 1) -> None:
-        self._seconds, self._jobs = dict(seconds), jobs
+    def __init__(self, seconds: dict[Cell, float]) -> None:
+        self._seconds = dict(seconds)
         self._expected = self._spent = 0.0
 
     def took(self, cell: Cell, seconds: float) -> None:
+        """So many seconds of the device: of those that it shared, its part."""
         self._expected += self._seconds[cell]
-        self._spent += seconds / self._jobs
+        self._spent += seconds
 
     def of(self, cells: Sequence[Cell]) -> float:
-        """Seconds that cells will take, the device shared by all jobs."""
+        """Seconds of the device that cells will take, side by side or not."""
         ratio = self._spent / self._expected if self._expected else 1.0
         return ratio * sum(self._seconds[cell] for cell in cells)

@@ -305,7 +305,7 @@ def _run(result: CellResult) -> list[str]:
         str(run["epochs"]),
         f"{run['training_seconds']:.0f}",
         NONE if rate is None else f"{rate:,.0f}",
-        result.device + (f" (shared by {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
+        result.device + (f" (shared by up to {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
         _commit(environment.get("commit")),
         str(environment.get("started") or NONE),
     ]

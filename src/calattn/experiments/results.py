@@ -44,7 +44,7 @@ class CellResult:
     """One cell's document. Its parts:
 
     run       spec (settled), spec_hash, environment, epochs (trained), training_seconds, images_per_second, parameters,
-              seconds (wall time, training to analysis), side_by_side (how many runs shared the device), ood {sets: name →
+              seconds (wall time, training to analysis), side_by_side (how many runs shared the device at most), ood {sets: name →
               title, images; missing: name → reason}, twin (name of the cell that `pair` is against, None where not at hand)
     log       a row an epoch (at most 100 of a longer run, the ends among them): epoch, train {loss, accuracy}, validation
               {accuracy, nll, brier, ece, scale, inverse_scale, feature_norm: each mean, std, cv}; the first, middle and last
