@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,6 @@ from calattn.experiments.results import ResultStore
 
 ROOT = Path(__file__).parents[2]
 REMEDY = "make reproduction writes it again"
-SHOWN = (
-    ("last", "accuracy"),
-    ("last", "ece"),
-    ("best-ece", "accuracy"),
-)  # of networks trained twice, in the order of the text
 TABLES = [experiment.name for experiment in EXPERIMENTS.values() if experiment.kind == "table"]
 
 
@@ -43,37 +37,67 @@ def test_tables_are_those_of_the_committed_results(store, name, tmp_path):
             assert committed.read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), REMEDY
 
 
-def test_numbers_in_the_disclosures_are_those_of_the_files(store):
-    """Two trainings with the same settings and seed: what the report says of them."""
-    told = next(line for line in DIFFERENCES["reduced"] if "does not always give the same network" in line)
-    grid = store.get(Cell(dataset="cifar10", model="deit", loss="ce"))
-    other = json.loads((ROOT / "results/cifar10-deit-small/ce/summary.json").read_text())["results"]
-    wanted = []
-    for rule, metric in SHOWN:
-        wanted += [grid.metric(metric, rule=rule).value, other[rule]["test"][metric]["value"]]
-    epochs = [grid.rules["best-ece"]["epoch"], other["best-ece"]["epoch"]]
-    cell = Cell(dataset="cifar100", model="deit", loss="flsd53")
-    first, second = ResultStore(ROOT / "results/trained-before", "reduced").get(cell), store.get(cell)
-    for rule, metric in SHOWN:
-        wanted += [each.metric(metric, rule=rule).value for each in (first, second)]
-    epochs += [each.rules["best-ece"]["epoch"] for each in (first, second)]
-    for reference, heads in (
-        ((other["best-ece"]["test"]["accuracy"]["value"], grid), "cifar10 ce"),
-        ((first.metric("accuracy", rule="best-ece").value, second), "cifar100 flsd53"),
-    ):
-        dataset, loss = heads.split()
-        tested = store.get(Cell(dataset=dataset, model="deit", loss=loss, head="calattn")).metric(
-            "accuracy", rule="best-ece"
-        )
-        values = [tested.value - reference[0], tested.value - reference[1].metric("accuracy", rule="best-ece").value]
-        assert " instead of ".join(f"{100 * each:+.2f}" for each in values).replace("-", "−") in told
-        wanted += map(abs, values)
-    assert [float(number) for number in re.findall(r"\d+\.\d\d", told)] == [round(100 * value, 2) for value in wanted]
-    assert [int(n) for n in re.findall(r"epoch (\d+)", told)] == epochs
-    networks = [store.get(Cell(dataset="cifar100", model="deit", **each)) for each in ({"loss": "ce"}, {"weight": 0.0})]
-    assert networks[0].log == networks[1].log
-    assert [each["phases"] for each in networks[0].rules.values()] == [e["phases"] for e in networks[1].rules.values()]
-    again = json.loads((ROOT / "results/cifar10-deit-small/calattn/summary.json").read_text())["results"]
-    same = store.get(Cell(dataset="cifar10", model="deit", head="calattn"))
+def test_networks_trained_twice_are_those_of_the_files(store):
+    """Every number of the section, from the documents themselves."""
+    told = report_text(store).split("## Networks trained twice\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if line.startswith("| `")]
+    grid, pilot = "results/reproduce/reduced", "results/cifar10-deit-small"
+    kept = {
+        "cifar100-deit-ce": [f"{grid}/cifar100-deit-ce", f"{grid}/cifar100-deit-ce_brier-lambda0"],
+        "cifar100-deit-ce-calattn": [
+            f"{grid}/cifar100-deit-ce-calattn",
+            f"{grid}/cifar100-deit-ce_brier-lambda0-calattn",
+        ],
+        "cifar100-deit-flsd53": [f"{grid}/cifar100-deit-flsd53", "results/trained-before/reduced/cifar100-deit-flsd53"],
+        "cifar10-deit-ce": [f"{grid}/cifar10-deit-ce", f"{pilot}/ce/summary"],
+        "cifar10-deit-ce_brier-calattn": [f"{grid}/cifar10-deit-ce_brier-calattn", f"{pilot}/calattn/summary"],
+    }
+    assert [row[0].strip("`") for row in rows] == [name for name in sorted(kept, key=_as_told) for _ in range(2)]
+    same, best = 0, {}
+    for name, paths in kept.items():
+        numbers = [_numbers(json.loads((ROOT / f"{path}.json").read_text())) for path in paths]
+        shown = [[float(cell) for cell in row[3:]] for row in rows if row[0] == f"`{name}`"]
+        assert shown == [[round(value, 2) for value in each] for each in numbers]
+        same += numbers[0] == pytest.approx(numbers[1], abs=1e-5)
+        best[name] = [each[5] for each in numbers]
+    assert f"{same} of {len(kept)} came out the same" in told
+    partners = {
+        "cifar100-deit-ce-calattn": ("cifar100-deit-ce", 1),
+        "cifar100-deit-flsd53": ("cifar100-deit-flsd53-calattn", -1),
+        "cifar10-deit-ce": ("cifar10-deit-ce-calattn", -1),
+    }
+    for name, (partner, sign) in partners.items():
+        reference = _numbers(json.loads((ROOT / f"{grid}/{partner}.json").read_text()))[5]
+        values = [f"{sign * (each - reference):+.2f}".replace("-", "−") for each in reversed(best[name])]
+        assert f"- `{name}`: the difference of accuracy that comes with CalAttn at `best-ece` would be " in told
+        assert " instead of ".join(values) in told
+
+
+def _as_told(name: str) -> tuple[int, str]:
+    """λ = 0 by the names of their files, then first results, then the pilot."""
+    places = {"cifar100-deit-ce-calattn": 0, "cifar100-deit-ce": 1, "cifar100-deit-flsd53": 2}
+    return places.get(name, 3), name
+
+
+def _numbers(document: dict) -> list[float]:
+    """At both checkpoints: epoch, and accuracy, ECE and ECE after temperature scaling in per cent."""
+    found = []
     for rule in ("last", "best-ece"):
-        assert same.metric("nll", rule=rule).value == pytest.approx(again[rule]["test"]["nll"]["value"], rel=1e-7)
+        if "rules" in document:
+            part = document["rules"][rule]
+            before, after = part["phases"]["pre"], part["phases"]["post"]
+        else:
+            part = document["results"][rule]
+            before, after = part["test"], part["test_ts_ece"]
+        found += [part["epoch"], *(100 * each["value"] for each in (before["accuracy"], before["ece"], after["ece"]))]
+    return found
+
+
+def test_vit_has_not_learned_its_training_images(store):
+    """The report says so."""
+    assert any("ViT-B was trained at the rate that was chosen for DeiT-S" in line for line in DIFFERENCES["reduced"])
+    found = [store.get(Cell(dataset="cifar10", model="vit", loss=loss)) for loss in ("ce", "ce_brier")]
+    for network in found:
+        course = [row["train"]["accuracy"] for row in network.log]
+        assert course[-1] < 0.95
+        assert course[16] - course[8] < 0.02 < 0.1 < course[55] - course[35], "it stood still while the rate was high"

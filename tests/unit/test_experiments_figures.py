@@ -137,7 +137,7 @@ def test_reliability_prints_the_ece_of_its_document(full: ResultStore):
             Cell(dataset="cifar100", model="swin", head="calattn"),
         ):
             values = made_result(cell, "reduced").rules[rule]["phases"]["pre"]
-            expected = f"ECE {100 * values['ece']['value']:.1f}\naccuracy {100 * values['accuracy']['value']:.1f}"
+            expected = f"ECE {100 * values['ece']['value']:.2f} %\naccuracy {100 * values['accuracy']['value']:.2f} %"
             assert expected in texts(each)
 
 

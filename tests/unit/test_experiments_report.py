@@ -21,6 +21,7 @@ from calattn.experiments.order import ordered_cells
 from calattn.experiments.reproduction import report_text, write_report
 from calattn.experiments.results import CellResult, ResultStore
 from calattn.experiments.robustness import variants
+from calattn.experiments.verdicts import READINGS
 from tests.made_claims import helps, made, nothing, on_disk, world
 from tests.made_results import made_result
 
@@ -139,7 +140,8 @@ def test_every_number_of_the_verdict_table_is_accounted_for(store: ResultStore, 
     for name, row in zip(CLAIMS, rows, strict=True):
         verdict = found[name]
         assert f"`{name}`" in row[0]
-        assert row[1:3] == [verdict.title, verdict.reading]
+        assert row[1:3] == [verdict.full_title, verdict.reading]
+        assert row[1].startswith(verdict.title)
         assert numbers(re.sub(r"0\.1 %", "", CLAIMS[name].title)) == []
         fewest = min(len(finding.outcomes) for finding in verdict.findings.values())
         assert numbers(row[5]) == [fewest, verdict.planned]
@@ -239,7 +241,10 @@ def test_the_rival_recipe(store: ResultStore, text: str, tmp_path: Path) -> None
     expected = [100 * ends[key] for key in ("difference", "low", "high")]
     assert numbers(pair[4]) == pytest.approx(expected, abs=0.00501)
     in_short = text.split("**In short.** ")[1].split("\n## ")[0]
-    assert f"which keeps networks from memorising, it changes by {pair[4]} points (CIFAR-100)" in in_short
+    told_first = (
+        f"which is meant to keep networks from memorising, it changes by {pair[4]} points (CIFAR-100: {pair[9]})"
+    )
+    assert told_first in in_short
     duel = next(row for row in rows_of(told) if row[0].startswith("CIFAR-10: cross-entropy") and row[2] == "NLL")
     assert duel[0].endswith("both + TS")
     cells = (
@@ -444,7 +449,7 @@ def test_what_networks_know_by_heart_is_counted(store: ResultStore, text: str) -
     heads = [cell for cell in cells if document(store, cell)["log"]]
     plain = [cell for cell in heads if cell.recipe != "mixup"]
     assert len(plain) < len(heads)
-    told = f"is 95.00 or more in {len(plain)} of {len(plain)} networks without mixup; the lowest is 100.00"
+    told = f"is 95.00 or more in {len(plain)} of {len(plain)} networks without mixup; the others: none."
     assert told in section(text, "What was run")
     assert f"{len(plain)} of {len(plain)} trained without mixup end at a training accuracy of 95.00 or more" in text
 
@@ -463,7 +468,12 @@ def test_claims_that_do_not_hold_are_told_apart(tmp_path: Path) -> None:
     told = text.split("**In short.** ")[1].split("\n## ")[0]
     readings = {line.split(": ")[0].strip("- "): line for line in told.splitlines() if line.startswith("  - ")}
     assert "ECE falls (21 families)" in readings["contradicted at `last`"]
-    assert "The gain remains after temperature scaling (21 families)" in readings["not confirmed"]
+    undecided = readings["not confirmed, that is, the evidence does not decide"]
+    assert "The gain remains after temperature scaling (21 families)" in undecided
+    assert "### ECE falls: does not hold (contradicted at `last`)\n" in text
+    assert "### The gain remains after temperature scaling: does not hold (not confirmed)\n" in text
+    rules = section(text, "How a verdict comes about")
+    assert all(f"*{word}*" in rules for word in READINGS)
     assert "Less than 0.1 % more parameters (6 networks)" in readings["contradicted"]
 
 
@@ -582,4 +592,8 @@ def test_errors_that_scaling_raises_are_counted(tmp_path: Path) -> None:
     told = section(
         report_text(on_disk(tmp_path, world(worse_after, cells=cells))), "Oddities of the paper's own numbers"
     )
-    assert f"ECE rises in {heads} of {2 * len(cells)} cases with T* ≠ 1" in told
+    count = 2 * len(cells)
+    assert (
+        f"of {count} cases ({len(cells)} networks, 2 checkpoints) {count} have T* ≠ 1, and in {heads} of these ECE"
+        in told
+    )

@@ -66,7 +66,7 @@ def verdict_table(verdicts: Mapping[str, Verdict]) -> str:
     rows = []
     for name, verdict in verdicts.items():
         findings = [verdict.findings.get("last", verdict.findings.get("any")), verdict.findings.get("best-ece")]
-        shown = [f"**{CLAIMS[name].title}** (`{name}`)", verdict.title, verdict.reading]
+        shown = [f"**{CLAIMS[name].title}** (`{name}`)", verdict.full_title, verdict.reading]
         shown += [_effect_of(finding) for finding in findings]
         rows.append([*shown, _coverage(verdict), _seeds(verdict)])
     return markdown_table(header, rows)
@@ -98,7 +98,9 @@ def rules_text() -> str:
    the same where the interval lies within ± {same} points.
 7. A claim *holds* if it holds at the last epoch (`last`) and at the epoch with the lowest validation ECE (`best-ece`, the
    rule that the authors' published log points to); if at one of them only, it *holds only under* that rule. With results for
-   fewer than half of the planned families it is *not tested*.
+   fewer than half of the planned families it is *not tested*. Otherwise it *does not hold*, with how: *contradicted* (more
+   than half of the families worse; of “kept”, “does not matter” and the parameters, at least one; of the phases, not all
+   seen in most networks), *mixed* (some better, some worse), or *not confirmed* (neither: the evidence does not decide).
 8. The effect in the table is the mean over families. Its interval is Student's over families, where there are at least
    {ENOUGH_FAMILIES} of them; otherwise its ends are the means of theirs. Families share test images and
    networks: read it as the spread of the effect; the decisions rest on the families.
@@ -107,7 +109,7 @@ def rules_text() -> str:
 
 def claim_section(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[str, Verdict]) -> str:
     """What the paper says, how it was tested, and every number the verdict rests on. `variants`: what other rules say."""
-    parts = [f"### {claim.title}: {verdict.title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
+    parts = [f"### {claim.title}: {verdict.full_title}\n", f"**Paper.** {claim.paper}\n", f"**Test.** {claim.test}\n"]
     parts.append(f"**Result.** {_result(verdict)}{remarks(claim, verdict, results, variants)}\n")
     outcomes = _by_rule({rule: finding.outcomes for rule, finding in verdict.findings.items()})
     if outcomes:

@@ -72,6 +72,12 @@ class Results:
             self._read[cell] = self.store.get(cell)
         return self._read[cell]
 
+    def with_result(self, result: CellResult) -> Results:
+        """The same with another result in the place of a cell's own."""
+        changed = Results(self.store)
+        changed._read = {**self._read, result.cell: result}
+        return changed
+
     def stored(self) -> Iterator[CellResult]:
         """Every result in the folder that is of today's spec, in the order of their names."""
         for path in self.store.names():

@@ -81,7 +81,8 @@ def draw_norms(found: Found) -> list[Drawn]:
                     panels.norms(figure.axes[3 * i + j], result, rule=rule, title=title, column=column, first=j == 0)
         caption = (
             "Norm of the classifier's input against the largest probability of DeiT-S on a sample of test images (blue right, "
-            "orange wrong); the line joins means of ten bins of equal count, ρ is Spearman's rank correlation. CalAttn twice: "
+            "orange wrong), seed 0; the line joins means of up to ten bins of equal count (equal norms are never divided), ρ is "
+            "Spearman's rank correlation. CalAttn twice: "
             "before its scale s divides the logits, and as it predicts. z comes after the last normalisation, hence the narrow "
             "range; of networks trained early on its norm is kept to four digits, and stands in stripes."
         )
@@ -131,8 +132,8 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
         caption = (
             f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
             "such pair was run. Pale: the interval of the paired difference has zero in it (95 %, without correction for many "
-            "families). Bars that leave the axis carry their value. Seed 0: the claims average over seeds where there are "
-            "several."
+            "families, so solid is not yet decided: REPRODUCTION.md has the decisions). Bars that leave the axis carry their "
+            "value. Seed 0: the claims average over seeds where there are several."
         )
         shown = 2 * len({each.cell for each in changes if each.last is not None})
         return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes), shown=shown)]
@@ -159,11 +160,11 @@ def draw_dynamics(found: Found) -> list[Drawn]:
             panels.densities(scales, result, "inverse_scale", label="1/s")
             panels.densities(norms, result, "feature_norm", label="‖z‖")
     caption = (
-        "The scale s(z) during training, on validation images. Top: mean of 1/s and its coefficient of variation; the dashed "
-        "line is the temperature T* of lowest validation ECE, which divides the logits once more after s has (last epoch). "
-        "1/s rises where s falls. "
-        "Below: densities of 1/s and of the norm of the classifier's input at the first, a middle and the last epoch, "
-        "from histograms of 40 bins smoothed by one bin."
+        "The scale s(z) of CE+BS with CalAttn during training, on validation images, seed 0. Top: mean of 1/s and its "
+        "coefficient of variation; the dashed line is the temperature T* of lowest validation ECE, which divides the logits once "
+        "more after s has (last epoch). 1/s rises where s falls. Below: densities of 1/s and of the norm of the classifier's "
+        "input at the first, a middle and the last epoch, from histograms of 40 bins smoothed by one bin; on a logarithmic axis "
+        "where one epoch would be a spike beside the others."
     )
     return [_drawn("dynamics", figure, caption, None, found, dynamics_cells())]
 

@@ -10,7 +10,7 @@ import numpy as np
 from calattn.experiments.changes import Change
 from calattn.experiments.results import CellResult, Hole, Rule
 from calattn.metrics.binning import bin_edges
-from calattn.report.style import BLUE, GREEN, GREY, INK, ORANGE
+from calattn.report.style import BLUE, GREEN, GREY, INK, ORANGE, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, firs
     correlation = f"ρ = {_rank_correlation(norm, prob):.2f}".replace("-", "−")
     ax.set_title(f"{title}; {correlation}", fontsize=8)
     if first:
-        ax.legend(fontsize=7.5, frameon=False, loc="lower left", handletextpad=0.1, borderaxespad=0.1)
+        ax.legend(fontsize=7.5, loc="lower left", handletextpad=0.1, borderaxespad=0.3, frameon=True, edgecolor=GREY)
     return None
 
 
@@ -92,8 +92,8 @@ def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[st
     ax.set_title(title, fontsize=8.5, pad=12)
     if legend:
         handles: list[Any] = [Patch(color=colour, label=series) for _, _, series, colour in _SERIES]
-        handles.append(Patch(facecolor=to_rgba(BLUE, _PALE), edgecolor=BLUE, label="pale: may be chance"))
-        handles.append(Line2D([], [], color=BLUE, linestyle="", marker="x", markersize=3, label="no such pair"))
+        handles.append(Patch(facecolor=to_rgba(BLUE, _PALE), edgecolor=BLUE, label="pale: interval has 0 in it"))
+        handles.append(Line2D([], [], color=INK, linestyle="", marker="x", markersize=3, label="no such pair"))
         ax.legend(handles=handles, fontsize=6.5, frameon=False, loc="upper left", handlelength=1.2, ncols=2)
 
 
@@ -163,6 +163,7 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     ax.set_title(title, fontsize=8)
     bins = _part(result, rule, "bins")
     if bins is None:
+        ax.set_box_aspect(1)
         return empty(ax, _reason(result, "no bins"))
     bins = bins["pre"]
     counts = np.array(bins["counts"], dtype=float)
@@ -184,8 +185,8 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     ax.step(edges, np.append(counts, counts[-1]) / counts.sum(), where="post", color=INK, linewidth=0.8, zorder=5)
     ece = float((counts[filled] * np.abs(confidence - accuracy)).sum() / counts.sum())
     mean = float((counts[filled] * accuracy).sum() / counts.sum())
-    text = f"ECE {100 * ece:.1f}\naccuracy {100 * mean:.1f}"
-    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7.5, zorder=6, bbox=_PAPER | {"alpha": 1})
+    text = f"ECE {number('ece', ece)} %\naccuracy {number('accuracy', mean)} %"
+    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", fontsize=7, zorder=6, bbox=_PAPER)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
     ax.set(xlabel="confidence" if last else "", ylabel="accuracy" if first else "")
     return None

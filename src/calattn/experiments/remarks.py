@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 
+from calattn.experiments.cells import Cell
 from calattn.experiments.claims import RULES, Claim
+from calattn.experiments.comparisons import CLS_WINS, PATCH_MEAN_WINS
 from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
 from calattn.experiments.phases import find_phases
-from calattn.experiments.results import CellResult
-from calattn.experiments.verdicts import Finding, Verdict
+from calattn.experiments.results import CellResult, Rule
+from calattn.experiments.verdicts import SAME_ECE, Finding, Verdict
 from calattn.report.style import number
 
 PHASE_PARTS = {
@@ -28,6 +31,9 @@ def remarks(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[
         _price_of_rule(claim, verdict, results),
         _untouched(verdict, results),
         _floor(verdict),
+        _marked(claim, verdict),
+        _weights(claim, verdict, results),
+        _epochs(claim, verdict, results),
         _small_loss(claim, verdict, results),
         _phase_parts(claim, results),
         _settings(verdict),
@@ -91,6 +97,83 @@ def _floor(verdict: Verdict) -> str:
         f"Families whose reference is below the smallest effect that matters, so that nothing could be better: {shown}"
     )
     return f"{text}. The claim could not have been confirmed here." if unreachable(verdict) else f"{text}."
+
+
+def _marked(claim: Claim, verdict: Verdict) -> str:
+    """Of the inputs of the head: in how many of the settings that the paper marks they were compared."""
+    wins = {"cls_best": CLS_WINS, "patch_mean_best": PATCH_MEAN_WINS}.get(claim.name)
+    if wins is None:
+        return ""
+    cells = [outcome.cell for finding in verdict.findings.values() for outcome in finding.outcomes]
+    tested = {(cell.dataset, cell.model) for cell in cells} & set(wins)
+    return (
+        f"Of the {len(wins)} settings that the paper marks, {len(tested)} {'is' if len(tested) == 1 else 'are'} tested."
+    )
+
+
+def _weights(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """Of λ: how narrow an effect would have had to be, and what lies between the weights, beside that between two trainings."""
+    outcomes = [each for finding in verdict.findings.values() for each in finding.outcomes]
+    arms = [(each.high - each.low) / 2 for each in outcomes if each.low is not None and each.high is not None]
+    if claim.name != "lambda_insensitive" or not arms:
+        return ""
+    ends = dict.fromkeys(number("ece", end) for end in (min(arms), max(arms)))
+    told = [
+        f"The intervals alone reach {' to '.join(ends)} points to either side, of the {number('ece', SAME_ECE)} granted."
+    ]
+    for rule in RULES:
+        between = {head: _spread_of_weights(head, outcomes, rule, results) for head in ("calattn", "none")}
+        if all(each is not None for each in between.values()):
+            shown = [number("ece", each) for each in between.values() if each is not None]
+            told.append(
+                f"At `{rule}`, {shown[0]} points lie between the best and the worst λ with CalAttn, {shown[1]} without it."
+            )
+    return " ".join([*told, *_of_two_trainings(results)])
+
+
+def _spread_of_weights(head: str, outcomes: Sequence[Outcome], rule: Rule, results: Results) -> float | None:
+    cells = dict.fromkeys(
+        dataclasses.replace(each.cell, head=head, weight=weight)
+        for each in outcomes
+        for weight in (0.1, each.cell.weight)
+    )
+    found = [each for cell in cells if isinstance(each := results.get(cell), CellResult)]
+    values = [row.value for each in found if (row := each.metric("ece", rule=rule, phase="post")) is not None]
+    return max(values) - min(values) if len(values) == len(cells) else None
+
+
+def _of_two_trainings(results: Results) -> list[str]:
+    """λ = 0 and cross-entropy are one setting."""
+    cells = [
+        Cell(dataset="cifar100", model="deit", head="calattn", **each) for each in ({"loss": "ce"}, {"weight": 0.0})
+    ]
+    found = [each for cell in cells if isinstance(each := results.get(cell), CellResult)]
+    shown = []
+    for rule in RULES:
+        rows = [row for each in found if (row := each.metric("ece", rule=rule, phase="post")) is not None]
+        if len(rows) == len(cells):
+            shown.append(f"{number('ece', abs(rows[0].value - rows[1].value))} at `{rule}`")
+    return (
+        [f"Two trainings of one setting (cross-entropy, which is λ = 0) differ by {', '.join(shown)}."] if shown else []
+    )
+
+
+def _epochs(claim: Claim, verdict: Verdict, results: Results) -> str:
+    """Of families with one seed: which epochs `best-ece` compares, where they are far apart."""
+    if not claim.compares or verdict.seeds != (1, 1) or "best-ece" not in verdict.findings:
+        return ""
+    by_name = {result.cell.name: result for result in results.stored()}
+    far = []
+    for outcome in verdict.findings["best-ece"].outcomes:
+        names = [name.removesuffix(PHASE_TITLES["post"]) for name in outcome.cells]
+        epochs = [by_name[name].rules["best-ece"]["epoch"] for name in names if name in by_name]
+        if len(epochs) == len(names) == 2 and abs(epochs[0] - epochs[1]) >= _FAR:
+            far.append(f"{epochs[0]} and {epochs[1]} (`{names[0]}`, `{names[1]}`)")
+    return (
+        f"At `best-ece`, far apart are epochs {', '.join(far)}: there, epochs are compared rather than heads."
+        if far
+        else ""
+    )
 
 
 def _small_loss(claim: Claim, verdict: Verdict, results: Results) -> str:

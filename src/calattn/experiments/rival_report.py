@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from calattn.experiments.cells import Cell
 from calattn.experiments.claim_report import markdown_table, metric_value, outcome_table
 from calattn.experiments.claims import RULES
@@ -55,10 +53,9 @@ def rival(results: Results) -> str:
     return "\n".join([*parts, "Holm's correction is over each table and rule alone.\n"])
 
 
-def head_with_mixup(
-    shown: Sequence[tuple[str, Phase]] = (("ece", "pre"), ("ece", "post"), ("nll", "post"), ("accuracy", "pre")),
-) -> list[Comparison]:
+def head_with_mixup() -> list[Comparison]:
     """What the head does where the network does not know its training images by heart."""
+    shown: tuple[tuple[str, Phase], ...] = (("ece", "pre"), ("ece", "post"), ("nll", "post"), ("accuracy", "pre"))
     found = []
     for dataset in CIFAR:
         head = Cell(dataset=dataset, model="deit", head="calattn", recipe=MIXUP)

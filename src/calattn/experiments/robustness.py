@@ -28,7 +28,9 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "seeds for all": Variant(
         "As before, and families with one seed get the variance over seeds of those that have several: one lucky training "
-        "decides less. (The families that have several share networks, so this variance is itself known badly.)",
+        "decides less. (The families that have several share networks, so this variance is itself known badly. A claim of "
+        "which no family has several seeds stays as it was, and of other trainings nothing is known: both claims on inputs of "
+        "the head, Dirichlet, λ.)",
         Rules(welch=True, pooled_seeds=True),
         "if families with one seed get the spread of the others",
     ),

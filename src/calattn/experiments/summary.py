@@ -9,17 +9,17 @@ from typing import NamedTuple
 from calattn.experiments.claim_report import effect_text, family_title, value_text
 from calattn.experiments.claims import CLAIMS
 from calattn.experiments.evidence import Results, outcomes_of
+from calattn.experiments.phases import find_phases
 from calattn.experiments.remarks import unreachable
 from calattn.experiments.results import CellResult
 from calattn.experiments.rival_report import MIXUP, head_with_mixup
-from calattn.experiments.verdicts import Verdict
+from calattn.experiments.verdicts import READINGS, WIDE, Verdict
 from calattn.report.style import between, number
 
 BY_HEART = 0.95
 """The training accuracy from which a network is counted as one that knows its training images."""
 _POOR = 0.5
 _ORDER = ("holds only under", "holds", "does not hold", "not tested")
-_READINGS = ("contradicted", "mixed", "not confirmed")
 
 
 def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") -> str:
@@ -33,6 +33,7 @@ def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") 
     lines: list[str] = []
     if out := [f"“{CLAIMS[name].title}”" for name, verdict in found.items() if unreachable(verdict)]:
         lines.append(f"{', '.join(out)} could not have been confirmed: the references leave too little to gain.")
+    lines += _open_sameness(found) + _phase_three(found, results)
     if flips:
         lines.append(f"Other rules than those that were fixed beforehand would say otherwise of some (below): {flips}.")
     mixup = {"before": _with_mixup(results)}
@@ -51,12 +52,11 @@ def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") 
 
 
 class Known(NamedTuple):
-    """How many networks know their training images by heart, of how many that saw them unmixed; the least that any knows."""
+    """How many networks know their training images by heart, of how many that saw them unmixed; what the others know."""
 
     often: int
     networks: int
-    lowest: float
-    name: str
+    others: tuple[tuple[float, str], ...]
 
 
 def known_by_heart(stored: Sequence[CellResult]) -> Known | None:
@@ -68,39 +68,53 @@ def known_by_heart(stored: Sequence[CellResult]) -> Known | None:
         and result.cell.recipe != MIXUP
         and (accuracy := result.log[-1].get("train", {}).get("accuracy")) is not None
     )
-    return Known(sum(each >= BY_HEART for each, _ in shares), len(shares), *shares[0]) if shares else None
+    others = tuple(each for each in shares if each[0] < BY_HEART)
+    return Known(len(shares) - len(others), len(shares), others) if shares else None
 
 
 def _named(found: Mapping[str, Verdict]) -> list[str]:
     """A list of the claims by verdict; of those that do not hold, by reading."""
     groups: dict[str, dict[str, list[str]]] = {}
     for name, verdict in found.items():
-        groups.setdefault(verdict.title, {}).setdefault(_reading(verdict), []).append(_with_families(name, verdict))
+        groups.setdefault(verdict.title, {}).setdefault(verdict.manner, []).append(_with_families(name, verdict))
     ordered = sorted(groups, key=lambda title: next(i for i, kind in enumerate(_ORDER) if title.startswith(kind)))
     shown = []
     for title in ordered:
         parts = sorted(
-            groups[title].items(), key=lambda part: _READINGS.index(part[0].split(" at ")[0]) if part[0] else 0
+            groups[title].items(), key=lambda part: READINGS.index(part[0].split(" at ")[0]) if part[0] else 0
         )
         count = sum(len(claims) for _, claims in parts)
         shown.append(f"- *{title[:1].upper()}{title[1:]}* ({count}):")
         for reading, claims in parts:
             names = ", ".join(claims)
             if reading:
-                shown.append(f"  - {reading}: {names}.")
+                open_still = ", that is, the evidence does not decide" if reading == READINGS[-1] else ""
+                shown.append(f"  - {reading}{open_still}: {names}.")
             else:
                 shown[-1] += f" {names}."
     return shown
 
 
-def _reading(verdict: Verdict) -> str:
-    """Of a claim that does not hold: the gravest reading, and at which checkpoints."""
-    if verdict.kind != "does not hold":
-        return ""
-    words = {rule: finding.reading.split(":")[0] for rule, finding in verdict.findings.items()}
-    gravest = next(word for word in _READINGS if word in words.values())
-    where = [rule for rule, word in words.items() if word == gravest]
-    return gravest if len(where) == len(words) else f"{gravest} at `{where[0]}`"
+def _open_sameness(found: Mapping[str, Verdict]) -> list[str]:
+    """Of claims that something does not matter: that this is not shown does not show that it matters."""
+    return [
+        f"“{CLAIMS[name].title}” is not refuted: no setting differs beyond chance, but the intervals are too wide to call the "
+        "settings the same."
+        for name, verdict in found.items()
+        if verdict.manner == READINGS[-1] and all(each.reading.endswith(WIDE) for each in verdict.findings.values())
+    ]
+
+
+def _phase_three(found: Mapping[str, Verdict], results: Results) -> list[str]:
+    """Of the phases, the first cannot be seen by construction, and the rise at the end may be."""
+    if found["three_phases"].kind != "does not hold":
+        return []
+    seen = [each for r in results.stored() if r.cell.head == "calattn" and (each := find_phases(r.log)) is not None]
+    rises = sum(each.diverse for each in seen)
+    return [
+        f"“{CLAIMS['three_phases'].title}”: the paper's own initialisation leaves no variation that could fall in the first; the "
+        f"rise in the third is seen in {rises} of {len(seen)} networks."
+    ]
 
 
 def _with_families(name: str, verdict: Verdict) -> str:
@@ -111,16 +125,18 @@ def _with_families(name: str, verdict: Verdict) -> str:
 
 def _with_mixup(results: Results) -> list[str]:
     """What is left of the effect on ECE where networks memorise less."""
-    outcomes = outcomes_of(head_with_mixup((("ece", "pre"),)), rule="last", results=results)
+    every = outcomes_of(head_with_mixup(), rule="last", results=results)  # decided as in the table of the recipe
+    outcomes = [each for each in every if each.metric == "ece" and each.cell.name in each.cells]  # before scaling
     if not outcomes:
         return []
     shown = [
         f"{value_text('ece', each.effect, signed=True)} {between('ece', each.low, each.high, signed=True)} points "
-        f"({family_title(each.cell.dataset)})"
+        f"({family_title(each.cell.dataset)}: {each.decision})"
         for each in outcomes
     ]
     return [
-        f"With mixup, which keeps networks from memorising, it changes by {', by '.join(shown)} at `last`; not judged."
+        f"With mixup, which is meant to keep networks from memorising, it changes by {', by '.join(shown)} at `last`; one seed "
+        "each, not judged."
     ]
 
 
@@ -135,7 +151,7 @@ def _worth(found: Mapping[str, Verdict], stored: Sequence[CellResult]) -> list[s
     families = found["ece_falls"].findings["last"].outcomes
     single = sum(len(each.seeds) == 1 for each in families)
     if single:
-        lines.append(f"{single} of the {len(families)} families have one seed, and say little about another training.")
+        lines.append(f"{single} of the {len(families)} families have one seed, and say nothing about another training.")
     return lines
 
 

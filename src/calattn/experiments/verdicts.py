@@ -20,6 +20,9 @@ from calattn.experiments.evidence import SMALLEST, Decision, Outcome, mean_inter
 
 Kind = Literal["holds", "holds only under", "does not hold", "not tested"]
 Quantifier = Literal["every", "most"]
+READINGS = ("contradicted", "mixed", "not confirmed")
+"""How a claim does not hold, the gravest first."""
+WIDE = "the intervals are too wide to call the settings the same"
 ENOUGH_FAMILIES = 5
 SAME_ECE = 0.01
 """Two weights λ count as the same where the interval of their difference lies within this much ECE on either side of 0."""
@@ -72,6 +75,20 @@ class Verdict:
     def title(self) -> str:
         return f"{self.kind} `{self.rule}`" if self.rule else self.kind
 
+    @property
+    def manner(self) -> str:
+        """Of a claim that does not hold: the gravest reading, and at which checkpoint if not at both. Else nothing."""
+        if self.kind != "does not hold":
+            return ""
+        words = {rule: finding.reading.split(":")[0] for rule, finding in self.findings.items()}
+        gravest = next(word for word in READINGS if word in words.values())
+        where = [rule for rule, word in words.items() if word == gravest]
+        return gravest if len(where) == len(words) else f"{gravest} at `{where[0]}`"
+
+    @property
+    def full_title(self) -> str:
+        return f"{self.title} ({self.manner})" if self.manner else self.title
+
     def holds_at(self, rule: str) -> bool | None:
         """Whether the claim holds under a checkpoint rule; None where too few families have results."""
         finding = self.findings[rule]
@@ -115,7 +132,7 @@ class Gain:
     def __call__(self, outcomes: Sequence[Outcome]) -> tuple[bool, str]:
         better, worse, traded = (_count(outcomes, each) for each in ("better", "worse", "traded"))
         total = len(outcomes)
-        counts = f"better in {better}, worse in {worse} of {total} families"
+        counts = f"better in {better}, worse in {worse} of {total} {'family' if total == 1 else 'families'}"
         counts += f" ({traded} traded against accuracy)" if traded else ""
         if 2 * better > total and (self.quantifier == "most" or worse == 0):
             return True, f"confirmed: {counts}"
@@ -147,7 +164,7 @@ def same(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
     ]
     if 2 * len(close) > len(outcomes):
         return True, "confirmed"
-    return False, "not confirmed: the intervals are too wide to call the settings the same"
+    return False, f"not confirmed: {WIDE}"
 
 
 def mean_effect(outcomes: Sequence[Outcome]) -> Effect | None:

@@ -101,8 +101,10 @@ def _lambda(name: str, head: str) -> Callable[[ScaleName], Layout]:
             ),
             notes=(
                 "Where the paper prints one number for a range of λ, it stands beside each λ of the range.",
-                "λ = 0 is plain cross-entropy, trained once more under this name.",
+                f"λ = 0 is cross-entropy{' with CalAttn, as in feature_ablation' if head == 'calattn' else ''}, trained once "
+                "more under this name (REPRODUCTION.md: Networks trained twice).",
             ),
+            intervals=True,
         )
 
     return layout
