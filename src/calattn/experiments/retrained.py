@@ -81,8 +81,8 @@ def retrained(results: Results) -> str:
     rows = [each.row(f"`{pair.cell.name}`") for pair in pairs for each in (pair.counted, pair.other)]
     text = (
         "Training on a GPU does not always give the same network again. These were trained twice with the same settings and "
-        "seed; CE+BS with λ = 0 is cross-entropy. The first of two is the one that counts for the claims, the other has its "
-        "place in the λ tables or nowhere.\n\n"
+        "seed; CE+BS with λ = 0 is cross-entropy. The first of two is the one that counts for the claims; the other has its "
+        "place in the λ tables, and counts wherever this report counts networks, or is in no table.\n\n"
     )
     return f"{text}{markdown_table(header, rows)}\n{_apart(pairs)}{_hangs_on_it(pairs, results)}"
 
