@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import signal
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import calattn
 from calattn.cli import probability_files, subjects
 from calattn.posthoc import CALIBRATORS
-from calattn.readers import stream
+from calattn.readers import stream, tables
 from calattn.row_file import RowFile
 from tests.cli_runner import invoke, predictions
 
@@ -390,6 +391,59 @@ def test_what_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1 << 20)
     for path in (tmp_path / "zeros.npz", tmp_path / "folder", tmp_path / "a.csv"):
         assert isinstance(subjects.opened(calattn.stream_predictions(path), "it"), calattn.Predictions)
+
+
+def test_a_compressed_file_is_as_large_as_what_comes_out_of_it(tmp_path, monkeypatch):
+    """Text of one member, of several (the last says nothing of the others), with rows left out; and features count."""
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 20_000)
+    text = write(tmp_path / "zeros.csv", np.full_like(LOGITS, 0.25)).read_bytes()
+    assert len(text) > 20_000
+    (tmp_path / "one.csv.gz").write_bytes(gzip.compress(text))
+    parts = [gzip.compress(text[k : k + 5000]) for k in range(0, len(text), 5000)]
+    (tmp_path / "several.csv.gz").write_bytes(b"".join(parts))
+    (tmp_path / "half.csv.gz").write_bytes(gzip.compress(text[: text.index(b"\n", 10_000) + 1]))
+    small = {"logits": np.zeros((600, 10), np.float32), "labels": LABELS}
+    np.savez_compressed(tmp_path / "zeros.npz", **small)
+    np.savez_compressed(
+        tmp_path / "features.npz",
+        **(small | {"logits": np.zeros((600, 2), np.float32)} | {"labels": LABELS % 2}),
+        features=np.zeros((600, 8), np.float32),
+    )
+
+    def opened(name, **options):
+        path = tmp_path / name
+        assert path.stat().st_size < 20_000
+        return subjects.opened(calattn.stream_predictions(path, **options), "it")
+
+    for name in ("one.csv.gz", "several.csv.gz", "features.npz"):
+        assert isinstance(opened(name), subjects.Blocks)
+    assert isinstance(opened("zeros.npz", ignore_index=3), subjects.Blocks)
+    assert isinstance(opened("half.csv.gz"), calattn.Predictions)
+
+
+def test_what_a_gzip_file_says_and_how_its_start_expands_are_both_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_EXPANDED", 1000)
+    start = b"logit_0,logit_1,label\n" + b"".join(b"%.12f,%.12f,1\n" % (k**0.5, k**0.3) for k in range(400))
+    dense_first, dense_last = (
+        start + 4000 * b"0,1,1\n",
+        start.splitlines(keepends=True)[0] + 4000 * b"0,1,1\n" + start[22:],
+    )
+    for name, text in {"first": dense_first, "last": dense_last}.items():
+        (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(text))
+        (tmp_path / f"{name}.two.csv.gz").write_bytes(gzip.compress(text) + gzip.compress(b"0,1,1\n"))
+    found = {path.name: calattn.stream_predictions(path).num_bytes for path in sorted(tmp_path.iterdir())}
+    assert found["first.csv.gz"] == len(dense_first)
+    assert found["last.two.csv.gz"] > len(dense_last)
+
+
+def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, saved, tmp_path):
+    """Further in than what is read of it to know its columns."""
+    header = ",".join(f"logit_{k}" for k in range(10)).encode()
+    whole = gzip.compress(header + 200_000 * b"\n0,1,2,3,4,5,6,7,8,9")
+    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2] + 50 * b"\xff" + whole[len(whole) // 2 + 50 :])
+    result = invoke(capsys, "calibrate", tmp_path / "a.csv.gz", "--apply", saved, "--write", tmp_path / "probs.npz")
+    assert result.code == 2
+    assert "mend the file or save it again" in " ".join(result.err.split())
 
 
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.

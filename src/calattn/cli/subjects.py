@@ -80,9 +80,7 @@ class Blocks:
 
 def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:
     """What the stream holds, calibrated if it is to be: in memory, or block by block where it is large."""
-    # Compressed files are judged by what comes out of them, where they say how many rows that is.
-    values = 4 * stream.num_classes * (stream.num_rows or 0)
-    if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
+    if stream.num_bytes >= STREAM_BYTES:
         return Blocks(stream, title, None if calibrator is None else calibrator.apply_to_block)
     return _whole(stream, calibrator)
 
@@ -101,11 +99,6 @@ def count(source: Predictions | Blocks) -> int:
 def parts(source: Predictions | Blocks) -> Iterator[Predictions]:
     """The blocks, or all of it as one."""
     yield from [source] if isinstance(source, Predictions) else source
-
-
-def _bytes_of(path: Path) -> int:
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

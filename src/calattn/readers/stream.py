@@ -47,8 +47,8 @@ class PredictionStream:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = floor, sum_tolerance
         self.split = source.split if split is None else split
-        width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
-        self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // width)
+        self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
+        self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
         self.num_ignored = 0
@@ -59,6 +59,11 @@ class PredictionStream:
     @property
     def path(self) -> Path:
         return self._source.path
+
+    @property
+    def num_bytes(self) -> int:
+        """How large it is, about: as float32 in memory or, where that is more or not known, uncompressed as text or on disk."""
+        return max(4 * self._width * (self._source_rows or 0), self._source.num_bytes)
 
     @property
     def labelled(self) -> bool:
