@@ -24,6 +24,7 @@ from calattn.cli import probability_files, subjects
 from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
 from calattn.row_file import RowFile
+from calattn.types import Fingerprint
 from tests.cli_runner import invoke, predictions
 
 LOGITS = predictions(sharpness=2.0).logits.numpy()
@@ -379,6 +380,39 @@ def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_p
     result = invoke(capsys, *base, "--ignore-label", "-100")
     assert result.code == 2
     assert "[400" in result.err
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.filterwarnings("default::calattn.posthoc.SameDataWarning")
+@pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.pt", "a.parquet", "a.csv", "folder"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_file_that_it_was_fitted_on_is_noticed(capsys, tmp_path, monkeypatch, given, output):
+    """In the words of a file that is read whole, once; text says how many rows it has only where they are counted first."""
+    source = write(tmp_path / given)
+    CALIBRATORS["vector"]().fit(calattn.read_predictions(source)).save(tmp_path / "it.safetensors")
+    base = ("calibrate", source, "--apply", tmp_path / "it.safetensors", output[0])
+    in_blocks = invoke(capsys, *base, tmp_path / output[1])
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1 << 30)
+    whole = invoke(capsys, *base, tmp_path / f"whole.{output[1]}")
+    assert (in_blocks.code, whole.code) == (0, 0)
+    text = "VectorScaling is applied to the predictions it was fitted on; calibration error measured there is too good."
+    assert whole.err.count(text) == 1
+    counted = given != "a.csv" or output[0] == "--out" or output[1].endswith(".npz")
+    assert in_blocks.err.count(text) == counted
+
+
+@pytest.mark.parametrize("scale", [None, 2.0])
+@pytest.mark.parametrize(("rows", "block"), [(3, 1), (600, 70), (600, 600), (1000, 7), (1000, 256)])
+def test_a_fingerprint_does_not_depend_on_the_blocks(rows, block, scale):
+    p = predictions(n=rows)
+    p = p if scale is None else p.replace(scale=torch.full((rows,), scale))
+    of_all = Fingerprint(rows)
+    for start in range(0, rows, block):
+        of_all.add(p.select(torch.arange(start, min(rows, start + block))))
+    assert of_all.text() == p.fingerprint()
+    other = p.logits.clone()
+    other[0, 0] += 1
+    assert of_all.text() != p.replace(logits=other).fingerprint()
 
 
 def test_what_is_large(tmp_path, monkeypatch):
