@@ -382,6 +382,60 @@ def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_p
     assert "[400" in result.err
 
 
+def with_rows_left_out(path, *, as_label):
+    """Every third label is left out. Row 400 has a probability of zero, which vector scaling refuses, or its label has."""
+    logits, labels = LOGITS.copy(), LABELS.copy()
+    labels[::3], logits[400, 2] = -100, -np.inf
+    labels[400] = 2 if as_label else 3
+    if path.suffix == ".csv":
+        pa.csv.write_csv(columns(logits).set_column(1, "label", [labels]), path)
+    else:
+        np.savez(path, logits=logits, labels=labels)
+    return path
+
+
+@pytest.mark.parametrize("given", ["a.npz", "a.csv"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a", "--apply", "fit", "--write", "probs.npz"),
+        ("a", "--method", "vector"),
+        ("a", "--method", "vector", "--fraction", "0.5"),
+        ("a", "--method", "vector", "--validation", "other.npz"),
+        ("other.npz", "--method", "vector", "--validation", "a"),
+    ],
+)
+def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monkeypatch, given, arguments):
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)  # text is put together from blocks
+    with_rows_left_out(tmp_path / given, as_label=False)
+    write(tmp_path / "other.npz")
+    files = {"a": tmp_path / given, "fit": saved} | {name: tmp_path / name for name in ("other.npz", "probs.npz")}
+    result = invoke(capsys, "calibrate", *(files.get(each, each) for each in arguments), "--ignore-label", "-100")
+    assert result.code == 2
+    assert "logits[400] has a −inf entry" in result.err
+
+
+@pytest.mark.parametrize("arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--temperature")])
+def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, arguments):
+    path = with_rows_left_out(tmp_path / "a.npz", as_label=True)
+    command, *options = arguments
+    given = [path, "--objective", "nll"] if command == "evaluate" else []
+    result = invoke(capsys, command, path, *options, *given, "--ignore-label", "-100")
+    assert result.code == 2
+    assert "the label of row 400 has probability 0" in result.err
+
+
+def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
+    labels = LABELS.copy()
+    labels[::3] = -100
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=labels)
+    base = ("calibrate", tmp_path / "a.npz", "--ignore-label", "-100", "--fraction", "0.5")
+    assert invoke(capsys, *base, "--write", tmp_path / "probs.npz").code == 0
+    with np.load(tmp_path / "probs.npz") as found:
+        assert len(found["index"]) == 200
+        assert np.array_equal(labels[found["index"]], found["labels"])
+
+
 @pytest.mark.usefixtures("in_blocks")
 @pytest.mark.filterwarnings("default::calattn.posthoc.SameDataWarning")
 @pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.pt", "a.parquet", "a.csv", "folder"])

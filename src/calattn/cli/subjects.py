@@ -17,7 +17,7 @@ from calattn.cli.run_facts import unfinished
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
-from calattn.readers.stream import with_global_row
+from calattn.readers.stream import Rows, naming_rows_of_file
 from calattn.store import MANIFEST
 from calattn.types import Fingerprint, Predictions
 
@@ -84,10 +84,8 @@ class Blocks:
         return self.rows
 
     def _calibrated(self, block: Predictions) -> Predictions:
-        try:
+        with naming_rows_of_file(self.stream.block_rows):
             return block if self.calibrator is None else self.calibrator.apply_to_block(block)
-        except ValueError as error:  # "logits[5] …", counted from the block's first row
-            raise ValueError(with_global_row(str(error), self.stream.block_rows)) from error
 
 
 def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:
@@ -100,7 +98,8 @@ def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None =
 def _whole(stream: PredictionStream, calibrator: Calibrator | None) -> Predictions:
     found = stream.whole()
     _say_ignored(stream, len(found))
-    return found if calibrator is None else calibrator(found)
+    with naming_rows_of_file(stream.block_rows):
+        return found if calibrator is None else calibrator(found)
 
 
 def count(source: Predictions | Blocks) -> int:
@@ -127,7 +126,12 @@ class Subject:
 
     def predictions(self) -> Predictions:
         """All of it in memory, calibrated if it is to be."""
-        return _whole(stream_predictions(self.path, **self.reader.arguments()), self.calibrator)
+        return self.with_rows()[0]
+
+    def with_rows(self) -> tuple[Predictions, Rows]:
+        """The same, and which rows of the file they are."""
+        stream = stream_predictions(self.path, **self.reader.arguments())
+        return _whole(stream, self.calibrator), stream.block_rows
 
     def source(self) -> Predictions | Blocks:
         """The same, but large files and folders as blocks."""
@@ -147,7 +151,9 @@ class Subject:
 
     def scaled(self, validation: Subject, objective: str) -> Self:
         """Itself after temperature scaling fitted on the validation predictions."""
-        scaling = TemperatureScaling(objective=objective).fit(validation.predictions())  # type: ignore[arg-type]
+        fitted_on, rows = validation.with_rows()
+        with naming_rows_of_file(rows):
+            scaling = TemperatureScaling(objective=objective).fit(fitted_on)  # type: ignore[arg-type]
         title = f"{self.title}\n+ T = {scaling.temperature_:.3g} by {objective.upper()}"
         return dataclasses.replace(self, title=title, calibrator=scaling)
 
