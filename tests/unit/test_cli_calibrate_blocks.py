@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import calattn
+from calattn.atomic import atomic_write
 from calattn.cli import probability_files, subjects
 from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
@@ -594,3 +595,26 @@ def test_a_full_disk(saved, tmp_path, output):
     assert str(tmp_path / output[1]) in err
     assert ".part-" not in err
     assert left(tmp_path) == ["a.npz", "fit"]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_write_that_fails_leaves_no_new_folders(saved, tmp_path, output):
+    """Those that were there stay, as do those that somebody has put something into."""
+    source = write(tmp_path / "a.npz")
+    (tmp_path / "mine").mkdir()
+    place = tmp_path / "mine" / "new" / "deep" / output[1]
+    process = command("calibrate", source, "--apply", saved, output[0], place, pause=0, limit=5000)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert left(tmp_path / "mine") == []
+
+
+def test_a_new_folder_with_something_in_it_stays(tmp_path):
+    def fail_beside(name):
+        with atomic_write(tmp_path / "a" / "b" / "c.txt"):
+            (tmp_path / "a" / name).write_text("mine")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_beside("other.txt")
+    assert left(tmp_path / "a") == ["other.txt"]
