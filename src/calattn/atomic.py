@@ -25,7 +25,7 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
     """A temporary path in the target's own folder that becomes `path` when the block ends without an error.
 
     The temporary name keeps the suffix, because many writers choose their format by it. A full disk, an
-    exception or a kill inside the block leaves whatever stood at `path` untouched.
+    exception or a kill inside the block leaves whatever stood at `path` untouched, and an exception no new folders.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "table.csv"
@@ -35,10 +35,27 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
     'ece,0.02'
     """
     target = Path(os.path.realpath(path))  # writing through a symbolic link must not replace the link
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with partial_file(target.parent, target.suffix) as partial, speaking_of(path, instead_of=partial):
+    with (
+        made_folder(target.parent),
+        partial_file(target.parent, target.suffix) as partial,
+        speaking_of(path, instead_of=partial),
+    ):
         yield partial
         commit(partial, target)
+
+
+@contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """The folder is there in the block; if that fails, it and its parents go again where they are new and still empty."""
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # not empty, or not made at all: then neither are those that hold it
+            for each in new:
+                each.rmdir()
+        raise
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from calattn.atomic import PathArg, atomic_write, commit, is_partial, partial_file, remove_stale
+from calattn.atomic import PathArg, atomic_write, commit, is_partial, made_folder, partial_file, remove_stale
 from calattn.row_file import RowFile
 from calattn.types import Predictions
 
@@ -66,11 +66,7 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | Non
         raise ValueError("rows must be the number of samples in all blocks, got None; count them in a pass before")
     folder = Path(path)
     before = _referenced(_replaceable(folder, overwrite))
-    created = not folder.exists()
-    with contextlib.ExitStack() as undo:
-        folder.mkdir(parents=True, exist_ok=True)
-        if created:
-            undo.callback(_remove_if_empty, folder)
+    with made_folder(folder), contextlib.ExitStack() as undo:
         parts = alike(blocks)
         if (first := next(parts, None)) is None:
             raise ValueError("blocks is empty: there are no predictions to save")
@@ -338,11 +334,6 @@ def _clean(folder: Path, before: set[str], now: set[str]) -> None:
 
 def _is_ours(path: Path) -> bool:
     return is_partial(path) or bool(_TENSOR_FILE.fullmatch(path.name))
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        folder.rmdir()
 
 
 def _sha256(path: Path) -> str:

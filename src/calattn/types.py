@@ -218,12 +218,43 @@ class Predictions:
 
     def fingerprint(self) -> str:
         """A short content hash: labels, scale and up to 256 evenly spaced logit rows."""
-        digest = hashlib.sha256()
-        step = max(1, len(self) // 256)
-        for tensor in (self.labels, self.logits[::step], self.scale):
-            if tensor is not None:
-                digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        of_all = Fingerprint(len(self))
+        of_all.add(self)
+        return of_all.text()
+
+
+class Fingerprint:
+    """`Predictions.fingerprint` of predictions that come in blocks, of so many rows in all.
+
+    >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
+    >>> of_all = Fingerprint(2)
+    >>> for row in (0, 1):
+    ...     of_all.add(p.select(torch.tensor([row])))
+    >>> of_all.text() == p.fingerprint()
+    True
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._step, self._seen = max(1, rows // 256), 0
+        self._labels, self._logits, self._scale = hashlib.sha256(), bytearray(), bytearray()
+
+    def add(self, block: Predictions) -> None:
+        """The next rows."""
+        self._labels.update(_bytes_of(block.labels))
+        self._logits += _bytes_of(block.logits[-self._seen % self._step :: self._step])
+        self._scale += b"" if block.scale is None else _bytes_of(block.scale)
+        self._seen += len(block)
+
+    def text(self) -> str:
+        """Of the rows so far."""
+        digest = self._labels.copy()
+        digest.update(self._logits)
+        digest.update(self._scale)
         return digest.hexdigest()[:16]
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return tensor.cpu().contiguous().numpy().tobytes()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
 import signal
@@ -19,10 +20,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import calattn
+from calattn.atomic import atomic_write
 from calattn.cli import probability_files, subjects
 from calattn.posthoc import CALIBRATORS
-from calattn.readers import stream
+from calattn.readers import stream, tables
 from calattn.row_file import RowFile
+from calattn.types import Fingerprint
 from tests.cli_runner import invoke, predictions
 
 LOGITS = predictions(sharpness=2.0).logits.numpy()
@@ -380,6 +383,93 @@ def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_p
     assert "[400" in result.err
 
 
+def with_rows_left_out(path, *, as_label):
+    """Every third label is left out. Row 400 has a probability of zero, which vector scaling refuses, or its label has."""
+    logits, labels = LOGITS.copy(), LABELS.copy()
+    labels[::3], logits[400, 2] = -100, -np.inf
+    labels[400] = 2 if as_label else 3
+    if path.suffix == ".csv":
+        pa.csv.write_csv(columns(logits).set_column(1, "label", [labels]), path)
+    else:
+        np.savez(path, logits=logits, labels=labels)
+    return path
+
+
+@pytest.mark.parametrize("given", ["a.npz", "a.csv"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a", "--apply", "fit", "--write", "probs.npz"),
+        ("a", "--method", "vector"),
+        ("a", "--method", "vector", "--fraction", "0.5"),
+        ("a", "--method", "vector", "--validation", "other.npz"),
+        ("other.npz", "--method", "vector", "--validation", "a"),
+    ],
+)
+def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monkeypatch, given, arguments):
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)  # text is put together from blocks
+    with_rows_left_out(tmp_path / given, as_label=False)
+    write(tmp_path / "other.npz")
+    files = {"a": tmp_path / given, "fit": saved} | {name: tmp_path / name for name in ("other.npz", "probs.npz")}
+    result = invoke(capsys, "calibrate", *(files.get(each, each) for each in arguments), "--ignore-label", "-100")
+    assert result.code == 2
+    assert "logits[400] has a −inf entry" in result.err
+
+
+@pytest.mark.parametrize("arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--temperature")])
+def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, arguments):
+    path = with_rows_left_out(tmp_path / "a.npz", as_label=True)
+    command, *options = arguments
+    given = [path, "--objective", "nll"] if command == "evaluate" else []
+    result = invoke(capsys, command, path, *options, *given, "--ignore-label", "-100")
+    assert result.code == 2
+    assert "the label of row 400 has probability 0" in result.err
+
+
+def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
+    labels = LABELS.copy()
+    labels[::3] = -100
+    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=labels)
+    base = ("calibrate", tmp_path / "a.npz", "--ignore-label", "-100", "--fraction", "0.5")
+    assert invoke(capsys, *base, "--write", tmp_path / "probs.npz").code == 0
+    with np.load(tmp_path / "probs.npz") as found:
+        assert len(found["index"]) == 200
+        assert np.array_equal(labels[found["index"]], found["labels"])
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.filterwarnings("default::calattn.posthoc.SameDataWarning")
+@pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.pt", "a.parquet", "a.csv", "folder"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_file_that_it_was_fitted_on_is_noticed(capsys, tmp_path, monkeypatch, given, output):
+    """In the words of a file that is read whole, once; text says how many rows it has only where they are counted first."""
+    source = write(tmp_path / given)
+    CALIBRATORS["vector"]().fit(calattn.read_predictions(source)).save(tmp_path / "it.safetensors")
+    base = ("calibrate", source, "--apply", tmp_path / "it.safetensors", output[0])
+    in_blocks = invoke(capsys, *base, tmp_path / output[1])
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1 << 30)
+    whole = invoke(capsys, *base, tmp_path / f"whole.{output[1]}")
+    assert (in_blocks.code, whole.code) == (0, 0)
+    text = "VectorScaling is applied to the predictions it was fitted on; calibration error measured there is too good."
+    assert whole.err.count(text) == 1
+    counted = given != "a.csv" or output[0] == "--out" or output[1].endswith(".npz")
+    assert in_blocks.err.count(text) == counted
+
+
+@pytest.mark.parametrize("scale", [None, 2.0])
+@pytest.mark.parametrize(("rows", "block"), [(3, 1), (600, 70), (600, 600), (1000, 7), (1000, 256)])
+def test_a_fingerprint_does_not_depend_on_the_blocks(rows, block, scale):
+    p = predictions(n=rows)
+    p = p if scale is None else p.replace(scale=torch.full((rows,), scale))
+    of_all = Fingerprint(rows)
+    for start in range(0, rows, block):
+        of_all.add(p.select(torch.arange(start, min(rows, start + block))))
+    assert of_all.text() == p.fingerprint()
+    other = p.logits.clone()
+    other[0, 0] += 1
+    assert of_all.text() != p.replace(logits=other).fingerprint()
+
+
 def test_what_is_large(tmp_path, monkeypatch):
     """A folder by its files, a compressed file by what comes out of it."""
     monkeypatch.setattr(subjects, "STREAM_BYTES", 20_000)  # 600 × 10 logits are 24,000
@@ -390,6 +480,59 @@ def test_what_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1 << 20)
     for path in (tmp_path / "zeros.npz", tmp_path / "folder", tmp_path / "a.csv"):
         assert isinstance(subjects.opened(calattn.stream_predictions(path), "it"), calattn.Predictions)
+
+
+def test_a_compressed_file_is_as_large_as_what_comes_out_of_it(tmp_path, monkeypatch):
+    """Text of one member, of several (the last says nothing of the others), with rows left out; and features count."""
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 20_000)
+    text = write(tmp_path / "zeros.csv", np.full_like(LOGITS, 0.25)).read_bytes()
+    assert len(text) > 20_000
+    (tmp_path / "one.csv.gz").write_bytes(gzip.compress(text))
+    parts = [gzip.compress(text[k : k + 5000]) for k in range(0, len(text), 5000)]
+    (tmp_path / "several.csv.gz").write_bytes(b"".join(parts))
+    (tmp_path / "half.csv.gz").write_bytes(gzip.compress(text[: text.index(b"\n", 10_000) + 1]))
+    small = {"logits": np.zeros((600, 10), np.float32), "labels": LABELS}
+    np.savez_compressed(tmp_path / "zeros.npz", **small)
+    np.savez_compressed(
+        tmp_path / "features.npz",
+        **(small | {"logits": np.zeros((600, 2), np.float32)} | {"labels": LABELS % 2}),
+        features=np.zeros((600, 8), np.float32),
+    )
+
+    def opened(name, **options):
+        path = tmp_path / name
+        assert path.stat().st_size < 20_000
+        return subjects.opened(calattn.stream_predictions(path, **options), "it")
+
+    for name in ("one.csv.gz", "several.csv.gz", "features.npz"):
+        assert isinstance(opened(name), subjects.Blocks)
+    assert isinstance(opened("zeros.npz", ignore_index=3), subjects.Blocks)
+    assert isinstance(opened("half.csv.gz"), calattn.Predictions)
+
+
+def test_what_a_gzip_file_says_and_how_its_start_expands_are_both_believed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_EXPANDED", 1000)
+    start = b"logit_0,logit_1,label\n" + b"".join(b"%.12f,%.12f,1\n" % (k**0.5, k**0.3) for k in range(400))
+    dense_first, dense_last = (
+        start + 4000 * b"0,1,1\n",
+        start.splitlines(keepends=True)[0] + 4000 * b"0,1,1\n" + start[22:],
+    )
+    for name, text in {"first": dense_first, "last": dense_last}.items():
+        (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(text))
+        (tmp_path / f"{name}.two.csv.gz").write_bytes(gzip.compress(text) + gzip.compress(b"0,1,1\n"))
+    found = {path.name: calattn.stream_predictions(path).num_bytes for path in sorted(tmp_path.iterdir())}
+    assert found["first.csv.gz"] == len(dense_first)
+    assert found["last.two.csv.gz"] > len(dense_last)
+
+
+def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, saved, tmp_path):
+    """Further in than what is read of it to know its columns."""
+    header = ",".join(f"logit_{k}" for k in range(10)).encode()
+    whole = gzip.compress(header + 200_000 * b"\n0,1,2,3,4,5,6,7,8,9")
+    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2] + 50 * b"\xff" + whole[len(whole) // 2 + 50 :])
+    result = invoke(capsys, "calibrate", tmp_path / "a.csv.gz", "--apply", saved, "--write", tmp_path / "probs.npz")
+    assert result.code == 2
+    assert "mend the file or save it again" in " ".join(result.err.split())
 
 
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.
@@ -452,3 +595,26 @@ def test_a_full_disk(saved, tmp_path, output):
     assert str(tmp_path / output[1]) in err
     assert ".part-" not in err
     assert left(tmp_path) == ["a.npz", "fit"]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_write_that_fails_leaves_no_new_folders(saved, tmp_path, output):
+    """Those that were there stay, as do those that somebody has put something into."""
+    source = write(tmp_path / "a.npz")
+    (tmp_path / "mine").mkdir()
+    place = tmp_path / "mine" / "new" / "deep" / output[1]
+    process = command("calibrate", source, "--apply", saved, output[0], place, pause=0, limit=5000)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert left(tmp_path / "mine") == []
+
+
+def test_a_new_folder_with_something_in_it_stays(tmp_path):
+    def fail_beside(name):
+        with atomic_write(tmp_path / "a" / "b" / "c.txt"):
+            (tmp_path / "a" / name).write_text("mine")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_beside("other.txt")
+    assert left(tmp_path / "a") == ["other.txt"]

@@ -1,13 +1,22 @@
 """Vector, matrix and Dirichlet calibration."""
 
+import functools
 import math
 
 import pytest
+import scipy.optimize
 import torch
 
 from calattn import Predictions
-from calattn.posthoc import DirichletCalibration, FitWarning, MatrixScaling, TemperatureScaling, VectorScaling, linear
-from calattn.posthoc.linear import _correlation, _nll
+from calattn.posthoc import (
+    DirichletCalibration,
+    FitWarning,
+    MatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+    affine_nll,
+    linear,
+)
 
 
 def drawn(weight: torch.Tensor, bias: torch.Tensor, n: int, seed: int = 0) -> Predictions:
@@ -27,7 +36,7 @@ def test_gradient_matches_autograd(matrix):
     out = (z @ weight.T if matrix else z * weight) + bias
     loss = torch.nn.functional.cross_entropy(out, labels)
     loss.backward()
-    value, by_weight, by_bias = _nll(z, labels, weight.detach(), bias.detach())
+    value, by_weight, by_bias = affine_nll.nll(z, labels, weight.detach(), bias.detach())
     assert value == pytest.approx(float(loss.detach()))
     torch.testing.assert_close(by_weight, weight.grad)
     torch.testing.assert_close(by_bias, bias.grad)
@@ -53,10 +62,10 @@ def test_the_correlations_are_those_of_the_second_derivative(least):
     p = drawn(torch.ones(3), torch.zeros(3), 30)  # as many rows as the sample takes
     weight, bias = torch.tensor([0.4, 1.1, 0.8]).double(), torch.tensor([0.3, -0.2, 0.0]).double()
     units = torch.tensor([0.5, 2.0, 1.0, 0.3, 0.2, 0.7]).double()
-    factor = _correlation(p.logits, weight, bias, units, least=least)
+    factor = affine_nll.correlation(p.logits, weight, bias, units, least=least)
     second = torch.autograd.functional.hessian(lambda flat: nll_of(flat, p), torch.cat([weight, bias]))
     expected = second / units / units[:, None]
-    expected.diagonal().clamp_(min=least).add_(linear._RIDGE)
+    expected.diagonal().clamp_(min=least).add_(affine_nll._RIDGE)
     assert (expected.diagonal() > 1.1).any()
     assert (expected.diagonal() < 1.0).any() or least
     torch.testing.assert_close(factor @ factor.T, expected, atol=1e-5, rtol=1e-5)
@@ -76,13 +85,81 @@ def test_vector_scaling_ends_where_the_slope_is_zero():
 def test_correlations_save_steps_and_change_no_result(monkeypatch):
     p = alike(4000, 60)
     quick = VectorScaling().fit(p)
-    monkeypatch.setattr(linear, "_MOST_CLASSES", 59)
+    monkeypatch.setattr(affine_nll, "MOST_CLASSES", 59)
     plain = VectorScaling().fit(p)
     assert quick.converged_
     assert plain.converged_
     assert linear._ROUGH_STEPS < quick.iterations_ < plain.iterations_ / 2
     assert quick.objective_value_ == pytest.approx(plain.objective_value_, rel=1e-10)
     torch.testing.assert_close(quick.weight_, plain.weight_, atol=1e-4, rtol=0)
+
+
+def with_a_wild_row(kind: str, size: float, *, seed: int = 0) -> Predictions:
+    """Ordinary predictions and one row that no scale fits: all of it large, or shifted, or sure of a wrong class."""
+    g = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(2000, 10, generator=g, dtype=torch.float64)
+    labels = torch.multinomial((0.7 * logits).softmax(dim=1), 1, generator=g).squeeze(1)
+    if kind == "large":
+        logits[3] *= size
+    elif kind == "shifted":
+        logits[3] += size
+    else:
+        logits[3, (labels[3] + 1) % 10] = size
+    return Predictions(logits=logits, labels=labels)
+
+
+@pytest.mark.parametrize("kind", ["large", "shifted", "wrong"])
+@pytest.mark.parametrize("size", [1e7, 1e10])
+def test_a_wild_row_does_not_keep_the_optimum_from_being_found(kind, size):
+    """SciPy's trust region, with second derivatives by autograd, finds nothing lower."""
+    p = with_a_wild_row(kind, size, seed=1)
+    fit = VectorScaling().fit(p)
+
+    def derivative(of, flat):
+        return of(lambda each: nll_of(each, p), torch.from_numpy(flat)).numpy()
+
+    lower = scipy.optimize.minimize(
+        lambda flat: float(nll_of(torch.from_numpy(flat), p)),
+        torch.cat([fit.weight_, fit.bias_]).numpy(),
+        jac=functools.partial(derivative, torch.autograd.functional.jacobian),
+        hess=functools.partial(derivative, torch.autograd.functional.hessian),
+        method="trust-exact",
+        options={"initial_trust_radius": 1e-6, "gtol": 1e-9, "maxiter": 300},
+    )
+    assert fit.converged_
+    assert fit.objective_value_ == pytest.approx(lower.fun, abs=1e-10)
+
+
+def test_a_wild_row_that_is_right_changes_nothing():
+    p = with_a_wild_row("none", 0.0)
+    sure = p.logits.clone()
+    sure[3, p.labels[3]] = 1e8
+    rest = p.select(torch.arange(2000) != 3)
+    found, without = VectorScaling().fit(p.replace(logits=sure)), VectorScaling().fit(rest)
+    assert found.converged_
+    assert 2000 * found.objective_value_ == pytest.approx(1999 * without.objective_value_, rel=1e-9)
+
+
+def test_an_optimum_that_float64_cannot_see_is_not_called_one():
+    with pytest.warns(
+        FitWarning, match=r"short of an optimum. logits\[3\] goes up to 1e\+15, where most rows end near 3.7"
+    ):
+        fit = VectorScaling().fit(with_a_wild_row("shifted", 1e15))
+    assert not fit.converged_
+
+
+def test_with_many_classes_nothing_tells_whether_a_wild_row_hides_the_optimum(monkeypatch):
+    monkeypatch.setattr(affine_nll, "MOST_CLASSES", 9)
+    with pytest.warns(FitWarning, match="leave such rows out"):
+        fit = VectorScaling().fit(with_a_wild_row("wrong", 1e7))
+    assert not fit.converged_
+
+
+def test_the_second_derivative_matches_autograd():
+    p = drawn(torch.ones(3), torch.zeros(3), 30)
+    weight, bias = torch.tensor([0.4, 1.1, 0.8]).double(), torch.tensor([0.3, -0.2, 0.0]).double()
+    expected = torch.autograd.functional.hessian(lambda flat: nll_of(flat, p), torch.cat([weight, bias]))
+    torch.testing.assert_close(affine_nll.second_derivative(p.logits, weight, bias), expected)
 
 
 @pytest.mark.parametrize("max_iterations", [1, 25])
@@ -211,7 +288,7 @@ def test_a_shift_of_all_logits_costs_no_digits():
     logits = 3 * torch.randn(1000, 2, dtype=torch.float64, generator=generator)
     labels = (logits[:, 1] + torch.randn(1000, dtype=torch.float64, generator=generator) > logits[:, 0]).long()
     weight, bias = torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    there, far = (_nll(z, labels, weight, bias)[0] for z in (logits, logits + 1e6))
+    there, far = (affine_nll.nll(z, labels, weight, bias)[0] for z in (logits, logits + 1e6))
     assert far == pytest.approx(there, rel=1e-9)
 
 

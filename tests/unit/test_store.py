@@ -459,3 +459,9 @@ with atomic_write(sys.argv[1]) as partial:
     done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=False)
     assert "File too large" in done.stderr
     assert contents(tmp_path) == {"t.txt": b"old"}
+
+
+def test_a_save_that_fails_leaves_no_new_folders(tmp_path):
+    with pytest.raises(ValueError, match="blocks is empty"):
+        save_blocks([], tmp_path / "a" / "b", rows=0)
+    assert not any(tmp_path.iterdir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.contest import Contest, Material
     from calattn.cli.subjects import Subject
+    from calattn.readers.stream import Rows
 
 _BRIEF = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece"]
 _FOLDS = 5
@@ -167,24 +168,35 @@ def _material(
     subject = found[0]
     origin = subject.described()
     del origin["temperature"]
-    common: dict[str, Any] = {"seed": seed, "floor": reader.floor}
     if validation is not None or subject.run is not None:
         _refuse_partition(folds, fraction, validation)
         fitted_on = _validation_of(subject, validation, reader)
-        fit, judge = fitted_on.predictions(), subject.predictions()
+        (fit, fit_rows), (judge, judge_rows) = fitted_on.with_rows(), subject.with_rows()
         if fit.num_classes != judge.num_classes:
             raise ValueError(
                 f"{fitted_on.path} has {fit.num_classes} classes and {subject.path} has {judge.num_classes}; "
                 "give validation predictions of the same model"
             )
-        return Material(fit=fit, judge=judge, folds=None, origin=origin | {"validation": str(fitted_on.path)}, **common)
-    if fraction is not None:
-        fit, judge = _halves(subject, folds, fraction, seed)
-        share = f"a random {100 * fraction:g} % of {path} (seed {seed})"
-        return Material(fit=fit, judge=judge, folds=None, origin=origin | {"validation": share}, **common)
-    whole = subject.predictions()
-    fold_of = folds_of(whole, _FOLDS if folds is None else folds, seed)
-    return Material(fit=whole, judge=whole, folds=fold_of, origin=origin | {"validation": None}, **common)
+        origin |= {"validation": str(fitted_on.path)}
+        fold_of = None
+    elif fraction is not None:
+        (fit, fit_rows), (judge, judge_rows) = _halves(subject, folds, fraction, seed)
+        origin |= {"validation": f"a random {100 * fraction:g} % of {path} (seed {seed})"}
+        fold_of = None
+    else:
+        fit, fit_rows = judge, judge_rows = subject.with_rows()
+        origin |= {"validation": None}
+        fold_of = folds_of(judge, _FOLDS if folds is None else folds, seed)
+    return Material(
+        fit=fit,
+        fit_rows=fit_rows,
+        judge=judge,
+        judge_rows=judge_rows,
+        folds=fold_of,
+        seed=seed,
+        floor=reader.floor,
+        origin=origin,
+    )
 
 
 def _validation_of(subject: Subject, validation: Path | None, reader: options.Reader) -> Subject:
@@ -211,17 +223,20 @@ def _refuse_with_apply(**flags: object) -> None:
             )
 
 
-def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> tuple[Predictions, Predictions]:
+def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> Iterator[tuple[Predictions, Rows]]:
+    """Two random parts, each with its rows of the file."""
     import torch
 
     if folds is not None:
         raise ValueError("--folds and --fraction exclude each other: many parts that change roles, or two that do not")
     if not 0 < fraction < 1:
         raise ValueError(f"fraction must be between 0 and 1, got {fraction:g}")
-    whole = subject.predictions()
-    if whole.indices is None:  # which rows of the file the shuffled part holds
-        whole = whole.replace(indices=torch.arange(len(whole)))
-    return whole.shuffle_split(fraction, torch.Generator().manual_seed(seed))
+    whole, rows = subject.with_rows()
+    numbered = whole.replace(indices=torch.arange(len(whole)))
+    for part in numbered.shuffle_split(fraction, torch.Generator().manual_seed(seed)):
+        assert part.indices is not None
+        of_file = torch.as_tensor(rows)[part.indices]
+        yield part.replace(indices=of_file if whole.indices is None else whole.indices[part.indices]), of_file.numpy()
 
 
 def _show(found: Contest, material: Material, *, single: bool) -> None:

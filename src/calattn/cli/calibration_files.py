@@ -138,21 +138,21 @@ def save(
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path` that takes its name when the block ends without an error."""
-    from calattn.atomic import speaking_of
+    from calattn.atomic import made_folder, speaking_of
 
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.parent / f".part-{secrets.token_hex(6)}"
     old = target.parent / f".part-old-{secrets.token_hex(6)}"
-    try:
-        with speaking_of(path, instead_of=partial):
-            partial.mkdir()
-            yield partial
-            if target.exists():
-                target.rename(old)
-            partial.rename(target)
-    finally:
-        if old.exists() and not target.exists():
-            old.rename(target)  # the second rename failed: what was there comes back
-        for leftover in (partial, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+    with made_folder(target.parent):
+        try:
+            with speaking_of(path, instead_of=partial):
+                partial.mkdir()
+                yield partial
+                if target.exists():
+                    target.rename(old)
+                partial.rename(target)
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)  # the second rename failed: what was there comes back
+            for leftover in (partial, old):
+                shutil.rmtree(leftover, ignore_errors=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from calattn import Difference, Evaluation, Predictions
     from calattn.posthoc import Calibrator
+    from calattn.readers.stream import Rows
 
 COMPARED = ("nll", "ece")
 _IN_SAMPLE = "judged on the samples it was fitted on, where"
@@ -32,10 +33,14 @@ _SLOW = 30.0  # seconds of silence, where there is no progress bar, that a line 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Material:
-    """What is fitted on and what is judged; `folds` (the fold of each sample) where that is one set, cross-fitted."""
+    """What is fitted on and what is judged, with the rows of their files that they are; `folds` (the fold of each sample) where
+    that is one set, cross-fitted.
+    """
 
     fit: Predictions
+    fit_rows: Rows
     judge: Predictions
+    judge_rows: Rows
     folds: Tensor | None
     seed: int
     floor: float
@@ -197,6 +202,7 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
     """The method's entry, or the reason why it has none."""
     import calattn
     from calattn.posthoc import SameDataWarning, cross_fit
+    from calattn.readers.stream import naming_rows_of_file
 
     make = _factory(name, material)
     fold = iter(range(1, material.num_folds + 1))
@@ -213,12 +219,14 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
             step(f"{name}, {'on all' if material.folds is not None else 'fitting'}")
             start = time.perf_counter()
             # All samples first: an error then names the row of the file, not of a fold.
-            calibrator.fit(material.fit)
+            with naming_rows_of_file(material.fit_rows):
+                calibrator.fit(material.fit)
             seconds = time.perf_counter() - start
             if seconds * material.num_folds > _SLOW:
                 note(f"{name}: one fit took {seconds:.0f} s, and {material.num_folds} more follow")
             if material.folds is None:
-                calibrated = calibrator(material.judge)
+                with naming_rows_of_file(material.judge_rows):
+                    calibrated = calibrator(material.judge)
             else:
                 calibrated = cross_fit(for_a_fold, material.judge, folds=material.folds)
         except ValueError as error:  # features that are not there, zero probabilities that cannot be mixed

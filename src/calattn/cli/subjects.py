@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,14 +17,12 @@ from calattn.cli.run_facts import unfinished
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
-from calattn.readers.stream import with_global_row
+from calattn.readers.stream import Rows, naming_rows_of_file
 from calattn.store import MANIFEST
-from calattn.types import Predictions
+from calattn.types import Fingerprint, Predictions
 
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
-
-Change = Callable[[Predictions], Predictions]
 
 
 @dataclasses.dataclass
@@ -32,14 +30,16 @@ class Blocks:
     """Predictions of a large file, block by block and as often as one likes, with a progress bar each time.
 
     Whoever iterates works between two blocks, so that the bar shows the work and not the reading alone; a second pass is
-    where intervals come from. Of a file that does not say how long it is (CSV), the first pass finds out.
+    where intervals come from. Of a file that does not say how long it is (CSV), the first pass finds out; only a pass that knows
+    can tell whether the calibrator was fitted on this very file.
     """
 
     stream: PredictionStream
     title: str
-    change: Change | None = None
+    calibrator: Calibrator | None = None
     passes: int = dataclasses.field(default=0, init=False)
     rows: int | None = dataclasses.field(default=None, init=False)
+    _compared: bool = dataclasses.field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.rows = self.stream.num_rows
@@ -53,13 +53,25 @@ class Blocks:
             task = bar.add_task(
                 escape(f"reading {title}" + f", pass {self.passes}" * (self.passes > 1)), total=self.rows
             )
-            for block in self.stream:
-                yield self._changed(block)
+            for block in self._as_read():
+                yield self._calibrated(block)
                 seen += len(block)
                 bar.update(task, completed=seen)
         self.rows = seen
         if self.passes == 1:
             _say_ignored(self.stream, seen)
+
+    def _as_read(self) -> Iterator[Predictions]:
+        """The file's own blocks; at the end of them, once, a warning where the calibrator was fitted on just these."""
+        if self.calibrator is None or self.rows is None or self._compared:
+            yield from self.stream
+            return
+        fingerprint = Fingerprint(self.rows)
+        for block in self.stream:
+            fingerprint.add(block)
+            yield block
+        self._compared = True
+        self.calibrator.warn_if_fitted_on(fingerprint.text())
 
     def count(self) -> int:
         """The number of samples; where the file does not say, by a pass over it."""
@@ -71,26 +83,23 @@ class Blocks:
         assert self.rows is not None
         return self.rows
 
-    def _changed(self, block: Predictions) -> Predictions:
-        try:
-            return block if self.change is None else self.change(block)
-        except ValueError as error:  # "logits[5] …", counted from the block's first row
-            raise ValueError(with_global_row(str(error), self.stream.block_rows)) from error
+    def _calibrated(self, block: Predictions) -> Predictions:
+        with naming_rows_of_file(self.stream.block_rows):
+            return block if self.calibrator is None else self.calibrator.apply_to_block(block)
 
 
 def opened(stream: PredictionStream, title: str, calibrator: Calibrator | None = None) -> Predictions | Blocks:
     """What the stream holds, calibrated if it is to be: in memory, or block by block where it is large."""
-    # Compressed files are judged by what comes out of them, where they say how many rows that is.
-    values = 4 * stream.num_classes * (stream.num_rows or 0)
-    if max(values, _bytes_of(stream.path)) >= STREAM_BYTES:
-        return Blocks(stream, title, None if calibrator is None else calibrator.apply_to_block)
+    if stream.num_bytes >= STREAM_BYTES:
+        return Blocks(stream, title, calibrator)
     return _whole(stream, calibrator)
 
 
 def _whole(stream: PredictionStream, calibrator: Calibrator | None) -> Predictions:
     found = stream.whole()
     _say_ignored(stream, len(found))
-    return found if calibrator is None else calibrator(found)
+    with naming_rows_of_file(stream.block_rows):
+        return found if calibrator is None else calibrator(found)
 
 
 def count(source: Predictions | Blocks) -> int:
@@ -101,11 +110,6 @@ def count(source: Predictions | Blocks) -> int:
 def parts(source: Predictions | Blocks) -> Iterator[Predictions]:
     """The blocks, or all of it as one."""
     yield from [source] if isinstance(source, Predictions) else source
-
-
-def _bytes_of(path: Path) -> int:
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +126,12 @@ class Subject:
 
     def predictions(self) -> Predictions:
         """All of it in memory, calibrated if it is to be."""
-        return _whole(stream_predictions(self.path, **self.reader.arguments()), self.calibrator)
+        return self.with_rows()[0]
+
+    def with_rows(self) -> tuple[Predictions, Rows]:
+        """The same, and which rows of the file they are."""
+        stream = stream_predictions(self.path, **self.reader.arguments())
+        return _whole(stream, self.calibrator), stream.block_rows
 
     def source(self) -> Predictions | Blocks:
         """The same, but large files and folders as blocks."""
@@ -142,7 +151,9 @@ class Subject:
 
     def scaled(self, validation: Subject, objective: str) -> Self:
         """Itself after temperature scaling fitted on the validation predictions."""
-        scaling = TemperatureScaling(objective=objective).fit(validation.predictions())  # type: ignore[arg-type]
+        fitted_on, rows = validation.with_rows()
+        with naming_rows_of_file(rows):
+            scaling = TemperatureScaling(objective=objective).fit(fitted_on)  # type: ignore[arg-type]
         title = f"{self.title}\n+ T = {scaling.temperature_:.3g} by {objective.upper()}"
         return dataclasses.replace(self, title=title, calibrator=scaling)
 

@@ -71,14 +71,18 @@ class Calibrator(abc.ABC):
     def __call__(self, predictions: Predictions) -> Predictions:
         """The predictions, calibrated."""
         calibrated = self.apply_to_block(predictions)
-        if predictions.fingerprint() == self.fitted_on_:
+        self.warn_if_fitted_on(predictions.fingerprint(), stacklevel=3)
+        return calibrated
+
+    def warn_if_fitted_on(self, fingerprint: str, *, stacklevel: int = 2) -> None:
+        """A `SameDataWarning` where that is the fingerprint of what it was fitted on."""
+        if fingerprint == self.fitted_on_:
             warnings.warn(
                 f"{type(self).__name__} is applied to the predictions it was fitted on; "
                 "calibration error measured there is too good. Fit on a validation split instead",
                 SameDataWarning,
-                stacklevel=2,
+                stacklevel=stacklevel,
             )
-        return calibrated
 
     def apply_to_block(self, predictions: Predictions) -> Predictions:
         """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""

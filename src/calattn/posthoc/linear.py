@@ -13,8 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits, seeded
+from calattn.posthoc import affine_nll
+from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.damped_newton import Steepness, damped_newton
 from calattn.posthoc.modules import AffineLogits
 from calattn.posthoc.newton import nll_optimum
 from calattn.types import Predictions, row_blocks
@@ -28,9 +30,10 @@ _FLATTEST = 1e-6  # of the steepest of W or of b: no curvature is taken for less
 # Vector scaling, 50,000 × 1,000 logits: 456 passes over the data in units by parameter, 58 with correlations, taken at the
 # start and once more after 20 steps; with the first ones alone it took more than 160.
 _ROUGH_STEPS = 20
-_ROWS_PER_CLASS = 10  # of a sample that the correlations are taken from; with fewer a pass costs less than they do
-_MOST_CLASSES = 2000  # the correlations take 48 C² bytes and 80 C³ operations
-_RIDGE = 1e-2  # on their diagonal: a sample of rows, and a shift of all b, leave some directions without any curvature
+# Vector scaling, a row that is so many times the median one. Beyond it L-BFGS takes hundreds of passes, and from 1e4 on it
+# stopped short of an optimum and called it one: by up to 2e-4 nats at 1e7, by 0.3 at 1e10.
+_WILD = 300
+_NEWTON_STEPS = 100  # 3 to 60 are needed up to logits of 1e10, each as dear as C / 30 passes
 
 
 class _Metric(NamedTuple):
@@ -59,6 +62,18 @@ class _Minimum(NamedTuple):
     bias: Tensor
     converged: bool
     iterations: int
+
+
+class _Largest(NamedTuple):
+    """The row of the largest logit, its size, and what is usual: the median row's."""
+
+    row: int
+    size: float
+    usual: float
+
+    @property
+    def wild(self) -> bool:
+        return self.size > _WILD * self.usual
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -97,22 +112,13 @@ class LinearCalibrator(Calibrator):
         return torch.zeros_like(identity), identity.new_zeros(len(identity))
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        inputs, labels = self._inputs(predictions), predictions.labels
+        inputs = self._inputs(predictions)
         identity = self._identity(predictions.num_classes).to(inputs.device)
-        bias = identity.new_zeros(len(identity))
         found = self._optimum(predictions, inputs, identity)
-        if not found.converged and found.iterations < self.max_iterations:
-            # The line search gave up: rows of wild logits mislead the curvature. One unit for all is slow, and seldom fails.
-            spread = float((inputs - inputs.mean(dim=1, keepdim=True)).double().std(correction=0))
-            spread = spread if 0 < spread < np.inf else 1.0
-            plain = torch.ones(identity.numel() + len(identity), dtype=torch.float64, device=inputs.device)
-            plain[: identity.numel()] = spread
-            again = self._minimise(inputs, labels, (identity, bias), _Metric(plain), self.max_iterations)
-            found = min(found, again, key=lambda each: each.value)
         if not found.converged:
             warnings.warn(
-                f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum. The split may be "
-                "separable; use a penalty, or a calibrator with fewer parameters",
+                f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum. "
+                f"{self._why_short(inputs)}",
                 FitWarning,
                 stacklevel=3,
             )
@@ -124,16 +130,37 @@ class LinearCalibrator(Calibrator):
             "iterations_": found.iterations,
         }
 
+    def _why_short(self, inputs: Tensor) -> str:  # noqa: ARG002
+        """Why there may be no optimum, and what to do."""
+        return "The split may be separable; use a penalty, or a calibrator with fewer parameters"
+
     def _optimum(self, predictions: Predictions, inputs: Tensor, identity: Tensor) -> _Minimum:
         bias, labels = identity.new_zeros(len(identity)), predictions.labels
         metric = _Metric(self._steepness(inputs, labels, identity, bias))
-        return self._minimise(inputs, labels, (identity, bias), metric, self.max_iterations)
+        found = self._minimise(inputs, labels, (identity, bias), metric, self.max_iterations)
+        return self._or_in_one_unit(found, inputs, labels, identity)
 
-    def _steepness(self, inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _or_in_one_unit(self, found: _Minimum, inputs: Tensor, labels: Tensor, identity: Tensor) -> _Minimum:
+        """What was found, or where the line search gave up, misled by rows of wild logits, what one unit for all finds."""
+        if found.converged or found.iterations >= self.max_iterations:
+            return found
+        spread = float((inputs - inputs.mean(dim=1, keepdim=True)).double().std(correction=0))
+        spread = spread if 0 < spread < np.inf else 1.0
+        plain = torch.ones(identity.numel() + len(identity), dtype=torch.float64, device=inputs.device)
+        plain[: identity.numel()] = spread
+        origin = (identity, identity.new_zeros(len(identity)))
+        again = self._minimise(inputs, labels, origin, _Metric(plain), self.max_iterations)
+        return min(found, again, key=lambda each: each.value)
+
+    def _steepness(
+        self, inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, *, limit: float = np.inf
+    ) -> Tensor:
         """The root of each parameter's curvature, W before b: in these units all are equally steep."""
         found = []
         for nll, penalty in zip(
-            _curvature(inputs, labels, weight, bias), self._penalty_curvature(weight, len(labels)), strict=True
+            affine_nll.curvature(inputs, labels, weight, bias, limit),
+            self._penalty_curvature(weight, len(labels)),
+            strict=True,
         ):
             each = torch.nan_to_num((nll + penalty).flatten(), nan=0.0)  # squares of logits beyond 1e154 are infinite
             least = max(_FLATTEST * float(each.max()), torch.finfo(each.dtype).tiny)
@@ -152,7 +179,7 @@ class LinearCalibrator(Calibrator):
 
         def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
             at_weight, at_bias = split(flat)
-            value, by_weight, by_bias = _nll(inputs, labels, at_weight, at_bias)
+            value, by_weight, by_bias = affine_nll.nll(inputs, labels, at_weight, at_bias)
             extra, extra_weight, extra_bias = self._penalty(at_weight, at_bias, len(labels))
             gradient = torch.cat([(by_weight + extra_weight).flatten(), by_bias + extra_bias])
             return value + extra, metric.gradient(gradient).cpu().numpy()
@@ -183,78 +210,17 @@ class LinearCalibrator(Calibrator):
         weight, bias = self.weight_.to(inputs.device), self.bias_.to(inputs.device)
         logits = torch.empty_like(inputs)
         for rows in row_blocks(*inputs.shape):
-            logits[rows] = _affine(inputs[rows].double(), weight, bias).to(logits.dtype)
+            logits[rows] = affine_nll.affine(inputs[rows].double(), weight, bias).to(logits.dtype)
         return predictions.replace(logits=logits, scale=None)
 
     def _module(self) -> AffineLogits:
         return AffineLogits(self.weight_, self.bias_, log_probs=False)
 
 
-def _affine(z: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addcmul(bias, z, weight) if weight.ndim == 1 else torch.addmm(bias, z, weight.T)
-
-
-def _nll(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Mean NLL of softmax(W z + b) and its gradients, block by block in float64."""
-    total, by_weight, by_bias = 0.0, torch.zeros_like(weight), torch.zeros_like(bias)
-    for rows in row_blocks(*inputs.shape):
-        z, picked = inputs[rows].double(), labels[rows].unsqueeze(1)
-        logits = _affine(z, weight, bias)
-        own, peak = logits.gather(1, picked), logits.amax(dim=1, keepdim=True)
-        residual = logits.sub_(peak).exp_()  # one exponential: log_softmax and then exp are two, half of the time
-        sums = residual.sum(dim=1, keepdim=True)
-        total += float((sums.log() - (own - peak)).sum())
-        residual.div_(sums).scatter_add_(1, picked, residual.new_full(picked.shape, -1.0))
-        by_bias += residual.sum(dim=0)
-        by_weight += residual.mul_(z).sum(dim=0) if weight.ndim == 1 else residual.T @ z
-    n = len(labels)
-    return total / n, by_weight / n, by_bias / n
-
-
-def _curvature(inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The diagonal of the NLL's second derivative in W and b.
-
-    p (1 − p) is next to nothing where a network is sure, and wrong: the square of the slope stands in for it there.
-    """
-    by_weight, by_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-    for rows in row_blocks(*inputs.shape):
-        z = inputs[rows].double()
-        probs = _affine(z, weight, bias).softmax(dim=1)
-        slope = probs.scatter_add(1, labels[rows].unsqueeze(1), probs.new_full((len(probs), 1), -1.0))
-        spread = torch.maximum(probs * (1 - probs), slope.square())
-        by_bias += spread.sum(dim=0)
-        by_weight += (spread * z.square()).sum(dim=0) if weight.ndim == 1 else spread.T @ z.square()
-    return by_weight / len(inputs), by_bias / len(inputs)
-
-
-def _correlation(inputs: Tensor, weight: Tensor, bias: Tensor, units: Tensor, *, least: float) -> Tensor | None:
-    """The Cholesky factor of the second derivative by a diagonal W and b, in the units, from a sample of rows.
-
-    With J = (z ⊙ p, p) it is the mean of the parts that stay in a class less JᵀJ. `least` is put under its diagonal.
-    None where it has no factor (logits of 1e200), or would cost more than it saves.
-    """
-    c = len(bias)
-    if len(inputs) < _ROWS_PER_CLASS * c or c > _MOST_CLASSES:
-        return None
-    rows = torch.randperm(len(inputs), generator=seeded(None))[: _ROWS_PER_CLASS * c].to(inputs.device)
-    # The products of all pairs are most of the work, and a metric need not be exact: float32.
-    pairs = torch.zeros(2 * c, 2 * c, device=inputs.device)
-    within, across = torch.zeros_like(units), torch.zeros_like(bias)
-    for part in rows.split(128):
-        z = inputs[part].double()
-        probs = _affine(z, weight, bias).softmax(dim=1)
-        slopes = torch.cat([z, torch.ones_like(z)], dim=1).div_(units)
-        joint = torch.cat([probs, probs], dim=1).mul_(slopes)
-        within += (joint * slopes).sum(dim=0)
-        across += (joint[:, :c] * slopes[:, c:]).sum(dim=0)
-        single = joint.float()
-        pairs.addmm_(single.T, single, alpha=-1.0)
-    for offset, part in ((0, within), (c, across), (-c, across)):
-        pairs.diagonal(offset).add_(part)
-    pairs.div_(len(rows)).diagonal().clamp_(min=least).add_(_RIDGE)
-    factor, failed = torch.linalg.cholesky_ex(pairs)
-    del pairs  # three such matrices at once would be the peak of a fit's memory
-    return None if failed or not torch.isfinite(factor).all() else factor.double()
+def _largest(inputs: Tensor) -> _Largest:
+    sizes = torch.maximum(inputs.amax(dim=1), -inputs.amin(dim=1)).double()
+    row = int(sizes.argmax())
+    return _Largest(row, float(sizes[row]), float(sizes.median()))
 
 
 @CALIBRATORS.register("vector")
@@ -272,25 +238,60 @@ class VectorScaling(LinearCalibrator):
         return torch.ones(num_classes, dtype=torch.float64)
 
     def _optimum(self, predictions: Predictions, inputs: Tensor, identity: Tensor) -> _Minimum:
-        """From the best single temperature, in a metric that knows how classes depend on each other, taken twice."""
-        labels = predictions.labels
-        single = nll_optimum(predictions, (1e-6, 1e6))
+        """From the best single temperature: by L-BFGS or, where some rows are wild, by Newton's method."""
+        labels, largest = predictions.labels, _largest(inputs)
+        single = nll_optimum(predictions, (1e-6, 1e6 * max(1.0, largest.size) if largest.wild else 1e6))
         # At the lower bound all rows are right, and would be sure of it from the start: no way to go on from.
         start = single.temperature if single.converged or single.temperature > 1 else 1.0
-        weight, bias = identity / start, torch.zeros_like(identity)
+        near = (identity / start, torch.zeros_like(identity))
+        found = []
+        if largest.wild and len(identity) <= affine_nll.MOST_CLASSES:
+            found = [self._by_newton(inputs, labels, near, largest.usual)]
+        if not any(each.converged for each in found):
+            other = self._or_in_one_unit(self._by_lbfgs(inputs, labels, near), inputs, labels, identity)
+            found.append(other._replace(converged=False) if largest.wild else other)  # it could not tell
+        return min(found, key=lambda each: each.value)
+
+    def _why_short(self, inputs: Tensor) -> str:
+        largest = _largest(inputs)
+        if not largest.wild:
+            return super()._why_short(inputs)
+        return (
+            f"logits[{largest.row}] goes up to {largest.size:.2g}, where most rows end near {largest.usual:.2g}; "
+            "leave such rows out"
+        )
+
+    def _by_lbfgs(self, inputs: Tensor, labels: Tensor, origin: tuple[Tensor, Tensor]) -> _Minimum:
+        """In a metric that knows how classes depend on each other, taken twice."""
 
         def metric(weight: Tensor, bias: Tensor, least: float) -> _Metric:
             units = self._steepness(inputs, labels, weight, bias)
-            return _Metric(units, _correlation(inputs, weight, bias, units, least=least))
+            return _Metric(units, affine_nll.correlation(inputs, weight, bias, units, least=least))
 
-        # At the start probabilities are off, and their curvature is too small where they are: `_curvature` is its least.
+        # At the start probabilities are off, and their curvature is too small where they are: `curvature` is its least.
         steps = min(_ROUGH_STEPS, self.max_iterations)
-        rough = self._minimise(inputs, labels, (weight, bias), metric(weight, bias, 1.0), steps)
+        rough = self._minimise(inputs, labels, origin, metric(*origin, 1.0), steps)
         if rough.converged or steps == self.max_iterations:
             return rough
         near = (rough.weight, rough.bias)
         fine = self._minimise(inputs, labels, near, metric(*near, 0.0), self.max_iterations - steps)
         return fine._replace(iterations=fine.iterations + rough.iterations)
+
+    def _by_newton(self, inputs: Tensor, labels: Tensor, origin: tuple[Tensor, Tensor], usual: float) -> _Minimum:
+        """Beside a wild row, units and samples know nothing of the others; the whole second derivative does."""
+
+        def objective(flat: Tensor) -> tuple[float, Tensor]:
+            value, by_weight, by_bias = affine_nll.nll(inputs, labels, *flat.chunk(2))
+            return value, torch.cat([by_weight, by_bias])
+
+        def steepness(flat: Tensor) -> Steepness:
+            typical = self._steepness(inputs, labels, *flat.chunk(2), limit=usual).square()
+            return Steepness(affine_nll.second_derivative(inputs, *flat.chunk(2)), typical)
+
+        most = min(self.max_iterations, _NEWTON_STEPS)
+        found = damped_newton(objective, steepness, torch.cat(origin), max_steps=most)
+        weight, bias = found.where.chunk(2)
+        return _Minimum(found.value, weight, bias, converged=found.converged, iterations=found.steps)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

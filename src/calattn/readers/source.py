@@ -60,6 +60,12 @@ class Source(abc.ABC):
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         """Consecutive blocks of at most `rows` rows of the wanted fields."""
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of what is read: of a file, or of all files of a folder."""
+        files = self.path.iterdir() if self.path.is_dir() else [self.path]
+        return sum(file.stat().st_size for file in files)
+
     def whole(self, name: str) -> Values:
         """A small field at once, such as the class names or one temperature."""
         raise PredictionFileError(f"{self.path}: {name!r} cannot be read as a whole")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import warnings
@@ -19,6 +20,8 @@ from calattn.readers.source import Role, Source, Values
 from calattn.store import PredictionFileError
 from calattn.types import Predictions
 
+Rows = Sequence[int] | np.ndarray
+
 # 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small beside torch itself.
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
@@ -30,7 +33,7 @@ class PredictionStream:
 
     `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
     count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out; within one, `block_rows` are
-    the rows of the file that the latest block holds.
+    the rows of the file that the latest block holds, after `whole` all that it gave.
     """
 
     def __init__(
@@ -47,18 +50,23 @@ class PredictionStream:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = floor, sum_tolerance
         self.split = source.split if split is None else split
-        width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
-        self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // width)
+        self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
+        self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
         self.num_ignored = 0
-        self.block_rows: Sequence[int] | np.ndarray = range(0)
+        self.block_rows: Rows = range(0)
         if labels is not None and self._source_rows is not None:
             self._check_label_count(self._source_rows)
 
     @property
     def path(self) -> Path:
         return self._source.path
+
+    @property
+    def num_bytes(self) -> int:
+        """How large it is, about: as float32 in memory or, where that is more or not known, uncompressed as text or on disk."""
+        return max(4 * self._width * (self._source_rows or 0), self._source.num_bytes)
 
     @property
     def labelled(self) -> bool:
@@ -86,7 +94,11 @@ class PredictionStream:
         """All rows at once."""
         if self._source_rows is not None:
             self.rows_per_block = self._source_rows  # one block, so that nothing is held twice
-        blocks = list(self)
+        blocks, rows = [], []
+        for block in self:
+            blocks.append(block)
+            rows.append(self.block_rows)
+        self.block_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
         return blocks[0] if len(blocks) == 1 else _joined(blocks)
 
     def __iter__(self) -> Iterator[Predictions]:
@@ -115,7 +127,7 @@ class PredictionStream:
         start, seen, suspicion = 0, 0, _Suspicion()
         for raw in source.blocks(wanted, self.rows_per_block):
             count = len(raw[choice.values[0]])
-            rows: Sequence[int] | np.ndarray = range(start, start + count)
+            rows: Rows = range(start, start + count)
             try:
                 if choice.leftover and start == 0:
                     _refuse_counters(raw, choice.values)
@@ -330,6 +342,21 @@ def _integers(values: Values) -> Tensor | None:
     return None if tensor.is_floating_point() else tensor.to(torch.int64)
 
 
-def with_global_row(message: str, rows: Sequence[int] | np.ndarray) -> str:
-    """Every row check, here and in `Predictions`, begins "name[row": make that the row of the file."""
-    return re.sub(r"^(\w+)\[(\d+)", lambda m: f"{m[1]}[{rows[int(m[2])]}", message)
+@contextlib.contextmanager
+def naming_rows_of_file(rows: Rows) -> Iterator[None]:
+    """Errors about a row of predictions are about that row of their file, which holds `rows` of it."""
+    try:
+        yield
+    except ValueError as error:
+        if (text := with_global_row(str(error), rows)) == str(error):
+            raise
+        raise ValueError(text) from error
+
+
+def with_global_row(message: str, rows: Rows) -> str:
+    """Every row check, here, in `Predictions` and in calibrators, begins "name[row" or "the label of row": make it the file's.
+
+    >>> with_global_row("logits[1, 2] is nan", [0, 5]), with_global_row("the label of row 1 has", [0, 5])
+    ('logits[5, 2] is nan', 'the label of row 5 has')
+    """
+    return re.sub(r"^(\w+\[|the label of row )(\d+)", lambda m: f"{m[1]}{rows[int(m[2])]}", message)

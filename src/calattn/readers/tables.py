@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,13 +21,15 @@ from calattn.readers.source import Field, FieldType, Role, Source, Values
 from calattn.store import PredictionFileError
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
+_EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
+_GZIP = b"\x1f\x8b"
 _MISSING = frozenset(pa.csv.ConvertOptions().null_values)
 
 _BINARY = {
     b"PK\x03\x04": "a zip archive (.npz, .pt, .xlsx)",
     b"\x93NUMPY": "an .npy array",
     b"PAR1": "Parquet",
-    b"\x1f\x8b": "gzip (.csv.gz)",
+    _GZIP: "gzip (.csv.gz)",
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
@@ -69,6 +72,10 @@ class CsvSource(Source):
         with self._damage(), self._open(types) as reader:
             for table in _rebatched(reader, rows):
                 yield {name: _column(table[name]) for name in wanted}
+
+    @property
+    def num_bytes(self) -> int:
+        return _text_bytes(self.path) if self.path.suffix.lower() == ".gz" else super().num_bytes
 
     def _open(self, types: Mapping[str, pa.DataType]) -> pa.csv.CSVStreamingReader:
         return pa.csv.open_csv(
@@ -142,6 +149,25 @@ class CsvSource(Source):
         if (value := cell["value"]) is None:
             return f"{where}: {cell['what']}; mend the file or save it again"
         return f"{where}: {value!r} is no number; {_number_hint(value, name)}"
+
+
+def _text_bytes(path: Path) -> int:
+    """How much text a gzip file holds, at the least or about: as it says, or as its first part expands.
+
+    It says so for its last member alone, and modulo 4 GB: both make it too small, neither too large.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_EXPANDED)
+        file.seek(max(0, size - 4))
+        said = int.from_bytes(file.read(4), "little")
+    text, rest = 0, head
+    with contextlib.suppress(zlib.error):  # damage is for Arrow to name
+        while rest.startswith(_GZIP):
+            member = zlib.decompressobj(wbits=31)
+            text += len(member.decompress(rest))
+            rest = member.unused_data
+    return max(said, text * size // len(head))
 
 
 class ParquetSource(Source):
