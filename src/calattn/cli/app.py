@@ -164,7 +164,7 @@ def root(
 ) -> None:
     """Train image classifiers whose confidence can be believed, and judge anybody's.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 143 terminated.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 141 reader left, 143 terminated.
     Every command has [bold]--help[/bold] with examples; those that print results have [bold]--json[/bold] for scripts.
     """
 

@@ -58,26 +58,48 @@ def notice_interrupts() -> None:
 def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
     outcome = Outcome()
-    with warnings.catch_warnings(), _logged():
+    with _readers_may_leave(outcome), warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
         warnings.showwarning = cast(Any, _warn_in_debug if debug else _warn)
         try:
             yield outcome
-        except SystemExit as error:
-            outcome.code = error.code if isinstance(error.code, int) else FAILED
+            sys.stdout.flush()
         except BaseException as error:  # the one place that catches everything: what is not expected gets exit code 70
-            outcome.code = code_of(error)
-            if debug and outcome.code not in (INTERRUPTED, BROKEN_PIPE) and not isinstance(error, _CLICK):
+            if _reader_left(error):
                 raise
-            if outcome.code == BROKEN_PIPE:
-                # The reader (`| head`) has left; Python would complain once more when it flushes stdout at exit.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            else:
-                tell(message_of(error), as_json=as_json, code=outcome.code)
+            outcome.code = code_of(error)
+            if isinstance(error, SystemExit):
+                return
+            if debug and outcome.code != INTERRUPTED and not isinstance(error, _CLICK):
+                raise
+            tell(message_of(error), as_json=as_json, code=outcome.code)
+
+
+@contextlib.contextmanager
+def _readers_may_leave(outcome: Outcome) -> Iterator[None]:
+    """`| head` has read enough: that is no error, and has a code of its own."""
+    try:
+        yield
+    except BaseException as error:
+        if not _reader_left(error):
+            raise
+        outcome.code = BROKEN_PIPE
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # Python would complain once more when it flushes at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _reader_left(error: BaseException) -> bool:
+    """Rich and click answer a broken pipe by leaving with code 1; what they caught is in the context."""
+    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)
 
 
 def code_of(error: BaseException) -> int:
     """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, KeyboardInterrupt | typer.Abort) or (_interrupts and _unexpected(error)):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
