@@ -176,11 +176,12 @@ def test_a_reader_that_leaves_early_is_no_error(arguments):
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_sigterm_is_143_and_runs_the_cleaning_up(tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_sigterm_is_143_says_so_and_runs_the_cleaning_up(tmp_path, as_json):
     code = (
         "import pathlib, sys, time, calattn.cli.app as app\n"
         "def slow(arguments):\n"
-        "    with app.errors.reported(as_json=False, debug=False) as outcome:\n"
+        f"    with app.errors.reported(as_json={as_json}, debug=False) as outcome:\n"
         "        try:\n"
         "            print('ready', flush=True); time.sleep(60)\n"
         "        finally:\n"
@@ -189,12 +190,14 @@ def test_sigterm_is_143_and_runs_the_cleaning_up(tmp_path):
         "app.run = slow\n"
         "app.main()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert said == ('{"error": "terminated", "exit_code": 143}\n' if as_json else "calattn: terminated\n")
     assert (tmp_path / "cleaned").exists()
 
 

@@ -197,24 +197,31 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
 
 def test_what_an_import_that_ctrl_c_cut_short_raises_is_no_bug(monkeypatch):
     """numpy's and torch's compiled parts swallow the KeyboardInterrupt and raise errors of their own."""
-    monkeypatch.setattr(errors, "_interrupts", [])
+    monkeypatch.setattr(errors, "_signals", [])
     cut_short = AttributeError("module 'numpy._core' has no attribute '_multiarray_umath'")
     assert errors.code_of(cut_short) == 70
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminating = signal.getsignal(signal.SIGTERM)
     try:
-        errors.notice_interrupts()
+        errors.notice_signals()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (130, "interrupted")
         assert errors.code_of(ValueError("the file is empty")) == 2, "what we say ourselves is said"
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (143, "terminated")
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminating)
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminating = signal.getsignal(signal.SIGTERM)
     try:
-        errors.notice_interrupts()
+        errors.notice_signals()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminating)

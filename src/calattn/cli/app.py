@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
@@ -185,7 +184,5 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The console command."""
-    # SystemExit instead of sudden death: half-written files are removed on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.TERMINATED))
-    errors.notice_interrupts()
+    errors.notice_signals()
     sys.exit(run(sys.argv[1:]))

@@ -22,6 +22,7 @@ from rich.markup import escape
 from calattn.cli.console import errors_to
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
+_STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 
 # ClickException: typer carries its own copy of click since 0.20, and both versions export this subclass of it.
 _CLICK = typer.BadParameter.__mro__[2]
@@ -39,19 +40,24 @@ class Outcome:
     code: int = OK
 
 
-_interrupts: list[int] = []
+_signals: list[int] = []
 
 
-def notice_interrupts() -> None:
-    """Remembers Ctrl-C. A compiled module that is just being imported loses the KeyboardInterrupt and fails with an error of its
-    own, which is no bug then."""
+def notice_signals() -> None:
+    """Remembers Ctrl-C and SIGTERM. A compiled module that is just being imported loses what they raise and fails with an error
+    of its own, which is no bug then."""
 
     def interrupted(number: int, frame: Any) -> None:
-        _interrupts.append(number)
+        _signals.append(number)
         signal.default_int_handler(number, frame)
+
+    def terminated(number: int, _: Any) -> None:
+        _signals.append(number)
+        sys.exit(TERMINATED)  # instead of sudden death: half-written files are removed on the way out
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background a shell has it ignored
         signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, terminated)
 
 
 @contextlib.contextmanager
@@ -68,9 +74,10 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
             if _reader_left(error):
                 raise
             outcome.code = code_of(error)
-            if isinstance(error, SystemExit):
+            stopped = outcome.code in _STOPPED
+            if isinstance(error, SystemExit) and not stopped:
                 return
-            if debug and outcome.code != INTERRUPTED and not isinstance(error, _CLICK):
+            if debug and not stopped and not isinstance(error, _CLICK):
                 raise
             tell(message_of(error), as_json=as_json, code=outcome.code)
 
@@ -100,8 +107,10 @@ def code_of(error: BaseException) -> int:
     """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    if isinstance(error, KeyboardInterrupt | typer.Abort) or (_interrupts and _unexpected(error)):
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
+    if _signals and _unexpected(error):
+        return 128 + _signals[-1]
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
     if (number := _signal_of(error)) is not None:
@@ -120,8 +129,8 @@ def code_of(error: BaseException) -> int:
 
 def message_of(error: BaseException) -> str:
     """One line for an error, in the words of the command line."""
-    if code_of(error) == INTERRUPTED and _signal_of(error) is None:
-        return "interrupted"
+    if code_of(error) in _STOPPED and _signal_of(error) is None:
+        return _STOPPED[code_of(error)]
     if _lost_peer(error):
         return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
     if isinstance(error, _CLICK):
@@ -152,7 +161,7 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
     if as_json:
         print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), file=sys.stderr)
         return
-    word = "" if code in (INTERRUPTED, TERMINATED) else "[bold red]error[/bold red]: "
+    word = "" if code in _STOPPED else "[bold red]error[/bold red]: "
     errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)
 
 
