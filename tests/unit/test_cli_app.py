@@ -201,6 +201,24 @@ def test_sigterm_is_143_says_so_and_runs_the_cleaning_up(tmp_path, as_json):
     assert (tmp_path / "cleaned").exists()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_lacks_are_spelt_out(tmp_path, encoding):
+    path = write_npz(tmp_path / "a.npz", predictions())
+    metrics = ("-m", "high_confidence_error_rate", "--bootstrap", "0")
+    done = shell("evaluate", str(path), *metrics, env=os.environ | {"PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "error rate at p >= 0.9" in done.stdout
+
+
+def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    path = write_npz(tmp_path / "−é😀.npz", predictions())
+    done = shell("evaluate", str(path), "--json", "-m", "ece", "--bootstrap", "0", env=ascii_only)
+    assert json.loads(done.stdout)["results"][0]["title"] == path.name
+    missing = shell("evaluate", str(tmp_path / "−é.csv"), "--json", env=ascii_only)
+    assert "−é.csv does not exist" in json.loads(missing.stderr)["error"]
+
+
 def test_python_dash_m():
     done = shell("--version")
     assert (done.returncode, done.stderr) == (0, "")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from calattn.cli import errors
+from calattn.cli import console, errors
 
 WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
 
@@ -184,5 +184,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The console command."""
+    console.print_in_any_encoding()
     errors.notice_signals()
     sys.exit(run(sys.argv[1:]))

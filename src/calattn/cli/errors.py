@@ -19,7 +19,7 @@ from typing import Any, cast
 import typer
 from rich.markup import escape
 
-from calattn.cli.console import errors_to
+from calattn.cli.console import errors_to, takes_any_letter
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 _STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
@@ -159,7 +159,8 @@ def message_of(error: BaseException) -> str:
 def tell(message: str, *, as_json: bool, code: int) -> None:
     """The error line, on stderr."""
     if as_json:
-        print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), file=sys.stderr)
+        document = {"error": message, "exit_code": code}
+        print(json.dumps(document, ensure_ascii=not takes_any_letter(sys.stderr)), file=sys.stderr)
         return
     word = "" if code in _STOPPED else "[bold red]error[/bold red]: "
     errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)
