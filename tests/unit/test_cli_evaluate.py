@@ -192,8 +192,17 @@ def test_missing_split_names_those_that_are_there(capsys, tmp_path):
     run = write_run(tmp_path / "run")
     result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")
     assert result.code == 2
-    assert "it has test, validation; make others with: calattn predict" in result.err
+    assert "it has test, validation; make them with: calattn predict" in result.err
     assert "--checkpoint best-nll" in result.err
+
+
+def test_a_split_that_predict_does_not_make_is_not_suggested(capsys, tmp_path):
+    run = write_run(tmp_path / "my run")
+    result = invoke(capsys, "evaluate", run, "--split", "train")
+    assert result.code == 2
+    assert "its own are validation and test" in result.err
+    assert f"calattn predict '{run}' --data DATA" in result.err
+    assert "--split train" not in result.err
 
 
 @pytest.mark.parametrize("objective", ["ece", "nll"])

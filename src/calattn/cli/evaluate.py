@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
     from calattn.cli.subjects import Blocks, Subject
 
+_NAME_THEM = "name them with --temperature FILE instead of --ts"
 OUTPUTS = (".json", ".csv", ".md")
 
 
@@ -140,7 +141,7 @@ def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path
         return found
     result = []
     for place, each in enumerate(found):
-        validation = each.validation() if ts else _files([temperature[place]], each.reader)[0]
+        validation = each.validation(otherwise=_NAME_THEM) if ts else _files([temperature[place]], each.reader)[0]
         result += [each, each.scaled(validation, objective)]
     return result
 
