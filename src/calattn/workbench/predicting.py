@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -170,9 +171,12 @@ def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None
     if ood and data_name is None:
         raise ValueError("--ood is about another data set; name it with --data")
     if not any(folder.checkpoints_path.glob("state-*.safetensors")):
-        raise RunFolderError(
-            f"{folder.path} has no checkpoint yet; train it first: calattn train {folder.spec_path} --out {folder.path}"
-        )
+        if (process := folder.writer()) is not None:
+            raise RunFolderError(
+                f"{folder.path} has no checkpoint yet, and is being written by process {process}; wait for it"
+            )
+        command = shlex.join(["calattn", "train", str(folder.spec_path), "--out", str(folder.path)])
+        raise RunFolderError(f"{folder.path} has no checkpoint yet; train it first: {command}")
     if not folder.splits_path.is_file():
         raise RunFolderError(f"{folder.splits_path} is missing, which names the validation images; put it back")
 
