@@ -545,7 +545,7 @@ CASES = [
     ),
     Case("predict another's split", on_trained("predict run --data digits --split tset"), ("it has train, test",)),
     Case("predict unknown data", on_trained("predict run --data digts"), ("did you mean 'digits'?",)),
-    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "convert them")),
+    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "save them as grey")),
     Case("nothing is foreign", on_trained("predict run --ood"), ("--ood is about another data set", "--data")),
     Case("predict from damage", damaged_checkpoint, ("no usable checkpoint", "--overwrite starts the run again")),
     Case("unknown command", lambda _: "evalute", ("No such command 'evalute'", "Did you mean 'evaluate'?")),

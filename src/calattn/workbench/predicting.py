@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 
 from calattn import data
 from calattn.atomic import PathArg
-from calattn.data.augment import Augment
+from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
@@ -211,10 +211,12 @@ def predict_subject(
     on_batch: Callable[[int], None] | None = None,
 ) -> Predictions:
     """What a `run_model` says about a subject, in memory."""
+    augment = build.build_augment(spec, found)
+    images = _with_channels(subject.images, augment.channels)
     loader = EvalLoader(
-        subject.images,
+        images,
         subject.rows,
-        _augment_for(subject.images, spec, found),
+        dataclasses.replace(augment, size_in=input_size(images, augment.size_out), num_classes=images.num_classes),
         batch_size=spec.evaluation.batch_size,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
@@ -225,11 +227,16 @@ def predict_subject(
     return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
 
 
-def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Augment:
-    """The run's test-time transform, from these images' own size; their channels must be the network's."""
-    own = build.build_augment(spec, found)
-    if images.channels != own.channels:
+def _with_channels(images: data.Images, channels: int) -> data.Images:
+    """Images as the network sees them: of grey ones a network for colour gets the one channel three times."""
+    if images.channels == channels:
+        return images
+    if channels == 1:
         raise data.DataError(
-            f"the images have {images.channels} channel(s), the network was trained on {own.channels}; convert them"
+            "the images have 3 channel(s), the network was trained on 1; save them as grey images, a folder for each class, and "
+            "pass --data imagefolder:PATH"
         )
-    return dataclasses.replace(own, size_in=input_size(images, own.size_out), num_classes=images.num_classes)
+    if isinstance(images, data.ArrayImages):
+        return dataclasses.replace(images, array=images.array.expand(-1, channels, -1, -1))
+    assert isinstance(images, LazyImages)
+    return dataclasses.replace(images, num_channels=channels)
