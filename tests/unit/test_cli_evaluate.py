@@ -196,6 +196,22 @@ def test_missing_split_names_those_that_are_there(capsys, tmp_path):
     assert "--checkpoint best-nll" in result.err
 
 
+@pytest.mark.parametrize("command", ["evaluate", "compare", "calibrate"])
+def test_of_a_folder_of_runs_the_runs_are_listed(capsys, tmp_path, command):
+    write_run(tmp_path / "runs" / "b.pt")
+    write_run(tmp_path / "runs" / "a")
+    result = invoke(capsys, command, tmp_path / "runs")
+    assert result.code == 2
+    assert "name one of the runs in it: a, b.pt; all of them: calattn report" in result.err
+
+
+def test_folders_are_not_listed_as_files(capsys, tmp_path):
+    (tmp_path / "x.pt").mkdir()
+    write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "evaluate", tmp_path)
+    assert "name a file in it: a.npz\n" in result.err
+
+
 def test_a_split_that_predict_does_not_make_is_not_suggested(capsys, tmp_path):
     run = write_run(tmp_path / "my run")
     result = invoke(capsys, "evaluate", run, "--split", "train")

@@ -24,6 +24,7 @@ from calattn.types import Predictions
 
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
+_SHOWN = 8
 _OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes no other without --data
 
 Change = Callable[[Predictions], Predictions]
@@ -173,6 +174,7 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
             )
         if not is_run(path):
             _refuse_contest(path)
+            _refuse_folder_of_runs(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
         if (partly := unfinished(path)) is not None:
@@ -211,6 +213,18 @@ def _refuse_contest(path: Path) -> None:
     leader = leader_in(path)
     if leader is not None and is_calibrated(leader):
         raise PredictionFileMissing(f"{path} holds the predictions of several methods; name one, such as {leader}")
+
+
+def _refuse_folder_of_runs(path: Path) -> None:
+    if not path.is_dir() or (path / MANIFEST).is_file() or is_calibrated(path):
+        return
+    runs = sorted(each.name for each in path.iterdir() if is_run(each))
+    if runs:
+        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+        raise PredictionFileMissing(
+            f"{path} is not a run folder; name one of the runs in it: {', '.join(runs[:_SHOWN])}{more}; all of them: "
+            f"calattn report {shlex.quote(str(path))}"
+        )
 
 
 def leader_in(path: Path) -> Path | None:
