@@ -19,6 +19,7 @@ from calattn.data import DataError, DataMissing
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
+from tests.cli_runner import invoke, predictions, write_npz
 
 
 class SignalStop(Exception):
@@ -193,6 +194,47 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
     with errors.reported(as_json=False, debug=False):
         assert read_predictions(path, kind="probs", columns="logits").stated_probs is not None
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"evaluate a.npz --{flag}" for flag in ("out file/x.md", "diagram file/x.png", "html file/x.html")),
+        *(f"compare a.npz a.npz --{flag}" for flag in ("out file/x.md", "html file/x.html")),
+        *(f"calibrate a.npz --{flag}" for flag in ("out file/x", "write file/sub/x.csv")),
+        "report a.npz --out file/x",
+        "data show digits --out file/x.png",
+        "reproduce report --out file/x",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, monkeypatch, tmp_path, line):
+    def work(*_, **__):
+        raise AssertionError("the work has begun")
+
+    for name in (
+        "calattn.readers.stream.PredictionStream.__iter__",
+        "calattn.data.load",
+        "calattn.cli.reproduce._write",
+    ):
+        monkeypatch.setattr(name, work)
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "a.npz", predictions())
+    (tmp_path / "file").touch()
+    result = invoke(capsys, *line.split())
+    assert result.code == 2
+    assert "calattn: error: file/" in result.err
+    assert "a part of that path is a file: choose another path" in result.err
+
+
+def test_a_folder_that_takes_no_files_is_named(capsys, monkeypatch, tmp_path):
+    def denied(*, dir):
+        raise PermissionError(errno.EACCES, "denied", str(dir / "tmp123"))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    path = write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "calibrate", path, "--write", tmp_path / "x.csv")
+    assert result.code == 1
+    assert f"{tmp_path / 'x.csv'}: permission denied: choose a place that you may use" in result.err
 
 
 def test_what_an_import_that_ctrl_c_cut_short_raises_is_no_bug(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import math
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_of_a_folder_of_runs_the_runs_are_listed(capsys, tmp_path, command):
     result = invoke(capsys, command, tmp_path / "runs")
     assert result.code == 2
     assert "name one of the runs in it: a, b.pt; all of them: calattn report" in result.err
+
+
+def test_a_diagram_that_cannot_be_written_does_not_cost_the_table(capsys, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "x.png")
+
+    monkeypatch.setattr("calattn.report.reliability.save_figure", full)
+    path = write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "evaluate", path, "-m", "ece", "--bootstrap", 0, "--diagram", tmp_path / "x.png")
+    assert result.code == 1
+    assert "ECE" in result.out
+    assert "x.png: the disk is full" in result.err
 
 
 def test_folders_are_not_listed_as_files(capsys, tmp_path):

@@ -14,7 +14,7 @@ import torch
 from lightning_fabric import Fabric
 
 from calattn import data
-from calattn.atomic import PathArg
+from calattn.atomic import PathArg, check_writable
 from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
@@ -179,6 +179,7 @@ def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None
         raise RunFolderError(f"{folder.path} has no checkpoint yet; train it first: {command}")
     if not folder.splits_path.is_file():
         raise RunFolderError(f"{folder.splits_path} is missing, which names the validation images; put it back")
+    check_writable(folder.all_predictions_path / "test")
 
 
 def check_same_split(folder: RunFolder, found: build.RunData) -> None:
