@@ -94,6 +94,7 @@ def test_codes(error, code):
         ("num_bootstrap must be 0 or more, got -1", "--bootstrap must be 0 or more, got -1"),
         ('pass class_names=["-1", "1"] if the numbers', "pass --class-names -1,1 if the numbers"),
         ("num_bootstrap is 0: a comparison needs resamples", "--bootstrap is 0: a comparison needs resamples"),
+        ("target is 7, outside [0, 4]", "--target is 7, outside [0, 4]"),
         ("the kind of labels that matter", "the kind of labels that matter"),
     ],
 )

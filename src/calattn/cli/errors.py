@@ -205,6 +205,7 @@ def as_flags(message: str) -> str:
     message = re.sub(
         rf"(?<!-)\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
     )
+    message = re.sub(r"\btarget is (?=-?\d+, outside \[)", "--target is ", message)
     message = message.replace("num_bootstrap is 0: a comparison", "--bootstrap is 0: a comparison")
     message = message.replace(
         "use Predictions.from_probs(probs, labels)", "pass --kind probs and --columns NAME (or a pattern: 'logit_*')"
@@ -240,6 +241,7 @@ _REMEDIES = (
     (re.compile(r"must have at least 2 classes, got \d+$"), "save one column a class"),
     (re.compile(r"a comparison needs resamples$"), "pass --bootstrap 1000, or leave it out"),
     (re.compile(r"has no rows\b"), "save predictions of at least one sample"),
+    (re.compile(r"--target is -?\d+, outside \[\d+, \d+\]$"), "name a class by its number, from 0, or by its name"),
     (re.compile(r"is outside \[\d+, \d+\]$"), "save class indices counted from 0, or pass --label-offset"),
 )
 
