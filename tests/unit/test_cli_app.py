@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from calattn import cli
 from calattn.cli import app, errors
+from calattn.posthoc import TemperatureScaling
 from tests.cli_runner import invoke, predictions, write_npz
 
 COMMANDS = [entry.name for entry in app.ENTRIES]
@@ -223,6 +226,41 @@ def test_python_dash_m():
     done = shell("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("calattn ")
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+
+
+def test_every_command_is_in_the_documented_table():
+    table = DOCUMENT.read_text(encoding="utf-8").partition("Results go to stdout")[0]
+    assert [name for name in COMMANDS if f"[`{name}`]" not in table] == []
+
+
+def documented_keys(command: str) -> set[str]:
+    rows = DOCUMENT.read_text(encoding="utf-8").partition("## JSON")[2].splitlines()
+    (row,) = [row for row in rows if row.startswith(f"| `{command}` |")]
+    return {"schema", "command", *re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "parts"),
+    [
+        ("evaluate", "evaluate a.npz", ("results",)),
+        ("compare", "compare a.npz a.npz", ("comparisons",)),
+        ("calibrate", "calibrate a.npz --method temperature_nll", ("methods",)),
+        ("calibrate --apply", "calibrate a.npz --apply saved --write p.csv", ()),
+        ("report", "report a.npz --out r", ("rows",)),
+        ("train --dry-run", "train digits --dry-run --accelerator cpu --epochs 2", ()),
+    ],
+)
+def test_every_json_key_is_documented(capsys, tmp_path, monkeypatch, command, line, parts):
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "a.npz", predictions())
+    TemperatureScaling(objective="nll").fit(predictions()).save(tmp_path / "saved")
+    resamples = [] if "--apply" in line or "train" in line else ["--bootstrap", "50"]
+    found = invoke(capsys, *line.split(), *resamples, "--json").json
+    keys = {*found, *(key for part in parts for each in found[part] for key in each)}
+    assert keys - documented_keys(command) == set()
 
 
 def test_codes_are_the_documented_ones():

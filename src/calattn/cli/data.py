@@ -21,7 +21,7 @@ app = typer.Typer(
 
 Root = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder."),
+    typer.Option("--data-root", help=options.DATA_ROOT),
 ]
 
 
