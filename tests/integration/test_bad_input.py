@@ -385,7 +385,7 @@ CASES = [
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),
-        ("it has test, validation", "calattn predict run --split fog-5"),
+        ("it has test, validation", "calattn predict run --data DATA"),
     ),
     Case("unknown checkpoint", on_run("evaluate run --checkpoint best"), ("--checkpoint must be one of last",)),
     Case("run without predictions", empty_run, ("has no predictions yet", "calattn predict run")),
