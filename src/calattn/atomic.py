@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -42,6 +43,21 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
     ):
         yield partial
         commit(partial, target)
+
+
+def check_writable(path: PathArg) -> None:
+    """Refuses a path that could not be written in the end: a file is made in its folder, or the nearest above it that exists.
+
+    Nothing is left behind. The OSError names `path`.
+    """
+    target = Path(os.path.realpath(path))
+    folder = next(above for above in target.parents if above.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        error.filename, error.filename2 = os.fspath(path), None
+        raise
 
 
 @contextlib.contextmanager

@@ -385,7 +385,7 @@ CASES = [
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),
-        ("it has test, validation", "calattn predict run --split fog-5"),
+        ("it has test, validation", "calattn predict run --data DATA"),
     ),
     Case("unknown checkpoint", on_run("evaluate run --checkpoint best"), ("--checkpoint must be one of last",)),
     Case("run without predictions", empty_run, ("has no predictions yet", "calattn predict run")),
@@ -545,7 +545,7 @@ CASES = [
     ),
     Case("predict another's split", on_trained("predict run --data digits --split tset"), ("it has train, test",)),
     Case("predict unknown data", on_trained("predict run --data digts"), ("did you mean 'digits'?",)),
-    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "convert them")),
+    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "save them as grey")),
     Case("nothing is foreign", on_trained("predict run --ood"), ("--ood is about another data set", "--data")),
     Case("predict from damage", damaged_checkpoint, ("no usable checkpoint", "--overwrite starts the run again")),
     Case("unknown command", lambda _: "evalute", ("No such command 'evalute'", "Did you mean 'evaluate'?")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -191,6 +192,34 @@ def test_predict_on_foreign_images(run, tmp_path):
     written = predict_folder(run.path, rules=["best-nll"], data_name="digits", splits=["train"], ood=True, runtime=CPU)
     assert [path.name for path in written] == ["digits-train.best-nll"]
     assert int(calattn.load_predictions(written[0]).labels.max()) == 0
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_memory):
+    """The usual out-of-distribution data: the same predictions as of colour images with three equal channels."""
+    from PIL import Image
+
+    drawn = np.random.default_rng(0).integers(0, 256, (24, 8, 8), dtype=np.uint8)
+    for mode in ("RGB", "L"):
+        for i, image in enumerate(drawn):
+            place = tmp_path / mode / ("train", "test")[i % 2] / "ab"[i // 2 % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).convert(mode).save(place / f"{i}.png")
+    spec = small_spec(
+        f"data.name=imagefolder:{tmp_path / 'RGB'}",
+        "data.size=8",
+        "data.validation=0.5",
+        "train.batch_size=4",
+    )
+    run = train_run(spec, tmp_path / "run", runtime=CPU)
+    if not in_memory:
+        monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
+    written = [
+        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / mode}", runtime=CPU)[0]
+        for mode in ("RGB", "L")
+    ]
+    colour, grey = (calattn.load_predictions(path).logits for path in written)
+    assert torch.equal(grey, colour)
 
 
 def test_a_split_that_does_not_exist(run):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from calattn import cli
 from calattn.cli import app, errors
+from calattn.posthoc import TemperatureScaling
 from tests.cli_runner import invoke, predictions, write_npz
 
 COMMANDS = [entry.name for entry in app.ENTRIES]
@@ -58,6 +61,7 @@ def test_help_lists_every_command_with_its_line(capsys):
         assert entry.name in result.out
         assert entry.help.split()[0] in result.out
     assert "Exit codes" in result.out
+    assert str(errors.BROKEN_PIPE) in result.out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -167,19 +171,20 @@ def test_errors_as_json(capsys):
     assert "nowhere.npz does not exist" in json.loads(result.err)["error"]
 
 
-def test_a_reader_that_leaves_early_is_no_error():
-    command = f"{sys.executable} -m calattn list optimizers --json | head -1; echo ${{PIPESTATUS[0]}}"
-    # Long output into a closed pipe; short output may fit the pipe's buffer, hence both codes.
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    assert done.stdout.splitlines()[-1] in ("0", "141")
+@pytest.mark.parametrize("arguments", ["--help", "--version", "list optimizers", "list losses --json", "nonsense 2>&1"])
+def test_a_reader_that_leaves_early_is_no_error(arguments):
+    """Tables and help are Rich's, the version is click's, JSON is ours: each meets the closed pipe in its own way."""
+    gone = f"{sys.executable} -m calattn {arguments} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", gone], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_sigterm_is_143_and_runs_the_cleaning_up(tmp_path):
+@pytest.mark.parametrize("as_json", [False, True])
+def test_sigterm_is_143_says_so_and_runs_the_cleaning_up(tmp_path, as_json):
     code = (
         "import pathlib, sys, time, calattn.cli.app as app\n"
         "def slow(arguments):\n"
-        "    with app.errors.reported(as_json=False, debug=False) as outcome:\n"
+        f"    with app.errors.reported(as_json={as_json}, debug=False) as outcome:\n"
         "        try:\n"
         "            print('ready', flush=True); time.sleep(60)\n"
         "        finally:\n"
@@ -188,19 +193,74 @@ def test_sigterm_is_143_and_runs_the_cleaning_up(tmp_path):
         "app.run = slow\n"
         "app.main()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert said == ('{"error": "terminated", "exit_code": 143}\n' if as_json else "calattn: terminated\n")
     assert (tmp_path / "cleaned").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_the_terminal_lacks_are_spelt_out(tmp_path, encoding):
+    path = write_npz(tmp_path / "a.npz", predictions())
+    metrics = ("-m", "high_confidence_error_rate", "--bootstrap", "0")
+    done = shell("evaluate", str(path), *metrics, env=os.environ | {"PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "error rate at p >= 0.9" in done.stdout
+
+
+def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    path = write_npz(tmp_path / "−é😀.npz", predictions())
+    done = shell("evaluate", str(path), "--json", "-m", "ece", "--bootstrap", "0", env=ascii_only)
+    assert json.loads(done.stdout)["results"][0]["title"] == path.name
+    missing = shell("evaluate", str(tmp_path / "−é.csv"), "--json", env=ascii_only)
+    assert "−é.csv does not exist" in json.loads(missing.stderr)["error"]
 
 
 def test_python_dash_m():
     done = shell("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("calattn ")
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+
+
+def test_every_command_is_in_the_documented_table():
+    table = DOCUMENT.read_text(encoding="utf-8").partition("Results go to stdout")[0]
+    assert [name for name in COMMANDS if f"[`{name}`]" not in table] == []
+
+
+def documented_keys(command: str) -> set[str]:
+    rows = DOCUMENT.read_text(encoding="utf-8").partition("## JSON")[2].splitlines()
+    (row,) = [row for row in rows if row.startswith(f"| `{command}` |")]
+    return {"schema", "command", *re.findall(r"`(\w+)`", row)}
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "parts"),
+    [
+        ("evaluate", "evaluate a.npz", ("results",)),
+        ("compare", "compare a.npz a.npz", ("comparisons",)),
+        ("calibrate", "calibrate a.npz --method temperature_nll", ("methods",)),
+        ("calibrate --apply", "calibrate a.npz --apply saved --write p.csv", ()),
+        ("report", "report a.npz --out r", ("rows",)),
+        ("train --dry-run", "train digits --dry-run --accelerator cpu --epochs 2", ()),
+    ],
+)
+def test_every_json_key_is_documented(capsys, tmp_path, monkeypatch, command, line, parts):
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "a.npz", predictions())
+    TemperatureScaling(objective="nll").fit(predictions()).save(tmp_path / "saved")
+    resamples = [] if "--apply" in line or "train" in line else ["--bootstrap", "50"]
+    found = invoke(capsys, *line.split(), *resamples, "--json").json
+    keys = {*found, *(key for part in parts for each in found[part] for key in each)}
+    assert keys - documented_keys(command) == set()
 
 
 def test_codes_are_the_documented_ones():

@@ -141,6 +141,14 @@ def test_calibrators_that_are_none(capsys, saved, unlabelled, tmp_path):
     assert invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all" / "vector", *write).code == 0
 
 
+def test_of_several_calibrators_the_leader_is_named(capsys, unlabelled, tmp_path):
+    file = write_npz(tmp_path / "a.npz", predictions(sharpness=4.0))
+    methods = ("--method", "histogram,temperature_nll", "--bootstrap", 0)
+    assert invoke(capsys, "calibrate", file, *methods, "--out", tmp_path / "all").code == 0
+    result = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", "--write", tmp_path / "probs.npz")
+    assert f"it holds several, name one: {tmp_path / 'all' / 'temperature_nll'}" in result.err
+
+
 def test_other_classes_are_refused(capsys, saved, tmp_path):
     np.savez(tmp_path / "five.npz", logits=NEW.logits[:, :5].numpy())
     result = invoke(capsys, "calibrate", tmp_path / "five.npz", "--apply", saved, "--write", tmp_path / "probs.npz")

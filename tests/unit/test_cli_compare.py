@@ -91,6 +91,20 @@ def test_after_temperature_scaling_each_on_its_own_validation(capsys, tmp_path):
     assert result.json["comparisons"][0]["differences"]["nll"]["difference"] == pytest.approx(0, abs=1e-5)
 
 
+def test_temperature_scaling_of_files_names_what_works(capsys, tmp_path):
+    files = [write_npz(tmp_path / f"{name}.npz", predictions(sharpness=s)) for name, s in (("a", 1.0), ("b", 2.0))]
+    refused = invoke(capsys, "compare", *files, "--ts")
+    assert refused.code == 2
+    assert "calattn calibrate FILE --validation FILE --out FOLDER" in refused.err
+    assert "--temperature" not in refused.err
+    fitted_on = write_npz(tmp_path / "validation.npz", predictions(100))
+    for file in files:
+        out = ("--out", file.with_suffix(""))
+        assert invoke(capsys, "calibrate", file, "--validation", fitted_on, *out, "--bootstrap", 0).code == 0
+    folders = [file.with_suffix("") for file in files]
+    assert invoke(capsys, "compare", *folders, "--bootstrap", 50, "-m", "ece").code == 0
+
+
 def test_out(capsys, pair, tmp_path):
     for suffix in ("json", "csv", "md"):
         result = invoke(capsys, "compare", *pair, "--json", "-m", "ece", "--out", tmp_path / f"t.{suffix}")

@@ -19,6 +19,7 @@ from calattn.data import DataError, DataMissing
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
+from tests.cli_runner import invoke, predictions, write_npz
 
 
 class SignalStop(Exception):
@@ -93,6 +94,7 @@ def test_codes(error, code):
         ("num_bootstrap must be 0 or more, got -1", "--bootstrap must be 0 or more, got -1"),
         ('pass class_names=["-1", "1"] if the numbers', "pass --class-names -1,1 if the numbers"),
         ("num_bootstrap is 0: a comparison needs resamples", "--bootstrap is 0: a comparison needs resamples"),
+        ("target is 7, outside [0, 4]", "--target is 7, outside [0, 4]"),
         ("the kind of labels that matter", "the kind of labels that matter"),
     ],
 )
@@ -195,26 +197,74 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"evaluate a.npz --{flag}" for flag in ("out file/x.md", "diagram file/x.png", "html file/x.html")),
+        *(f"compare a.npz a.npz --{flag}" for flag in ("out file/x.md", "html file/x.html")),
+        *(f"calibrate a.npz --{flag}" for flag in ("out file/x", "write file/sub/x.csv")),
+        "report a.npz --out file/x",
+        "data show digits --out file/x.png",
+        "reproduce report --out file/x",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, monkeypatch, tmp_path, line):
+    def work(*_, **__):
+        raise AssertionError("the work has begun")
+
+    for name in (
+        "calattn.readers.stream.PredictionStream.__iter__",
+        "calattn.data.load",
+        "calattn.cli.reproduce._write",
+    ):
+        monkeypatch.setattr(name, work)
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "a.npz", predictions())
+    (tmp_path / "file").touch()
+    result = invoke(capsys, *line.split())
+    assert result.code == 2
+    assert "calattn: error: file/" in result.err
+    assert "a part of that path is a file: choose another path" in result.err
+
+
+def test_a_folder_that_takes_no_files_is_named(capsys, monkeypatch, tmp_path):
+    def denied(*, dir):
+        raise PermissionError(errno.EACCES, "denied", str(dir / "tmp123"))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    path = write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "calibrate", path, "--write", tmp_path / "x.csv")
+    assert result.code == 1
+    assert f"{tmp_path / 'x.csv'}: permission denied: choose a place that you may use" in result.err
+
+
 def test_what_an_import_that_ctrl_c_cut_short_raises_is_no_bug(monkeypatch):
     """numpy's and torch's compiled parts swallow the KeyboardInterrupt and raise errors of their own."""
-    monkeypatch.setattr(errors, "_interrupts", [])
+    monkeypatch.setattr(errors, "_signals", [])
     cut_short = AttributeError("module 'numpy._core' has no attribute '_multiarray_umath'")
     assert errors.code_of(cut_short) == 70
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    terminating = signal.getsignal(signal.SIGTERM)
     try:
-        errors.notice_interrupts()
+        errors.notice_signals()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (130, "interrupted")
         assert errors.code_of(ValueError("the file is empty")) == 2, "what we say ourselves is said"
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (143, "terminated")
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminating)
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    terminating = signal.getsignal(signal.SIGTERM)
     try:
-        errors.notice_interrupts()
+        errors.notice_signals()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, terminating)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import math
 
 import numpy as np
@@ -192,8 +193,45 @@ def test_missing_split_names_those_that_are_there(capsys, tmp_path):
     run = write_run(tmp_path / "run")
     result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")
     assert result.code == 2
-    assert "it has test, validation; make others with: calattn predict" in result.err
+    assert "it has test, validation; make them with: calattn predict" in result.err
     assert "--checkpoint best-nll" in result.err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "calibrate"])
+def test_of_a_folder_of_runs_the_runs_are_listed(capsys, tmp_path, command):
+    write_run(tmp_path / "runs" / "b.pt")
+    write_run(tmp_path / "runs" / "a")
+    result = invoke(capsys, command, tmp_path / "runs")
+    assert result.code == 2
+    assert "name one of the runs in it: a, b.pt; all of them: calattn report" in result.err
+
+
+def test_a_diagram_that_cannot_be_written_does_not_cost_the_table(capsys, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "x.png")
+
+    monkeypatch.setattr("calattn.report.reliability.save_figure", full)
+    path = write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "evaluate", path, "-m", "ece", "--bootstrap", 0, "--diagram", tmp_path / "x.png")
+    assert result.code == 1
+    assert "ECE" in result.out
+    assert "x.png: the disk is full" in result.err
+
+
+def test_folders_are_not_listed_as_files(capsys, tmp_path):
+    (tmp_path / "x.pt").mkdir()
+    write_npz(tmp_path / "a.npz", predictions())
+    result = invoke(capsys, "evaluate", tmp_path)
+    assert "name a file in it: a.npz\n" in result.err
+
+
+def test_a_split_that_predict_does_not_make_is_not_suggested(capsys, tmp_path):
+    run = write_run(tmp_path / "my run")
+    result = invoke(capsys, "evaluate", run, "--split", "train")
+    assert result.code == 2
+    assert "its own are validation and test" in result.err
+    assert f"calattn predict '{run}' --data DATA" in result.err
+    assert "--split train" not in result.err
 
 
 @pytest.mark.parametrize("objective", ["ece", "nll"])

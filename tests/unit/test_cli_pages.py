@@ -346,8 +346,12 @@ def test_names_that_look_like_markup(capsys, tmp_path, npz):
     assert [each["title"] for each in document_in(tmp_path / "p.html")["subjects"]] == ["m[/b].npz", "n[/b].npz"]
 
 
-def test_the_table_is_printed_even_if_the_page_cannot_be_written(capsys, npz):
-    found = invoke(capsys, "evaluate", npz, "--html", npz / "p.html", "--bootstrap", 0)
+def test_the_table_is_printed_even_if_the_page_cannot_be_written(capsys, npz, monkeypatch):
+    def full(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("calattn.cli.pages.write", full)
+    found = invoke(capsys, "evaluate", npz, "--html", npz.with_name("p.html"), "--bootstrap", 0)
     assert found.code != 0
     assert "accuracy" in found.out
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -281,6 +282,23 @@ def test_rounded_text_probabilities(tmp_path):
     assert len(read_predictions(tmp_path / "r.csv")) == 1  # three digits each
     read = read_predictions(tmp_path / "p.csv", sum_tolerance=0.02)
     np.testing.assert_allclose(read.probs.numpy(), 1 / 3)
+
+
+def test_sums_far_from_one_are_mentioned(tmp_path):
+    sigmoids = np.array([[0.9, 0.8, 0.48], [0.3, 0.5, 0.2], [0.1, 0.6, 0.4]])
+    path = write_npz(tmp_path / "p.npz", probs=sigmoids, labels=np.array([0, 1, 2]))
+    with pytest.warns(UserWarning, match=r"divided by its sum, which is as far from 1 as 2\.18; if these are sigmoids"):
+        read = read_predictions(path, sum_tolerance=5.0)
+    np.testing.assert_allclose(read.probs[0].numpy(), sigmoids[0] / 2.18)
+    rounded = write_npz(tmp_path / "q.npz", probs=np.array([[0.33, 0.33, 0.33]]), labels=np.array([0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_predictions(rounded, sum_tolerance=0.02)
+
+
+def test_a_multi_label_file_is_called_that_and_not_badly_rounded(tmp_path):
+    several = {"probs": np.array([[0.9, 0.8, 0.48]]), "labels": np.array([[1, 1, 0]])}
+    fails("multi-label files are not read", write_npz(tmp_path / "p.npz", **several))
 
 
 def test_rough_rounding_far_into_the_file(tmp_path, monkeypatch):

@@ -77,6 +77,17 @@ def test_every_column_comes_once_and_the_caption_last(tables):
     assert [part.caption for part in found] == [None, table.caption]
 
 
+def test_where_a_group_is_too_wide_its_columns_part_and_no_heading_breaks(tables):
+    table, parts = tables["difference"]
+    found = parted(table, 40, **parts)
+    text = rendered(found, 40)
+    assert text.count("difference ") == 2
+    assert max(map(len, text.splitlines())) <= 40
+    headers = [column.header for part in found for column in part.columns if column.header]
+    assert headers == ["a", "b1", "difference", "p", "a", "b2", "difference", "p"]
+    assert [part.caption for part in found if part.caption] == [table.caption]
+
+
 def test_intervals_break_after_the_comma_where_nothing_else_helps():
     table = Table()
     table.add_column("", no_wrap=True)

@@ -18,6 +18,7 @@ import yaml
 from calattn import Predictions, save_predictions
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json, write_spec
+from calattn.workbench.predicting import predict_folder
 from calattn.workbench.spec import EvaluationSpec, RunSpec, TrainSpec
 from calattn.workbench.yamlfile import SpecError, read_yaml
 
@@ -291,10 +292,14 @@ def test_two_processes_do_not_write_into_one_folder(tmp_path: Path) -> None:
             with pytest.raises(RunFolderError, match=f"is being written by process {process.pid};"):
                 RunFolder.create_or_open(tmp_path / "a", RunSpec(), overwrite=overwrite)
         assert RunFolder.open(tmp_path / "a").spec() == RunSpec()  # readers need no lock
+        with pytest.raises(RunFolderError, match=f"no checkpoint yet, and is being written by process {process.pid};"):
+            predict_folder(tmp_path / "a", rules=["last"])
     finally:
         process.kill()
         process.communicate()
     RunFolder.create_or_open(tmp_path / "a", RunSpec()).close()
+    with pytest.raises(RunFolderError, match="no checkpoint yet; train it first"):
+        predict_folder(tmp_path / "a", rules=["last"])
 
 
 @needs_posix

@@ -130,3 +130,11 @@ def test_a_name_and_its_options_may_be_set_in_any_order(order):
     assert resolve("digits", ["loss.options.gama=3", "loss.name=focal"][::order]).loss.options == {"gama": 3}, (
         "a misspelt one is not lost: building the loss will name it"
     )
+
+
+def test_a_misspelt_spec_file_is_suggested(tmp_path, monkeypatch):
+    (tmp_path / "my.yaml").write_text("base: digits\n")
+    monkeypatch.chdir(tmp_path)
+    for wrong, meant in (("my.yam", "my.yaml"), (str(tmp_path / "my.yam"), str(tmp_path / "my.yaml"))):
+        with pytest.raises(SpecError, match=f"did you mean '{meant}'"):
+            resolve(wrong)

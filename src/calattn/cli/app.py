@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import importlib.util
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
@@ -14,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from calattn.cli import errors
+from calattn.cli import console, errors
 
 WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
 
@@ -164,7 +163,7 @@ def root(
 ) -> None:
     """Train image classifiers whose confidence can be believed, and judge anybody's.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 143 terminated.
+    Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 141 reader left, 143 terminated.
     Every command has [bold]--help[/bold] with examples; those that print results have [bold]--json[/bold] for scripts.
     """
 
@@ -185,7 +184,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """The console command."""
-    # SystemExit instead of sudden death: half-written files are removed on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(errors.TERMINATED))
-    errors.notice_interrupts()
+    console.print_in_any_encoding()
+    errors.notice_signals()
     sys.exit(run(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def apply(
     rows = f"{subjects.count(calibrated):,} samples of {subject.title}"
     results_to().print(f"applied {_in_words(calibrator)} to {rows}", markup=False, soft_wrap=True)
     if stream.labelled and out is not None:
-        note(f"what it changed: calattn compare {path} {out}")
+        note(f"what it changed: {shlex.join(['calattn', 'compare', str(path), str(out)])}")
 
 
 def _file(path: Path) -> Path:
@@ -82,7 +83,7 @@ def _file(path: Path) -> Path:
     if (path / CALIBRATOR).is_file():
         return path / CALIBRATOR
     several = sorted(each.parent.name for each in path.glob(f"*/{CALIBRATOR}"))
-    which = f"; it holds several, name one: {path / several[0]}" if several else ""
+    which = f"; it holds several, name one: {subjects.leader_in(path) or path / several[0]}" if several else ""
     raise FileNotFoundError(f"no {CALIBRATOR} in {path}{which}")
 
 

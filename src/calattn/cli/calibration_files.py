@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calattn.atomic import check_writable
 from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
 from calattn.cli.probability_files import WRITTEN
@@ -43,6 +44,7 @@ def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, o
             raise ValueError(f"--out {out} holds the input {each}, which it would replace; name another folder")
     if out is not None:
         _check_folder(out, overwrite, write)
+        check_writable(out)
 
 
 def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:

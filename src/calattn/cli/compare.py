@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     Comparisons = Mapping[str, Mapping[str, Difference]]
 
 
+_CALIBRATE_FIRST = (
+    "calibrate each file first, and compare the folders without --ts: "
+    "calattn calibrate FILE --validation FILE --out FOLDER"
+)
 _OF_SEEDS = ("std_a", "std_b", "num_seeds")
 
 
@@ -73,7 +77,7 @@ def compare(
     if len(found) < 2:
         raise ValueError("compare needs two or more paths: calattn compare A B")
     if ts:
-        found = [each.scaled(each.validation(), objective.value) for each in found]
+        found = [each.scaled(each.validation(otherwise=_CALIBRATE_FIRST), objective.value) for each in found]
     if over_seeds:
         if html is not None:
             raise ValueError("--html shows single runs; leave it out, or --over-seeds")

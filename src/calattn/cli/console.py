@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import json
 import math
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.console import Console
 
@@ -16,6 +18,43 @@ if TYPE_CHECKING:
 
 # Wide enough for a table of several files when nobody's terminal says otherwise (pipes, logs).
 _PIPED_WIDTH = 160
+# For streams that have no such letters; all others become escapes.
+_IN_ASCII = {
+    "−": "-",
+    "–": "-",
+    "·": "-",
+    "“": '"',
+    "”": '"',
+    "’": "'",
+    "×": "x",
+    "✓": "+",
+    "✗": "x",
+    "…": "...",
+    "→": "->",
+    "±": "+/-",
+    "²": "^2",
+    "≥": ">=",
+    "≤": "<=",
+    "≠": "!=",
+    "∞": "inf",
+    "λ": "lambda",
+    "σ": "sigma",
+}
+
+
+def print_in_any_encoding() -> None:
+    """What a stream's encoding lacks (ASCII under LC_ALL=C, Latin-1) is spelt out: no letter is worth losing results for."""
+    codecs.register_error("calattn.spelt_out", _spelt_out)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="calattn.spelt_out")
+
+
+def _spelt_out(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end]
+    spelt = (_IN_ASCII.get(each) or each.encode("ascii", "backslashreplace").decode("ascii") for each in letters)
+    return "".join(spelt), error.end
 
 
 def results_to() -> Console:
@@ -44,16 +83,20 @@ def print_table(table: Table, **parts: int) -> None:
 
 def print_json(document: Any) -> None:
     """One JSON document on stdout: full precision, undefined numbers as null, infinite ones as text."""
-    sys.stdout.write(json_text(document))
+    sys.stdout.write(json_text(document, ascii_only=not takes_any_letter(sys.stdout)))
 
 
-def json_text(document: Any) -> str:
-    """Valid JSON whatever the numbers are.
+def takes_any_letter(stream: TextIO) -> bool:
+    return (stream.encoding or "utf").lower().startswith("utf")
+
+
+def json_text(document: Any, *, ascii_only: bool = False) -> str:
+    """Valid JSON whatever the numbers are; `ascii_only` for streams where other letters would be spelt out.
 
     >>> json_text({"nll": math.inf, "auroc": math.nan}).split()
     ['{', '"nll":', '"Infinity",', '"auroc":', 'null', '}']
     """
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(document), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

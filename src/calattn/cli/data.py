@@ -21,7 +21,7 @@ app = typer.Typer(
 
 Root = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Where data sets lie; empty: CALATTN_DATA, or the user's cache folder."),
+    typer.Option("--data-root", help=options.DATA_ROOT),
 ]
 
 
@@ -88,13 +88,15 @@ def show(
 ) -> None:
     """Write a labelled contact sheet of a split, and say what is in it."""
     from calattn import data
+    from calattn.atomic import check_writable
     from calattn.data.sheet import contact_sheet
 
     if out is not None and out.suffix.lower() != ".png":
         raise ValueError(f"--out {out} must end in .png")
+    target = out or Path(f"{name.replace(':', '-').replace('/', '-')}-{split}.png")
+    check_writable(target)
     dataset = data.describe(name)
     images = data.load(name, split, root=root)
-    target = out or Path(f"{name.replace(':', '-').replace('/', '-')}-{split}.png")
     contact_sheet(images, target, rows=rows, columns=columns, title=f"{dataset.title}, {split}", seed=seed)
     facts = {
         "name": name,

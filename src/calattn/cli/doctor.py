@@ -37,7 +37,7 @@ class Finding:
 
 
 def doctor(
-    root: Annotated[Path | None, typer.Option("--data-root", help="Where data sets lie; empty: CALATTN_DATA.")] = None,
+    root: Annotated[Path | None, typer.Option("--data-root", help=options.DATA_ROOT)] = None,
     json: options.Json = False,
 ) -> None:
     """Versions, devices, disk, data sets and optional pieces, with what to do about those that are missing.

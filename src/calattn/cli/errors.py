@@ -19,9 +19,10 @@ from typing import Any, cast
 import typer
 from rich.markup import escape
 
-from calattn.cli.console import errors_to
+from calattn.cli.console import errors_to, takes_any_letter
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
+_STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 
 # ClickException: typer carries its own copy of click since 0.20, and both versions export this subclass of it.
 _CLICK = typer.BadParameter.__mro__[2]
@@ -39,47 +40,77 @@ class Outcome:
     code: int = OK
 
 
-_interrupts: list[int] = []
+_signals: list[int] = []
 
 
-def notice_interrupts() -> None:
-    """Remembers Ctrl-C. A compiled module that is just being imported loses the KeyboardInterrupt and fails with an error of its
-    own, which is no bug then."""
+def notice_signals() -> None:
+    """Remembers Ctrl-C and SIGTERM. A compiled module that is just being imported loses what they raise and fails with an error
+    of its own, which is no bug then."""
 
     def interrupted(number: int, frame: Any) -> None:
-        _interrupts.append(number)
+        _signals.append(number)
         signal.default_int_handler(number, frame)
+
+    def terminated(number: int, _: Any) -> None:
+        _signals.append(number)
+        sys.exit(TERMINATED)  # instead of sudden death: half-written files are removed on the way out
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # in the background a shell has it ignored
         signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, terminated)
 
 
 @contextlib.contextmanager
 def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
     outcome = Outcome()
-    with warnings.catch_warnings(), _logged():
+    with _readers_may_leave(outcome), warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
         warnings.showwarning = cast(Any, _warn_in_debug if debug else _warn)
         try:
             yield outcome
-        except SystemExit as error:
-            outcome.code = error.code if isinstance(error.code, int) else FAILED
+            sys.stdout.flush()
         except BaseException as error:  # the one place that catches everything: what is not expected gets exit code 70
-            outcome.code = code_of(error)
-            if debug and outcome.code not in (INTERRUPTED, BROKEN_PIPE) and not isinstance(error, _CLICK):
+            if _reader_left(error):
                 raise
-            if outcome.code == BROKEN_PIPE:
-                # The reader (`| head`) has left; Python would complain once more when it flushes stdout at exit.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            else:
-                tell(message_of(error), as_json=as_json, code=outcome.code)
+            outcome.code = code_of(error)
+            stopped = outcome.code in _STOPPED
+            if isinstance(error, SystemExit) and not stopped:
+                return
+            if debug and not stopped and not isinstance(error, _CLICK):
+                raise
+            tell(message_of(error), as_json=as_json, code=outcome.code)
+
+
+@contextlib.contextmanager
+def _readers_may_leave(outcome: Outcome) -> Iterator[None]:
+    """`| head` has read enough: that is no error, and has a code of its own."""
+    try:
+        yield
+    except BaseException as error:
+        if not _reader_left(error):
+            raise
+        outcome.code = BROKEN_PIPE
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except BrokenPipeError:  # Python would complain once more when it flushes at exit
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _reader_left(error: BaseException) -> bool:
+    """Rich and click answer a broken pipe by leaving with code 1; what they caught is in the context."""
+    return isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError)
 
 
 def code_of(error: BaseException) -> int:
     """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
-    if isinstance(error, KeyboardInterrupt | typer.Abort) or (_interrupts and _unexpected(error)):
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else FAILED
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
+    if _signals and _unexpected(error):
+        return 128 + _signals[-1]
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
     if (number := _signal_of(error)) is not None:
@@ -98,8 +129,8 @@ def code_of(error: BaseException) -> int:
 
 def message_of(error: BaseException) -> str:
     """One line for an error, in the words of the command line."""
-    if code_of(error) == INTERRUPTED and _signal_of(error) is None:
-        return "interrupted"
+    if code_of(error) in _STOPPED and _signal_of(error) is None:
+        return _STOPPED[code_of(error)]
     if _lost_peer(error):
         return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
     if isinstance(error, _CLICK):
@@ -128,9 +159,10 @@ def message_of(error: BaseException) -> str:
 def tell(message: str, *, as_json: bool, code: int) -> None:
     """The error line, on stderr."""
     if as_json:
-        print(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False), file=sys.stderr)
+        document = {"error": message, "exit_code": code}
+        print(json.dumps(document, ensure_ascii=not takes_any_letter(sys.stderr)), file=sys.stderr)
         return
-    word = "" if code in (INTERRUPTED, TERMINATED) else "[bold red]error[/bold red]: "
+    word = "" if code in _STOPPED else "[bold red]error[/bold red]: "
     errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)
 
 
@@ -173,6 +205,7 @@ def as_flags(message: str) -> str:
     message = re.sub(
         rf"(?<!-)\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
     )
+    message = re.sub(r"\btarget is (?=-?\d+, outside \[)", "--target is ", message)
     message = message.replace("num_bootstrap is 0: a comparison", "--bootstrap is 0: a comparison")
     message = message.replace(
         "use Predictions.from_probs(probs, labels)", "pass --kind probs and --columns NAME (or a pattern: 'logit_*')"
@@ -208,6 +241,7 @@ _REMEDIES = (
     (re.compile(r"must have at least 2 classes, got \d+$"), "save one column a class"),
     (re.compile(r"a comparison needs resamples$"), "pass --bootstrap 1000, or leave it out"),
     (re.compile(r"has no rows\b"), "save predictions of at least one sample"),
+    (re.compile(r"--target is -?\d+, outside \[\d+, \d+\]$"), "name a class by its number, from 0, or by its name"),
     (re.compile(r"is outside \[\d+, \d+\]$"), "save class indices counted from 0, or pass --label-offset"),
 )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
     from calattn.cli.subjects import Blocks, Subject
 
+_NAME_THEM = "name them with --temperature FILE instead of --ts"
 OUTPUTS = (".json", ".csv", ".md")
 
 
@@ -89,11 +90,6 @@ def evaluate(
     for title, source in sources.items():
         with working(f"evaluating {title}", source):
             evaluations[title] = calattn.evaluate(source, target=target, **measure.arguments())
-    if diagram is not None:
-        from calattn.report.reliability import reliability_diagrams, save_figure
-
-        save_figure(reliability_diagrams(sources, num_bins=measure.bins, target=target), diagram)
-        note(f"wrote {diagram}")
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
     if json:
@@ -103,6 +99,11 @@ def evaluate(
 
         print_table(evaluation_table(evaluations))
     write(out, evaluations, found)
+    if diagram is not None:
+        from calattn.report.reliability import reliability_diagrams, save_figure
+
+        save_figure(reliability_diagrams(sources, num_bins=measure.bins, target=target), diagram)
+        note(f"wrote {diagram}")
     if html is not None:
         from calattn.cli import pages
 
@@ -140,7 +141,7 @@ def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path
         return found
     result = []
     for place, each in enumerate(found):
-        validation = each.validation() if ts else _files([temperature[place]], each.reader)[0]
+        validation = each.validation(otherwise=_NAME_THEM) if ts else _files([temperature[place]], each.reader)[0]
         result += [each, each.scaled(validation, objective)]
     return result
 
@@ -251,8 +252,13 @@ def check_not_input(inputs: Sequence[Path], **outputs: Path | None) -> None:
 
 
 def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:
-    """An output file's name has to say its format; found out before the work, not after."""
-    if path is not None and path.suffix not in suffixes:
+    """An output file's name has to say its format, and its place has to take it; found out before the work, not after."""
+    from calattn.atomic import check_writable
+
+    if path is None:
+        return
+    if path.suffix not in suffixes:
         raise ValueError(f"{flag} {path} must end in {', '.join(suffixes)}")
-    if path is not None and path.is_dir():
+    if path.is_dir():
         raise ValueError(f"{flag} {path} is a folder; name a file in it")
+    check_writable(path)

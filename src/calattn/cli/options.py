@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUN = "The run"
 READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
+DATA_ROOT = "Where data sets lie; default: $CALATTN_DATA, or the user's cache folder."
 RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
@@ -30,7 +31,7 @@ Html = Annotated[
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option("--data-root", help="Where data sets lie, for pictures of a run's mistakes.", rich_help_panel=OUTPUT),
+    typer.Option("--data-root", help=f"For pictures of a run's mistakes: {DATA_ROOT}", rich_help_panel=OUTPUT),
 ]
 
 
@@ -75,11 +76,16 @@ class Reader:
     sum_tolerance: Annotated[
         float | None, _read("--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files).")
     ] = None
-    delimiter: Annotated[str | None, _read("--delimiter", text="Of text files; found by itself if usual.")] = None
+    delimiter: Annotated[
+        str | None, _read("--delimiter", text="Of text files, where it is no comma (.tsv: no tab).")
+    ] = None
     header: Annotated[str | None, _read("--header", text="Column names of a text file that has none: a,b.")] = None
     features: Annotated[
         bool,
-        _read("--features/--no-features", text="Read features where the file has them (some calibrators use them)."),
+        _read(
+            "--features/--no-features",
+            text="Read features where the file has them: calibrate has methods that use them.",
+        ),
     ] = True
 
     def arguments(self) -> dict[str, Any]:
@@ -116,7 +122,7 @@ class Measure:
         typer.Option(
             "--metrics",
             "-m",
-            help="Some of calattn list metrics: ece,nll. Empty: all of them.",
+            help="Some of calattn list metrics: ece,nll. Empty: all (a leaderboard of methods: the main ones).",
             rich_help_panel=MEASURING,
             autocompletion=completion.names("calattn.metrics:METRICS"),
         ),
@@ -192,7 +198,7 @@ class Machine:
     threads: Annotated[int | None, _where("--threads", text="CPU threads of each process.", least=1)] = None
     data_root: Annotated[
         Path | None,
-        _where("--data-root", text="Where the data sets lie; default: $CALATTN_DATA (see `calattn data list`)."),
+        _where("--data-root", text=DATA_ROOT),
     ] = None
 
     def runtime(self) -> Runtime:

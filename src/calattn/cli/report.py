@@ -143,7 +143,8 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _check_folder(out: Path) -> None:
-    """Refuses to replace a page that is not ours, or to write among a run's files."""
+    """Refuses to replace a page that is not ours, or to write among a run's files, or where nothing can be written."""
+    from calattn.atomic import check_writable
     from calattn.workbench.folder import SPEC
 
     if out.exists() and not out.is_dir():
@@ -153,6 +154,7 @@ def _check_folder(out: Path) -> None:
     index = out / "index.html"
     if index.exists() and 'id="document"' not in index.read_text(encoding="utf-8", errors="replace"):
         raise ValueError(f"--out {out} has an index.html that calattn did not write; name another folder")
+    check_writable(index)
 
 
 def _judged(folder: Path) -> bool:

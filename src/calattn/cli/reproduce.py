@@ -102,6 +102,7 @@ def reproduce(
     A cell that fails leaves a hole with its reason, and the rest goes on.
     Interrupted, the same command goes on where it stopped.
     """
+    from calattn.atomic import check_writable
     from calattn.experiments import catalogue
     from calattn.experiments.results import ResultStore
 
@@ -117,13 +118,15 @@ def reproduce(
     if plan:
         _show_plan(cells, store, document, until_epoch=until_epoch, data_root=where.data_root, as_json=json)
         return
+    report = report or out / scale.value / REPORT_FILE
+    for place in (results / scale.value, out / scale.value, report):
+        check_writable(place)
     runtime = dataclasses.replace(where.runtime(), until_epoch=until_epoch)
     failed = False
     if cells and not no_train:
         grid = _run(cells, store, runs, runtime, jobs=jobs, keep=keep, budget=time_budget)
         document["grid"] = grid.as_dict()
         failed = bool(grid.failed)
-    report = report or out / scale.value / REPORT_FILE
     written = _write(name, chosen, store, out, report, show=not json)
     if json:
         print_json(document | {"holes": _holes(cells, store), "written": [str(path) for path in written]})

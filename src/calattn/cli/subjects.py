@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +24,8 @@ from calattn.types import Fingerprint, Predictions
 
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
+_SHOWN = 8
+_OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes no other without --data
 
 
 @dataclasses.dataclass
@@ -137,13 +140,10 @@ class Subject:
         """The same, but large files and folders as blocks."""
         return opened(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
 
-    def validation(self) -> Subject:
-        """The validation predictions of the same run and checkpoint: what may be fitted on."""
+    def validation(self, *, otherwise: str = "name a run folder") -> Subject:
+        """The validation predictions of the same run and checkpoint: what may be fitted on. `otherwise`: what helps a file."""
         if self.run is None:
-            raise ValueError(
-                f"{self.path} is no run folder, so its validation predictions are not known; "
-                "name them with --temperature FILE (evaluate) or --validation FILE (calibrate)"
-            )
+            raise ValueError(f"{self.path} is no run folder, so its validation predictions are not known; {otherwise}")
         path = _in_run(self.run, "validation", self.checkpoint or "last")
         return dataclasses.replace(
             self, path=path, split="validation", title=f"{self.title} validation", calibrator=None
@@ -185,6 +185,7 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
             )
         if not is_run(path):
             _refuse_contest(path)
+            _refuse_folder_of_runs(path)
             found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
         if (partly := unfinished(path)) is not None:
@@ -220,15 +221,31 @@ def is_run(path: Path) -> bool:
 
 def _refuse_contest(path: Path) -> None:
     """`calattn calibrate --method all --out` writes a folder for each method: one of them has to be named."""
+    leader = leader_in(path)
+    if leader is not None and is_calibrated(leader):
+        raise PredictionFileMissing(f"{path} holds the predictions of several methods; name one, such as {leader}")
+
+
+def _refuse_folder_of_runs(path: Path) -> None:
+    if not path.is_dir() or (path / MANIFEST).is_file() or is_calibrated(path):
+        return
+    runs = sorted(each.name for each in path.iterdir() if is_run(each))
+    if runs:
+        more = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+        raise PredictionFileMissing(
+            f"{path} is not a run folder; name one of the runs in it: {', '.join(runs[:_SHOWN])}{more}; all of them: "
+            f"calattn report {shlex.quote(str(path))}"
+        )
+
+
+def leader_in(path: Path) -> Path | None:
+    """The folder of the leader, where `path` is what `calattn calibrate --method all --out` wrote and there is one."""
     try:
         report = json.loads((path / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return
+        return None
     leader = report.get("leader") if isinstance(report, dict) else None
-    if isinstance(leader, str) and is_calibrated(path / leader):
-        raise PredictionFileMissing(
-            f"{path} holds the predictions of several methods; name one, such as {path / leader}"
-        )
+    return path / leader if isinstance(leader, str) else None
 
 
 def is_calibrated(path: Path) -> bool:
@@ -243,14 +260,13 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
     if (path / MANIFEST).is_file():
         return path
     have = sorted(each.parent.name for each in folder.glob(f"*/{MANIFEST}"))
-    if not have:
-        raise PredictionFileMissing(
-            f"{run} has no predictions yet; make them with: calattn predict {run} --split {split}"
-        )
-    raise PredictionFileMissing(
-        f"{run} has no predictions of {path.name}; it has {', '.join(have)}; "
-        f"make others with: calattn predict {run} --split {split} --checkpoint {rule}"
-    )
+    said = f"no predictions of {path.name}; it has {', '.join(have)}" if have else "no predictions yet"
+    command = f"calattn predict {shlex.quote(str(run))}"
+    if split in _OWN_SPLITS:
+        how = f"make them with: {command} --split {split}" + f" --checkpoint {rule}" * (rule != "last")
+    else:
+        how = f"its own are {' and '.join(_OWN_SPLITS)}; those of other images are made with: {command} --data DATA"
+    raise PredictionFileMissing(f"{run} has {said}; {how}")
 
 
 def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) -> list[str]:

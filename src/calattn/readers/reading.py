@@ -197,7 +197,9 @@ def _given_labels(labels: LabelsArg) -> Values | None:
 
 
 def _why_foreign(folder: Path) -> str:
-    files = sorted(entry.name for entry in folder.iterdir() if entry.name.lower().endswith(SUFFIXES))
+    files = sorted(
+        entry.name for entry in folder.iterdir() if entry.is_file() and entry.name.lower().endswith(SUFFIXES)
+    )
     if not files:
         return f"{folder} is a folder without predictions, and without a file that is read ({' '.join(SUFFIXES)})"
     more = f" and {len(files) - 8} more" if len(files) > 8 else ""

@@ -26,6 +26,7 @@ Rows = Sequence[int] | np.ndarray
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
 _SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
+_ROUNDING = 0.02  # how far rounded rows may sum from 1 without a word
 
 
 class PredictionStream:
@@ -49,6 +50,7 @@ class PredictionStream:
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = floor, sum_tolerance
+        self._farthest_sum = 1.0
         self.split = source.split if split is None else split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
@@ -146,6 +148,12 @@ class PredictionStream:
         self._check_end(start, seen)
         if suspicion.text and not source.is_ours:
             warnings.warn(f"{self.path}: {self._name_of_labels} {suspicion.text}", stacklevel=2)
+        if abs(self._farthest_sum - 1) > _ROUNDING:
+            warnings.warn(
+                f"{self.path}: each row of probabilities was divided by its sum, which is as far from 1 as "
+                f"{self._farthest_sum:.3g}; if these are sigmoids, one for each class, that is no softmax",
+                stacklevel=2,
+            )
 
     def _check_end(self, rows: int, seen: int) -> None:
         self.num_ignored = rows - seen
@@ -194,6 +202,8 @@ class PredictionStream:
         self, raw: dict[str, Values], labels: Values | None, reader: LabelReader, temperature: Values | None
     ) -> Predictions:
         choice = self._choice
+        # Labels first: of a multi-label file the rows do not sum to 1 either, and that is not what is wrong with it.
+        classes = None if labels is None else reader(labels)
         values = self._matrix(raw)
         count = values.shape[0]
         logits = self._log_probs(values) if choice.kind == "probs" else values
@@ -204,7 +214,7 @@ class PredictionStream:
             scale = _real(raw[choice.scale], choice.scale)
         return Predictions(
             logits=logits,
-            labels=torch.zeros(count, dtype=torch.int64) if labels is None else reader(labels),
+            labels=torch.zeros(count, dtype=torch.int64) if classes is None else classes,
             scale=scale,
             stated_probs=self._stated(values) if choice.kind == "probs" else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),
@@ -258,6 +268,8 @@ class PredictionStream:
             raise ValueError(
                 f'{said}; pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
             )
+        farthest = float(sums[(sums - 1).abs().argmax()])
+        self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()
 
     def _stated(self, probs: Tensor) -> Tensor | None:

@@ -15,8 +15,9 @@ _HEADER = 16  # characters of a title before it is folded: file names are longer
 def parted(table: Table, width: int, *, lead: int = 1, group: int = 1) -> list[Table]:
     """The table itself if it fits into `width`; else several, each with the first `lead` columns and some of the others.
 
-    `group` neighbouring columns stay together. Where one group is too wide still, intervals are broken after the comma;
-    numbers never are, and a table that cannot be so narrow is wider than the terminal.
+    `group` neighbouring columns stay together, unless one group is too wide still: then each is a table to be parted like any
+    other, and the repeated columns but the first come once in it. Where one column is too wide, intervals are broken after
+    the comma; numbers never are, and a table that cannot be so narrow is wider than the terminal.
     """
     columns = table.columns
     if 1 + sum(_RULE + _widest(column, header=True) for column in columns) <= width:
@@ -27,6 +28,9 @@ def parted(table: Table, width: int, *, lead: int = 1, group: int = 1) -> list[T
     first += [_comfortable(column) for column in names[1:]]
     room = width - 1 - sum(_RULE + each for each in first)
     widest = max(sum(_RULE + _comfortable(column) for column in part) for part in groups)
+    if group > 1 and widest > room:
+        alone = [_some(table, [*names, *part], is_last=part is groups[-1]) for part in groups]
+        return [each for whole in alone for each in parted(whole, width)]
     tables = -(-len(groups) // max(1, room // widest))
     size = -(-len(groups) // tables)
     result = []
@@ -49,6 +53,16 @@ def _table(whole: Table, columns: Sequence[Column], width: int, *, fits: bool, i
     part.add_column(names.header, no_wrap=names.no_wrap, overflow="fold")
     for column, each in zip(numbers, widths, strict=True):
         part.add_column(column.header, justify=column.justify, overflow="fold", width=each)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        part.add_row(*cells)
+    return part
+
+
+def _some(whole: Table, columns: Sequence[Column], *, is_last: bool) -> Table:
+    part = Table(title=whole.title, caption=whole.caption if is_last else None)
+    part.caption_style, part.caption_justify = whole.caption_style, whole.caption_justify
+    for column in columns:
+        part.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap)
     for cells in zip(*(column.cells for column in columns), strict=True):
         part.add_row(*cells)
     return part

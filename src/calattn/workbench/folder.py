@@ -118,6 +118,17 @@ class RunFolder:
         )
         raise RunFolderError(f"{folder.path} is not a run folder; {hint}")
 
+    def writer(self) -> str | None:
+        """The number of the process that writes here now; None if there is none, or the system cannot say."""
+        if sys.platform == "win32":
+            return None
+        with contextlib.suppress(OSError), (self.path / _LOCK).open("rb", buffering=0) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _holder(file)
+        return None
+
     def close(self) -> None:
         """Let go of the lock."""
         if self._lock is not None:
@@ -253,8 +264,8 @@ def _locked(folder: Path) -> FileIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
-        file.close()
+        with file:
+            holder = _holder(file)
         raise RunFolderError(
             f"{folder} is being written by process {holder}; wait for it, stop it, or choose another --out"
         ) from None
@@ -266,6 +277,10 @@ def _locked(folder: Path) -> FileIO:
     file.write(f"{os.getpid()}\n".encode())
     _held.add(file)
     return file
+
+
+def _holder(lock: FileIO) -> str:
+    return (lock.read(32) or b"").decode("ascii", "replace").strip() or "unknown"
 
 
 @contextlib.contextmanager

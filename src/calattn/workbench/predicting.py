@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +14,8 @@ import torch
 from lightning_fabric import Fabric
 
 from calattn import data
-from calattn.atomic import PathArg
-from calattn.data.augment import Augment
+from calattn.atomic import PathArg, check_writable
+from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
@@ -170,11 +171,15 @@ def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None
     if ood and data_name is None:
         raise ValueError("--ood is about another data set; name it with --data")
     if not any(folder.checkpoints_path.glob("state-*.safetensors")):
-        raise RunFolderError(
-            f"{folder.path} has no checkpoint yet; train it first: calattn train {folder.spec_path} --out {folder.path}"
-        )
+        if (process := folder.writer()) is not None:
+            raise RunFolderError(
+                f"{folder.path} has no checkpoint yet, and is being written by process {process}; wait for it"
+            )
+        command = shlex.join(["calattn", "train", str(folder.spec_path), "--out", str(folder.path)])
+        raise RunFolderError(f"{folder.path} has no checkpoint yet; train it first: {command}")
     if not folder.splits_path.is_file():
         raise RunFolderError(f"{folder.splits_path} is missing, which names the validation images; put it back")
+    check_writable(folder.all_predictions_path / "test")
 
 
 def check_same_split(folder: RunFolder, found: build.RunData) -> None:
@@ -207,10 +212,12 @@ def predict_subject(
     on_batch: Callable[[int], None] | None = None,
 ) -> Predictions:
     """What a `run_model` says about a subject, in memory."""
+    augment = build.build_augment(spec, found)
+    images = _with_channels(subject.images, augment.channels)
     loader = EvalLoader(
-        subject.images,
+        images,
         subject.rows,
-        _augment_for(subject.images, spec, found),
+        dataclasses.replace(augment, size_in=input_size(images, augment.size_out), num_classes=images.num_classes),
         batch_size=spec.evaluation.batch_size,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
@@ -221,11 +228,16 @@ def predict_subject(
     return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
 
 
-def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Augment:
-    """The run's test-time transform, from these images' own size; their channels must be the network's."""
-    own = build.build_augment(spec, found)
-    if images.channels != own.channels:
+def _with_channels(images: data.Images, channels: int) -> data.Images:
+    """Images as the network sees them: of grey ones a network for colour gets the one channel three times."""
+    if images.channels == channels:
+        return images
+    if channels == 1:
         raise data.DataError(
-            f"the images have {images.channels} channel(s), the network was trained on {own.channels}; convert them"
+            "the images have 3 channel(s), the network was trained on 1; save them as grey images, a folder for each class, and "
+            "pass --data imagefolder:PATH"
         )
-    return dataclasses.replace(own, size_in=input_size(images, own.size_out), num_classes=images.num_classes)
+    if isinstance(images, data.ArrayImages):
+        return dataclasses.replace(images, array=images.array.expand(-1, channels, -1, -1))
+    assert isinstance(images, LazyImages)
+    return dataclasses.replace(images, num_channels=channels)

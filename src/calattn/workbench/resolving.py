@@ -72,7 +72,8 @@ def _read(source: str) -> tuple[dict[str, Any], Path | None]:
                 f"{source!r} is data, not a recipe; train a recipe on it: "
                 f"calattn train cifar10 --set data.name={source} --size 224 (recipes: {', '.join(RECIPES)})"
             )
-        near = nearest(source, RECIPES)
+        beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        near = nearest(source, [*RECIPES, *beside])
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise SpecError(f"{source!r} is neither a recipe nor a YAML file; {hint}recipes: {', '.join(RECIPES)}")
     if not path.exists():
