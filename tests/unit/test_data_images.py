@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from calattn import data
-from calattn.data.decoding import EncodedImages, as_image, as_tensor, fitted
+from calattn.data.decoding import EncodedImages, as_image, as_tensor, centre_box, fitted
 from calattn.data.packed import PackedBytes, write_packed
 
 
@@ -90,6 +90,24 @@ def test_fitting_agrees_with_torchvision(rng, shape, interpolation):
     resized = transforms.resize(image, [8], interpolation=InterpolationMode(interpolation))
     middle = transforms.crop(resized, (resized.height - 8) // 2, (resized.width - 8) // 2, 8, 8)
     np.testing.assert_array_equal(np.asarray(fitted(image, 8, interpolation=interpolation)), np.asarray(middle))
+
+
+@pytest.mark.parametrize("wanted", [(8, 8), (32, 32), (160, 160), (224, 224), (240, 240), (384, 384), (96, 128)])
+def test_the_middle_lies_within_the_image(wanted):
+    """Rounding put it a trifle outside for one side in a hundred or so, 450 px at 224 among them, and Pillow refuses that."""
+    for side in range(8, 4001):
+        for size in ((side, side), (side, side + 7), (side * 3 // 2, side)):
+            left, top, right, bottom = centre_box(size, wanted)
+            assert 0 <= left < right <= size[1]
+            assert 0 <= top < bottom <= size[0]
+            scale = min(size[0] / wanted[0], size[1] / wanted[1])
+            assert abs(bottom - top - wanted[0] * scale) < 1e-9
+            assert abs(right - left - wanted[1] * scale) < 1e-9
+
+
+@pytest.mark.parametrize(("side", "size"), [(450, 224), (900, 224), (225, 224), (232, 224), (500, 240), (1000, 240)])
+def test_ordinary_sides_that_rounding_made_trouble_for(side, size):
+    assert fitted(Image.new("L", (side + 40, side)), size).size == (size, size)
 
 
 @pytest.mark.usefixtures("untyped")
