@@ -69,6 +69,27 @@ def test_modes_become_the_data_sets_channels(rng, mode, channels):
     np.testing.assert_array_equal(got.permute(1, 2, 0).squeeze(2).numpy(), np.asarray(expected))
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("floating-point", np.float32), ("32-bit", np.int32)])
+def test_values_without_a_scale_are_refused_by_name(kind, dtype):
+    """They were cut to 8 bits: values in [0, 1], or counts up to 255, became all black."""
+    content = encoded(Image.fromarray(np.full((4, 4), 1, dtype)), "TIFF")
+    with pytest.raises(data.DataError, match=rf"file, image 0 holds {kind} values.*8 bits a channel"):
+        lazy([content], 1).decode(0)
+
+
+@pytest.mark.parametrize("maximum", [4095, 65535])
+def test_grey_maps_state_their_maximum(maximum):
+    pixels = np.array([0, maximum // 2, maximum], ">u2")
+    content = b"P5 3 1 %d\n" % maximum + pixels.tobytes()
+    assert lazy([content], 1).decode(0).flatten().tolist() in ([0, 127, 255], [0, 128, 255])
+
+
+@pytest.mark.parametrize(("mode", "colour"), [("RGBA", (10, 20, 30, 0)), ("LA", (40, 0))])
+def test_transparency_is_left_out(mode, colour):
+    got = lazy([encoded(Image.new(mode, (4, 4), colour))], len(colour) - 1).decode(0)
+    assert got[:, 0, 0].tolist() == list(colour[:-1])
+
+
 def test_palette_with_transparency_does_not_warn(recwarn):
     image = Image.new("P", (4, 4))
     image.putpalette([10, 20, 30, 40, 50, 60])

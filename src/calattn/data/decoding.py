@@ -77,15 +77,21 @@ class LazyImages(Images):
     def encoded(self, index: int) -> bytes: ...
 
     def open(self, index: int) -> Image.Image:
-        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged."""
+        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or nothing says what is white in it."""
         try:
             image = Image.open(io.BytesIO(self.encoded(index)))
             image.load()
-            return upright(image).convert("RGB" if self.channels == 3 else "L")
+            if has_known_range(image):
+                return upright(image).convert("RGB" if self.channels == 3 else "L")
         except _DAMAGE as error:
             raise DataError(
                 f"{self.source(index)} cannot be decoded as an image ({_reason(error)}); replace or remove it"
             ) from None
+        kind = "floating-point" if image.mode == "F" else "32-bit"
+        raise DataError(
+            f"{self.source(index)} holds {kind} values, and nothing says which of them is white; scale them yourself and save "
+            "the image with 8 bits a channel"
+        )
 
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
         tensor = as_tensor(self.open(index))
@@ -130,6 +136,14 @@ class EncodedImages(LazyImages):
 
     def encoded(self, index: int) -> bytes:
         return self.content[int(self.rows[index])]
+
+
+def has_known_range(image: Image.Image) -> bool:
+    """Whether black and white are known: floats and 32-bit integers may be of any scale, and cut to 8 bits be all black.
+
+    Mode I also stands for 16 bits: in PGM always (Pillow scales its maximum to 65535), in PNG up to Pillow 10.
+    """
+    return image.mode != "F" and (image.mode != "I" or image.format in ("PPM", "PNG"))
 
 
 def upright(image: Image.Image) -> Image.Image:
