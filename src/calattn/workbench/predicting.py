@@ -24,6 +24,7 @@ from calattn.store import has_features, save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError
+from calattn.workbench.interface import Interface, interface_of, read_interface, run_interface, write_interface
 from calattn.workbench.loading import trained_network
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
@@ -81,18 +82,18 @@ def predict_run(
     *,
     fabric: Fabric,
     runtime: Runtime,
-    found: build.RunData,
+    interface: Interface,
     features: bool,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
     """Writes predictions/<name>[.<rule>] for every subject and rule; the network is built anew from the checkpoint.
 
-    `found` is the run's own data: normalisation, size and class names are the ones it was trained with.
+    Normalisation, size and class names are the ones it was trained with: those of its `interface`.
     """
     written: list[Path] = []
     subjects = list(subjects)
     for rule in rules:
-        model = run_model(folder, spec, rule, fabric=fabric, found=found)
+        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
         for subject in subjects:
             target = folder.predictions_path(subject.name, rule)
             made = predict_subject(
@@ -101,7 +102,7 @@ def predict_run(
                 spec,
                 fabric=fabric,
                 runtime=runtime,
-                found=found,
+                interface=interface,
                 features=features or has_features(target),  # what was kept on request is not lost by predicting again
                 on_batch=on_batch,
             )
@@ -124,7 +125,7 @@ def predict_folder(
     runtime: Runtime | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """`calattn predict`: from a run folder alone, its own splits or those of another data set."""
+    """`calattn predict`: its own splits, or those of another data set; for these the run's own need not be there."""
     runtime = runtime or Runtime()
     folder = RunFolder.open(path)
     spec = folder.spec()
@@ -132,9 +133,9 @@ def predict_folder(
     if batch_size is not None:
         spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
-    found = build.load_data(spec, root=runtime.data_root)
-    check_same_split(folder, found)
     if data_name is None:
+        found = _own_data(folder, spec, runtime.data_root)
+        interface = read_interface(folder) or interface_of(spec, found)
         subjects = own_subjects(found)
         unknown = set(splits or ()) - {subject.name for subject in subjects}
         if unknown:
@@ -144,22 +145,48 @@ def predict_folder(
         subjects = [subject for subject in subjects if not splits or subject.name in splits]
     else:
         default = data.describe(data_name).splits[-1:]
-        size = build.network_size(spec, found.train)
+        interface = run_interface(folder, spec)
         subjects = [
             foreign_subject(
                 data_name,
                 split,
                 root=runtime.data_root,
                 ood=ood,
-                classes=found.train.num_classes,
-                size=size,
+                classes=interface.num_classes,
+                size=interface.size,
                 interpolation=spec.data.interpolation,
             )
             for split in splits or default
         ]
+    if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
+        write_interface(folder, interface)
     return predict_run(
-        folder, spec, subjects, rules, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
+        folder,
+        spec,
+        subjects,
+        rules,
+        fabric=fabric,
+        runtime=runtime,
+        interface=interface,
+        features=features,
+        on_batch=on_batch,
     )
+
+
+def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunData:
+    """What the run was trained on, checked; where it is not there, what to do about it."""
+    try:
+        found = build.load_data(spec, root=root)
+    except data.DataError as error:
+        kind, _, path = spec.data.name.partition(":")
+        if not path or Path(path).expanduser().exists():
+            raise
+        place = f"put the images back as {path}"
+        if not Path(path).expanduser().is_absolute():
+            place = f"{path} is relative to where training ran: run the command there"
+        raise data.DataError(f"{error}; {place}, or name images elsewhere with --data {kind}:PATH") from None
+    check_same_split(folder, found)
+    return found
 
 
 def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
@@ -186,12 +213,9 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
         )
 
 
-def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, found: build.RunData) -> Any:
+def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, interface: Interface) -> Any:
     """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
-    size = build.network_size(spec, found.train)
-    model = trained_network(
-        folder, spec, rule, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size
-    )
+    model = trained_network(folder, spec, rule, interface)
     return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
 
 
@@ -202,7 +226,7 @@ def predict_subject(
     *,
     fabric: Fabric,
     runtime: Runtime,
-    found: build.RunData,
+    interface: Interface,
     features: bool,
     on_batch: Callable[[int], None] | None = None,
 ) -> Predictions:
@@ -210,22 +234,22 @@ def predict_subject(
     loader = EvalLoader(
         subject.images,
         subject.rows,
-        _augment_for(subject.images, spec, found),
+        _augment_for(subject.images, spec, interface),
         batch_size=spec.evaluation.batch_size,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
         device=fabric.device,
         workers=runtime.num_workers,
     )
-    fields = {"class_names": found.class_names, "split": subject.name, "spec_hash": spec.hash}
+    fields = {"class_names": interface.class_names, "split": subject.name, "spec_hash": spec.hash}
     return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
 
 
-def _augment_for(images: data.Images, spec: RunSpec, found: build.RunData) -> Augment:
+def _augment_for(images: data.Images, spec: RunSpec, interface: Interface) -> Augment:
     """The run's test-time transform, from these images' own size; their channels must be the network's."""
-    own = build.build_augment(spec, found)
-    if images.channels != own.channels:
+    if images.channels != interface.channels:
         raise data.DataError(
-            f"the images have {images.channels} channel(s), the network was trained on {own.channels}; convert them"
+            f"the images have {images.channels} channel(s), the network was trained on {interface.channels}; convert them"
         )
-    return dataclasses.replace(own, size_in=input_size(images, own.size_out), num_classes=images.num_classes)
+    size_in = input_size(images, interface.size)
+    return interface.augment(size_in, interpolation=spec.data.interpolation, num_classes=images.num_classes)
