@@ -1,4 +1,4 @@
-"""Runs on a folder of one's own images: used elsewhere than where they were trained."""
+"""Runs on a folder of one's own images: used elsewhere than where they were trained, and on other folders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from calattn import data
+from calattn.types import Predictions
 from calattn.workbench.folder import RunFolder, RunFolderError
 from calattn.workbench.loading import load_model
 from calattn.workbench.predicting import predict_folder
@@ -109,3 +110,41 @@ def test_other_images_need_not_the_runs_own(place):
     (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{place / 'moved'}", runtime=CPU)
     run = RunFolder(place / "run")
     assert torch.equal(run.predictions(written.name).logits, run.predictions("test").logits)
+
+
+def predicted(place: Path, other: Path) -> Predictions:
+    (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{other}", runtime=CPU)
+    return RunFolder(place / "run").predictions(written.name)
+
+
+@pytest.mark.parametrize("names", [("dog", "owl"), ("cat", "owl"), ("owl",)])
+def test_some_of_the_classes_are_matched_by_name(place, tmp_path, names):
+    found = predicted(place, pictures(tmp_path / "some", ("test",), **{name: COLOURS[name] for name in names}))
+    assert torch.equal(found.calibrated_logits.argmax(1), found.labels)
+    assert found.labels.unique().tolist() == sorted(list(COLOURS).index(name) for name in names)
+    assert found.class_names == ("cat", "dog", "owl")
+
+
+def test_a_class_that_the_run_does_not_know_is_named(place, tmp_path):
+    other = pictures(tmp_path / "other", ("test",), cat=COLOURS["cat"], hound=COLOURS["dog"])
+    with pytest.raises(data.DataError, match=r"does not know: hound; it knows cat, dog, owl\. Rename .* --ood"):
+        predicted(place, other)
+    (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{other}", ood=True, runtime=CPU)
+    assert RunFolder(place / "run").predictions(written.name).labels.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_the_runs_own_folder_with_a_class_renamed_is_refused(place, monkeypatch, old):
+    """As many images a place as before, so the labels are the same; their meaning is not."""
+    monkeypatch.chdir(place)
+    if old:  # a run of a version that kept no interface: its predictions know the classes
+        Path("run/interface.json").unlink()
+    for split in ("train", "test"):
+        Path("pets", split, "cat").rename(Path("pets", split, "zebra"))
+    with pytest.raises(
+        data.DataError, match="now has the classes dog, owl, zebra; the run was trained on cat, dog, owl"
+    ):
+        predict_folder("run", rules=["last"], runtime=CPU)
+    Path("run/summary.json").unlink()
+    with pytest.raises(data.DataError, match="now has the classes dog, owl, zebra"):
+        train_run(RunFolder("run").spec(), "run", runtime=CPU)

@@ -12,6 +12,7 @@ from torchvision.datasets import ImageFolder
 
 from calattn import data
 from calattn.workbench import build, training
+from calattn.workbench.classes import Classes
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.predicting import foreign_subject, own_subjects
 from calattn.workbench.resolving import resolve
@@ -209,7 +210,8 @@ def test_predictions_of_a_deep_folder_have_a_name_that_file_systems_take(tmp_pat
     names = []
     for deep in ("ü" * 60, "ö" * 60):
         root = folder_of_images(tmp_path / deep / deep / "images", classes=2, count=1)
-        options = {"root": None, "ood": False, "classes": 2, "size": 10, "interpolation": "bilinear"}
+        classes = Classes(dataset="imagefolder:elsewhere", names=("class 0é", "class 1é"))
+        options = {"root": None, "ood": False, "classes": classes, "size": 10, "interpolation": "bilinear"}
         names.append(foreign_subject(f"imagefolder:{root}", "test", **options).name)
     assert len(set(names)) == 2
     for name in names:

@@ -21,6 +21,7 @@ from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
 from calattn.registry import UnknownName, nearest
 from calattn.seeds import seed_of
+from calattn.workbench.classes import some
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.weights import load_weights
 
@@ -67,9 +68,13 @@ def load_data(
         for split in dataset.splits[:2]
     )
     train, test = loaded
+    if train.num_classes < 2:
+        raise data.DataError(
+            f"{spec.data.name}: there is only one class ({some(train.class_names)}); a classifier needs two or more"
+        )
     if train.class_names != test.class_names:
         raise data.DataError(
-            f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; "
+            f"{spec.data.name}: train has the classes {some(train.class_names)}, test has {some(test.class_names)}; "
             "they must be the same: rename or remove what differs"
         )
     rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
@@ -270,7 +275,3 @@ def _check_size(name: str, backbone: nn.Module, size: int) -> None:
             f"{name} takes images of {wanted[0]} px, the data gives {size}; pass --size {wanted[0]}, or a family that fits "
             f"itself to the data ({', '.join(backbones.FAMILIES[:4])}, …)"
         )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")

@@ -9,7 +9,6 @@ from calattn.data.augment import Augment
 from calattn.data.catalogue import PREFIXES
 from calattn.data.resize import Interpolation
 from calattn.store import PredictionFileError, load_predictions
-from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.workbench.spec import RunSpec
@@ -77,14 +76,27 @@ def read_interface(folder: RunFolder) -> Interface | None:
         ) from None
 
 
+def known_classes(folder: RunFolder) -> tuple[str, ...] | None:
+    """The classes that the run was trained on, by its interface or else by any of its predictions."""
+    noted = read_interface(folder)
+    if noted is not None:
+        return noted.class_names
+    for path in sorted(folder.all_predictions_path.glob("*")):
+        try:
+            return load_predictions(path, features=False, verify=False).class_names
+        except PredictionFileError:
+            continue
+    return None
+
+
 def run_interface(folder: RunFolder, spec: RunSpec) -> Interface:
     """From the run folder alone; of runs that did not note it, with the help of their predictions and their data set."""
     return read_interface(folder) or _gathered(folder, spec)
 
 
 def _gathered(folder: RunFolder, spec: RunSpec) -> Interface:
-    described, stored = _described(folder, spec), _stored(folder)
-    names = (stored.class_names if stored is not None else None) or described.class_names
+    described = _described(folder, spec)
+    names = known_classes(folder) or described.class_names
     side = spec.data.size or (described.size[0] if described.size else None)
     if not names or side is None:
         raise RunFolderError(
@@ -104,13 +116,3 @@ def _described(folder: RunFolder, spec: RunSpec) -> data.Dataset:
             f"{folder.path} has no {folder.interface_path.name}, which newer runs have, and its data set is not here "
             f"({error}); run calattn predict {folder.path} once where the data set is: that adds the file"
         ) from None
-
-
-def _stored(folder: RunFolder) -> Predictions | None:
-    """Any predictions of the run: they know its classes."""
-    for path in sorted(folder.all_predictions_path.glob("*")):
-        try:
-            return load_predictions(path, features=False, verify=False)
-        except PredictionFileError:
-            continue
-    return None

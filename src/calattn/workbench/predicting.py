@@ -23,8 +23,16 @@ from calattn.engine.step import TrainStep
 from calattn.store import has_features, save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
+from calattn.workbench.classes import Classes, check_same_classes, relabelled
 from calattn.workbench.folder import RunFolder, RunFolderError
-from calattn.workbench.interface import Interface, interface_of, read_interface, run_interface, write_interface
+from calattn.workbench.interface import (
+    Interface,
+    interface_of,
+    known_classes,
+    read_interface,
+    run_interface,
+    write_interface,
+)
 from calattn.workbench.loading import trained_network
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
@@ -51,17 +59,17 @@ def own_subjects(found: build.RunData) -> list[Subject]:
 
 
 def foreign_subject(
-    name: str, split: str, *, root: Path | None, ood: bool, classes: int, size: int, interpolation: Interpolation
+    name: str, split: str, *, root: Path | None, ood: bool, classes: Classes, size: int, interpolation: Interpolation
 ) -> Subject:
-    """Images of another data set, read as the run's own are; `ood` sets labels that mean nothing to the model to 0."""
+    """Images of another data set, read as the run's own are, their labels those of the run's `classes`.
+
+    `ood` sets labels that mean nothing to the model to 0.
+    """
     images = build.load_split(name, split, size=size, interpolation=interpolation, root=root)
     if ood:
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
-    elif int(images.labels.max()) >= classes:
-        raise data.DataError(
-            f"{name} has labels up to {int(images.labels.max())}, the model knows {classes} classes; pass --ood if only the "
-            "confidence matters (labels are then set to 0)"
-        )
+    else:
+        images = relabelled(images, name, classes)
     return Subject(name=f"{_file_name(name)}-{split}", images=images)
 
 
@@ -152,7 +160,7 @@ def predict_folder(
                 split,
                 root=runtime.data_root,
                 ood=ood,
-                classes=interface.num_classes,
+                classes=Classes(dataset=spec.data.name, names=interface.class_names),
                 size=interface.size,
                 interpolation=spec.data.interpolation,
             )
@@ -186,6 +194,7 @@ def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunD
             place = f"{path} is relative to where training ran: run the command there"
         raise data.DataError(f"{error}; {place}, or name images elsewhere with --data {kind}:PATH") from None
     check_same_split(folder, found)
+    check_own_classes(folder, spec, found)
     return found
 
 
@@ -211,6 +220,13 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
         raise data.DataError(
             f"{folder.splits_path} holds out other images than the spec does; put the file back, or train again"
         )
+
+
+def check_own_classes(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
+    """The classes must be the ones that the run was trained on, as far as the folder knows them."""
+    known = known_classes(folder)
+    if known is not None:
+        check_same_classes(spec.data.name, found.class_names, Classes(dataset=spec.data.name, names=known))
 
 
 def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, interface: Interface) -> Any:

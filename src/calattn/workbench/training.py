@@ -25,7 +25,7 @@ from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
 from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.workbench.interface import interface_of, write_interface
-from calattn.workbench.predicting import check_same_split, own_subjects, predict_run
+from calattn.workbench.predicting import check_own_classes, check_same_split, own_subjects, predict_run
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.summary import read_summary, write_summary
@@ -176,6 +176,7 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         write_json(describe_environment() | begun, folder.environment_path)
     if folder.splits_path.exists():
         check_same_split(folder, found)
+        check_own_classes(folder, spec, found)
     else:
         chosen = spec.data
         save_splits(
