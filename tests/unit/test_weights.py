@@ -172,7 +172,9 @@ def test_specs_without_weights_are_what_they_were():
     spec = resolve("digits")
     assert spec.hash == "b3b6fec9271390bb"
     assert "weights" not in spec.model_dump(mode="json")["model"]
+    assert not {"mean", "std"} & spec.model_dump(mode="json")["data"].keys()
     assert "weights" not in spec_text(spec)
+    assert "mean" not in spec_text(spec)
     given = resolve("digits", ["model.weights=a.pt"])
     assert given.hash != spec.hash
     assert given.model_dump(mode="json")["model"]["weights"] == "a.pt"

@@ -142,15 +142,27 @@ def network_size(spec: RunSpec, images: data.Images) -> int:
     return images.size[0]
 
 
+def normalisation(spec: RunSpec, dataset: data.Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the pixels, by which images are normalised: the spec's, else the data set's."""
+    mean, std = spec.data.mean or dataset.mean, spec.data.std or dataset.std
+    if len(mean) != dataset.channels:
+        raise ValueError(
+            f"data.mean and data.std have {len(mean)} number(s), the images of {spec.data.name} have {dataset.channels} "
+            "channel(s); give one a channel"
+        )
+    return mean, std
+
+
 def build_augment(spec: RunSpec, found: RunData) -> Augment:
     chosen, size = spec.augment, network_size(spec, found.train)
+    mean, std = normalisation(spec, found.dataset)
     return Augment(
         channels=found.dataset.channels,
         size_in=input_size(found.train, size),
         size_out=size,
         interpolation=spec.data.interpolation,
-        mean=found.dataset.mean,
-        std=found.dataset.std,
+        mean=mean,
+        std=std,
         crop=chosen.crop,
         flip=found.dataset.flip if chosen.flip is None else chosen.flip,
         randaugment_ops=chosen.randaugment_ops,

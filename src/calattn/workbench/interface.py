@@ -43,12 +43,13 @@ class Interface:
 
 def interface_of(spec: RunSpec, found: build.RunData) -> Interface:
     """That of a network trained on these images."""
+    mean, std = build.normalisation(spec, found.dataset)
     return Interface(
         class_names=found.class_names,
         channels=found.dataset.channels,
         size=build.network_size(spec, found.train),
-        mean=found.dataset.mean,
-        std=found.dataset.std,
+        mean=mean,
+        std=std,
     )
 
 
@@ -103,7 +104,8 @@ def _gathered(folder: RunFolder, spec: RunSpec) -> Interface:
             f"{folder.path} has no predictions that say which classes there are; run calattn predict {folder.path} where the "
             "run's data set is"
         )
-    return Interface(class_names=names, channels=described.channels, size=side, mean=described.mean, std=described.std)
+    mean, std = build.normalisation(spec, described)
+    return Interface(class_names=names, channels=described.channels, size=side, mean=mean, std=std)
 
 
 def _described(folder: RunFolder, spec: RunSpec) -> data.Dataset:
