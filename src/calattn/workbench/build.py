@@ -198,7 +198,9 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             if not chosen.pretrained:
                 raise
             raise ConnectionError(
-                f"cannot fetch the pretrained weights of {name} ({error}); check the network, or set model.pretrained=false"
+                f"cannot fetch the pretrained weights of {name} ({' '.join(str(error).split())}); check the network, or save "
+                f"timm.create_model({name!r}, pretrained=True, num_classes={num_classes}, in_chans={channels}).state_dict() "
+                "where there is one and set model.weights=FILE in place of model.pretrained=true"
             ) from None
         except TypeError as error:
             raise ValueError(
