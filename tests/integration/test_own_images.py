@@ -12,6 +12,7 @@ from PIL import Image
 
 from calattn import data
 from calattn.types import Predictions
+from calattn.workbench import build
 from calattn.workbench.folder import RunFolder, RunFolderError
 from calattn.workbench.loading import load_model
 from calattn.workbench.predicting import predict_folder
@@ -148,3 +149,19 @@ def test_the_runs_own_folder_with_a_class_renamed_is_refused(place, monkeypatch,
     Path("run/summary.json").unlink()
     with pytest.raises(data.DataError, match="now has the classes dog, owl, zebra"):
         train_run(RunFolder("run").spec(), "run", runtime=CPU)
+
+
+def test_a_damaged_image_of_a_stream_stops_the_run_when_its_turn_comes_and_replaced_lets_it_go_on(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
+    spec = small_spec(
+        "data.name=imagefolder:pets", "data.size=8", "data.limit=null", "train.epochs=2", "train.batch_size=4"
+    )
+    path = Path("pets/train/owl/3.png")
+    good = path.read_bytes()
+    path.write_bytes(good[:40])
+    with pytest.raises(data.DataError, match=r"owl/3\.png cannot be decoded as an image"):
+        train_run(spec, "again", runtime=CPU)
+    assert Path("again/spec.yaml").exists()
+    path.write_bytes(good)
+    assert train_run(spec, "again", runtime=CPU).summary_path.exists()
