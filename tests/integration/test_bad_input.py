@@ -270,7 +270,7 @@ def damaged_checkpoint(folder: Path) -> Arguments:
 def colour_for_grey(folder: Path) -> Arguments:
     on_trained("")(folder)
     image_folder()(folder)
-    return "predict run --data imagefolder:pics --split test"
+    return "predict run --data imagefolder:pics --split test --ood"
 
 
 def folder_here(arguments: str) -> Callable[[Path], Arguments]:

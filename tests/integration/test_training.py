@@ -15,6 +15,7 @@ from calattn.data.loading import EvalLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.workbench import build, predicting, training
+from calattn.workbench.classes import Classes
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.loading import load_model
 from calattn.workbench.planning import plan_run, run_path
@@ -181,14 +182,14 @@ def test_a_run_is_loaded_as_a_model(run):
 def test_predict_on_foreign_images(run, tmp_path):
     from PIL import Image
 
-    for mode, name in (("RGB", "a"), ("RGB", "b"), ("L", "a"), ("L", "b")):
+    for mode, name in (("RGB", "3"), ("RGB", "7"), ("L", "3"), ("L", "7")):
         (tmp_path / mode / "test" / name).mkdir(parents=True)
         for i in range(3):
             Image.new(mode, (20 + i, 16)).save(tmp_path / mode / "test" / name / f"{i}.png")
     with pytest.raises(data.DataError, match=r"3 channel\(s\), the network was trained on 1"):
         predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'RGB'}", runtime=CPU)
     (grey,) = predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'L'}", runtime=CPU)
-    assert len(calattn.load_predictions(grey)) == 6
+    assert calattn.load_predictions(grey).labels.tolist() == [3, 3, 3, 7, 7, 7]
     written = predict_folder(run.path, rules=["best-nll"], data_name="digits", splits=["train"], ood=True, runtime=CPU)
     assert [path.name for path in written] == ["digits-train.best-nll"]
     assert int(calattn.load_predictions(written[0]).labels.max()) == 0
@@ -272,7 +273,8 @@ def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_pa
             Image.fromarray(noise.numpy()).save(tmp_path / split / name / f"{i}.png")
     name = f"imagefolder:{tmp_path}"
     spec = small_spec(f"data.name={name}", "data.size=8", f"data.interpolation={interpolation}")
-    wanted = {"root": None, "ood": False, "classes": 2, "size": 8, "interpolation": interpolation}
+    classes = Classes(dataset=name, names=("a", "b"))
+    wanted = {"root": None, "ood": False, "classes": classes, "size": 8, "interpolation": interpolation}
     seen = []
     for limit in (build.IN_MEMORY_BYTES, 0):
         monkeypatch.setattr(build, "IN_MEMORY_BYTES", limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import zipfile
 
 import numpy as np
@@ -11,6 +12,8 @@ import scipy.io
 from PIL import Image
 
 from calattn import data
+from calattn.workbench import build
+from tests.runs import small_spec
 from tests.unit.test_data_formats import (
     cifar_members,
     idx_bytes,
@@ -191,8 +194,11 @@ def test_image_folder_layout(tmp_path):
         data.load(name, "test")
 
 
-def test_one_class_is_refused(tmp_path):
+def test_one_class_can_be_read_but_not_trained_on(tmp_path):
+    """The images of one class are a fair question to a trained network."""
     (tmp_path / "train" / "only").mkdir(parents=True)
     Image.new("L", (4, 4)).save(tmp_path / "train" / "only" / "x.png")
+    shutil.copytree(tmp_path / "train", tmp_path / "test")
+    assert data.load(f"imagefolder:{tmp_path}", "test").class_names == ("only",)
     with pytest.raises(data.DataError, match=r"only one class \(only\)"):
-        data.load(f"imagefolder:{tmp_path}", "train")
+        build.load_data(small_spec(f"data.name=imagefolder:{tmp_path}", "data.size=8"))

@@ -28,6 +28,7 @@ from calattn.experiments.separation import Separation, uncertainty
 from calattn.posthoc import SATS, TemperatureScaling
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.interface import interface_of
 from calattn.workbench.predicting import run_model
 from tests.runs import CPU
 
@@ -132,7 +133,7 @@ def _max_probs(folder: RunFolder, images: np.ndarray) -> np.ndarray:
     spec = folder.spec()
     found = build.load_data(spec)
     fabric = CPU.fabric("32-true")
-    model = run_model(folder, spec, "last", fabric=fabric, found=found)
+    model = run_model(folder, spec, "last", fabric=fabric, interface=interface_of(spec, found))
     mean, std = found.dataset.mean[0], found.dataset.std[0]
     with torch.no_grad():
         out = model(torch.from_numpy(((images / 255 - mean) / std).astype(np.float32)))

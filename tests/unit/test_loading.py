@@ -14,6 +14,8 @@ import torchvision.transforms.v2.functional as F
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 
+from calattn import data
+from calattn.data import streaming
 from calattn.data.augment import Augment
 from calattn.data.decoding import in_memory
 from calattn.data.images import ArrayImages, DataError, Images
@@ -278,6 +280,19 @@ def test_a_broken_image_is_named_in_one_line(workers):
     with pytest.raises(DataError) as caught:
         list(train.epoch(0))
     assert str(caught.value) == "image 17 is broken; delete it"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_cannot_be_resized_is_named_in_one_line(tmp_path, monkeypatch, workers):
+    for name in ("a", "b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (20, 20)).save(tmp_path / "train" / name / "x.png")
+    monkeypatch.setattr(streaming, "centre_box", lambda size, **_: (-1.0, 0.0, *size))
+    images = data.load(f"imagefolder:{tmp_path}", "train")
+    augment = Augment(channels=3, size_in=(8, 8), mean=(0.0,) * 3, std=(1.0,) * 3, num_classes=2)
+    with pytest.raises(DataError, match=r"train/a/x\.png cannot be resized to 8 × 8 px \(.*offset") as caught:
+        list(EvalLoader(images, None, augment, batch_size=2, workers=workers))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_worker_that_dies_says_what_to_try():

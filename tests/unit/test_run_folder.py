@@ -175,8 +175,8 @@ def test_overwrite_removes_ours_and_only_ours(tmp_path: Path) -> None:
         checkpoints.save_state({}, step=1, epoch=1)
         save_predictions(predictions(), folder.predictions_path("test", "best-nll"))
         save_predictions(predictions(), folder.predictions_path("test"))
-        for path in (folder.environment_path, folder.splits_path, folder.log_path, folder.summary_path):
-            path.write_text("{}")
+        for name in ("environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json"):
+            (folder.path / name).write_text("{}")
         folder.tensorboard_path.mkdir()
         for path in (folder.tensorboard_path / "events.out.tfevents.1.x", folder.path / ".part-dead.json"):
             path.write_text("x")

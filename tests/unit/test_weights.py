@@ -146,6 +146,20 @@ def test_another_file_under_the_same_name_is_another_run(tuned, tmp_path, until)
     train_run(spec, run, runtime=CPU)
 
 
+def test_pretrained_weights_that_cannot_be_fetched(monkeypatch):
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("we cannot find\n the files in the cache")
+
+    monkeypatch.setattr(build.backbones, "create", unreachable)
+    with pytest.raises(ConnectionError) as caught:
+        network("model.pretrained=true", num_classes=7)
+    assert str(caught.value) == (
+        "cannot fetch the pretrained weights of vit_tiny_patch16_224 (we cannot find the files in the cache); check the network, "
+        "or save timm.create_model('vit_tiny_patch16_224', pretrained=True, num_classes=7, in_chans=1).state_dict() where there "
+        "is one and set model.weights=FILE in place of model.pretrained=true"
+    )
+
+
 def test_one_start_only():
     for other in ("model.pretrained=true", "model.options={checkpoint_path: b.pt}"):
         with pytest.raises(ValueError, match="both say which weights to start from; set one"):
@@ -172,7 +186,9 @@ def test_specs_without_weights_are_what_they_were():
     spec = resolve("digits")
     assert spec.hash == "b3b6fec9271390bb"
     assert "weights" not in spec.model_dump(mode="json")["model"]
+    assert not {"mean", "std"} & spec.model_dump(mode="json")["data"].keys()
     assert "weights" not in spec_text(spec)
+    assert "mean" not in spec_text(spec)
     given = resolve("digits", ["model.weights=a.pt"])
     assert given.hash != spec.hash
     assert given.model_dump(mode="json")["model"]["weights"] == "a.pt"

@@ -12,7 +12,9 @@ from torchvision.datasets import ImageFolder
 
 from calattn import data
 from calattn.workbench import build, training
+from calattn.workbench.classes import Classes
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.loading import load_model
 from calattn.workbench.predicting import foreign_subject, own_subjects
 from calattn.workbench.resolving import resolve
 from tests.runs import CPU, small_spec
@@ -44,6 +46,24 @@ def test_every_augmentation_of_the_spec_is_in_the_augment():
         "mean": dataset.mean, "std": dataset.std,
     }  # fmt: skip
     assert build.build_augment(small_spec(), found).flip is dataset.flip is False
+
+
+def test_a_spec_may_have_a_normalisation_of_its_own(tmp_path):
+    """That of the images which the network was pretrained on."""
+    own = ("data.mean=[0.5]", "data.std=[0.25]")
+    spec, plain = small_spec(*own, "train.epochs=1", "schedule.warmup_epochs=0"), small_spec()
+    assert spec.hash != plain.hash
+    found = build.load_data(spec)
+    augment = build.build_augment(spec, found)
+    assert (augment.mean, augment.std) == ((0.5,), (0.25,))
+    loaded = load_model(training.train_run(spec, tmp_path / "run", runtime=CPU).path)
+    assert (loaded.augment.mean, loaded.augment.std) == ((0.5,), (0.25,))
+    pixels = found.test.array[:3]
+    assert torch.allclose(loaded.transform(pixels), (pixels / 255 - 0.5) / 0.25, atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"data.mean and data.std have 3 number\(s\), the images of digits have 1 channel"
+    ):
+        build.build_augment(small_spec("data.mean=[0.5, 0.5, 0.5]", "data.std=[1, 1, 1]"), found)
 
 
 def test_the_statistics_of_digits_are_those_of_its_training_images():
@@ -209,7 +229,8 @@ def test_predictions_of_a_deep_folder_have_a_name_that_file_systems_take(tmp_pat
     names = []
     for deep in ("ü" * 60, "ö" * 60):
         root = folder_of_images(tmp_path / deep / deep / "images", classes=2, count=1)
-        options = {"root": None, "ood": False, "classes": 2, "size": 10, "interpolation": "bilinear"}
+        classes = Classes(dataset="imagefolder:elsewhere", names=("class 0é", "class 1é"))
+        options = {"root": None, "ood": False, "classes": classes, "size": 10, "interpolation": "bilinear"}
         names.append(foreign_subject(f"imagefolder:{root}", "test", **options).name)
     assert len(set(names)) == 2
     for name in names:

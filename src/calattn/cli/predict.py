@@ -58,7 +58,7 @@ def predict(
 
     They lie in predictions/SPLIT, or SPLIT.CHECKPOINT for the best-… ones; of
     another data set in predictions/DATA-SPLIT. Its images are normalised and
-    resized as the run's own.
+    resized as the run's own, and its classes matched with the run's by name.
     """
     from calattn.workbench.predicting import predict_folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import io
 import math
 import os
@@ -76,15 +77,21 @@ class LazyImages(Images):
     def encoded(self, index: int) -> bytes: ...
 
     def open(self, index: int) -> Image.Image:
-        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged."""
+        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or nothing says what is white in it."""
         try:
             image = Image.open(io.BytesIO(self.encoded(index)))
             image.load()
-            return upright(image).convert("RGB" if self.channels == 3 else "L")
+            if has_known_range(image):
+                return upright(image).convert("RGB" if self.channels == 3 else "L")
         except _DAMAGE as error:
             raise DataError(
                 f"{self.source(index)} cannot be decoded as an image ({_reason(error)}); replace or remove it"
             ) from None
+        kind = "floating-point" if image.mode == "F" else "32-bit"
+        raise DataError(
+            f"{self.source(index)} holds {kind} values, and nothing says which of them is white; scale them yourself and save "
+            "the image with 8 bits a channel"
+        )
 
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
         tensor = as_tensor(self.open(index))
@@ -131,6 +138,14 @@ class EncodedImages(LazyImages):
         return self.content[int(self.rows[index])]
 
 
+def has_known_range(image: Image.Image) -> bool:
+    """Whether black and white are known: floats and 32-bit integers may be of any scale, and cut to 8 bits be all black.
+
+    Mode I also stands for 16 bits: in PGM always (Pillow scales its maximum to 65535), in PNG up to Pillow 10.
+    """
+    return image.mode != "F" and (image.mode != "I" or image.format in ("PPM", "PNG"))
+
+
 def upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF orientation says, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
     turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
@@ -162,7 +177,8 @@ def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
     """
     scale = min(size[0] / wanted[0], size[1] / wanted[1])
     tall, wide = wanted[0] * scale, wanted[1] * scale
-    top, left = (size[0] - tall) / 2, (size[1] - wide) / 2
+    # Rounding may make the part a trifle larger than the image (450 px for 224), and Pillow refuses a corner below zero.
+    top, left = max((size[0] - tall) / 2, 0.0), max((size[1] - wide) / 2, 0.0)
     if scale == 1:  # only cut: from half a pixel on, every pixel would become the mean of two
         top, left = math.floor(top), math.floor(left)
     return left, top, min(left + wide, size[1]), min(top + tall, size[0])
@@ -175,10 +191,33 @@ def resized_part(image: Image.Image, box: Box, size: tuple[int, int], *, interpo
     return image.resize(size[::-1], _RESAMPLING[interpolation], box=box)
 
 
+def resized_part_of(
+    images: Images,
+    index: int,
+    box_of: Callable[[tuple[int, int]], Box],
+    size: tuple[int, int],
+    *,
+    interpolation: Interpolation,
+) -> UInt8[Tensor, "c h w"]:
+    """A part of image `index` as height × width; `box_of` chooses it by the image's own size. DataError names the image."""
+    image = opened(images, index)
+    try:
+        return as_tensor(resized_part(image, box_of((image.height, image.width)), size, interpolation=interpolation))
+    except ValueError as error:
+        raise DataError(
+            f"{source_of(images, index)} cannot be resized to {_size_text(size)} px ({_reason(error)}); replace or remove it"
+        ) from None
+
+
 def fitted(image: Image.Image, size: int, *, interpolation: Interpolation = "bilinear") -> Image.Image:
     """The largest centred square as size × size."""
     box = centre_box((image.height, image.width), (size, size))
     return resized_part(image, box, (size, size), interpolation=interpolation)
+
+
+def source_of(images: Images, index: int) -> str:
+    """Where image `index` of any split lies, for people."""
+    return images.source(index) if isinstance(images, LazyImages) else f"image {index}"
 
 
 def opened(images: Images, index: int) -> Image.Image:
@@ -209,9 +248,8 @@ def in_memory(
         for index in range(start, end):
             image = _one(images, index, size, interpolation)
             if image.shape != first.shape:
-                where = images.source(index) if isinstance(images, LazyImages) else f"image {index}"
                 raise DataError(
-                    f"{where} is {_size_text(tuple(image.shape[1:]))} but the first image is "
+                    f"{source_of(images, index)} is {_size_text(tuple(image.shape[1:]))} but the first image is "
                     f"{_size_text(tuple(first.shape[1:]))} (height × width); choose one size for all, with size=… or data.size"
                 )
             array[index] = image
@@ -236,7 +274,10 @@ def _decoding_threads(images: Images) -> int:
 def _one(images: Images, index: int, size: int | None, interpolation: Interpolation) -> Tensor:
     if size is None:
         return images.decode(index)
-    return as_tensor(fitted(opened(images, index), size, interpolation=interpolation))
+    square = (size, size)
+    return resized_part_of(
+        images, index, functools.partial(centre_box, wanted=square), square, interpolation=interpolation
+    )
 
 
 def _size_text(size: tuple[int, ...]) -> str:

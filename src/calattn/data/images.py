@@ -44,10 +44,8 @@ class Images(ABC):
         n, k = len(self.labels), len(self.class_names)
         if n == 0:
             raise DataError("there are no images in this split")
-        if k < 2:
-            raise DataError(
-                f"there is only one class ({', '.join(self.class_names) or 'none'}); a classifier needs two or more"
-            )
+        if k == 0:
+            raise DataError("there are no classes in this split")
         checks.labels_for(self.labels, "labels", torch.Size((n, k)), torch.device("cpu"))
         if self.soft_labels is not None and tuple(self.soft_labels.shape) != (n, k):
             raise DataError(f"soft labels must have shape [{n}, {k}], got {list(self.soft_labels.shape)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from calattn.data.decoding import Box, as_tensor, centre_box, opened, resized_part
+from calattn.data.decoding import Box, centre_box, resized_part_of
 from calattn.data.images import DataError, Images
 from calattn.data.resize import Interpolation
 
@@ -45,10 +46,12 @@ class Decoder(Dataset[Tensor]):
         """A random part of the image for training with resized crops; otherwise the centre, or the image if it fits."""
         if request.crop is None and self.images.size == self.size:
             return self.images.decode(request.row)
-        image = opened(self.images, request.row)
-        size = (image.height, image.width)
-        box = centre_box(size, self.size) if request.crop is None else random_box(request.crop, size)
-        return as_tensor(resized_part(image, box, self.size, interpolation=self.interpolation))
+        box_of = (
+            functools.partial(centre_box, wanted=self.size)
+            if request.crop is None
+            else functools.partial(random_box, request.crop)
+        )
+        return resized_part_of(self.images, request.row, box_of, self.size, interpolation=self.interpolation)
 
 
 def random_box(draws: tuple[float, float, float, float], size: tuple[int, int]) -> Box:

@@ -26,6 +26,7 @@ from calattn.experiments.order import CIFARS
 from calattn.experiments.separation import Separation, uncertainty
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.interface import interface_of
 from calattn.workbench.predicting import Subject, check_same_split, predict_subject, run_model
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.summary import read_summary
@@ -120,16 +121,19 @@ def score_run(
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
     found = build.load_data(spec, root=runtime.data_root)
     check_same_split(folder, found)
+    interface = interface_of(spec, found)
     sets, missing = ood_sets(cell, scale, found.test, root=runtime.data_root, cache=cache)
     scores: dict[str, dict[str, Tensor]] = {}
     for rule in rules:
         scores[rule] = {"test": uncertainty(folder.predictions("test", rule))}
         if not sets:
             continue
-        model = run_model(folder, spec, rule, fabric=fabric, found=found)
+        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
         for each in sets:
             subject = Subject(name=each.name, images=each.images)
-            made = predict_subject(model, subject, spec, fabric=fabric, runtime=runtime, found=found, features=False)
+            made = predict_subject(
+                model, subject, spec, fabric=fabric, runtime=runtime, interface=interface, features=False
+            )
             scores[rule][each.name] = uncertainty(made)
     described = {
         each.name: {

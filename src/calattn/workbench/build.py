@@ -21,6 +21,7 @@ from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
 from calattn.registry import UnknownName, nearest
 from calattn.seeds import seed_of
+from calattn.workbench.classes import some
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.weights import load_weights
 
@@ -67,9 +68,13 @@ def load_data(
         for split in dataset.splits[:2]
     )
     train, test = loaded
+    if train.num_classes < 2:
+        raise data.DataError(
+            f"{spec.data.name}: there is only one class ({some(train.class_names)}); a classifier needs two or more"
+        )
     if train.class_names != test.class_names:
         raise data.DataError(
-            f"{spec.data.name}: train has the classes {_some(train.class_names)}, test has {_some(test.class_names)}; "
+            f"{spec.data.name}: train has the classes {some(train.class_names)}, test has {some(test.class_names)}; "
             "they must be the same: rename or remove what differs"
         )
     rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
@@ -137,15 +142,27 @@ def network_size(spec: RunSpec, images: data.Images) -> int:
     return images.size[0]
 
 
+def normalisation(spec: RunSpec, dataset: data.Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the pixels, by which images are normalised: the spec's, else the data set's."""
+    mean, std = spec.data.mean or dataset.mean, spec.data.std or dataset.std
+    if len(mean) != dataset.channels:
+        raise ValueError(
+            f"data.mean and data.std have {len(mean)} number(s), the images of {spec.data.name} have {dataset.channels} "
+            "channel(s); give one a channel"
+        )
+    return mean, std
+
+
 def build_augment(spec: RunSpec, found: RunData) -> Augment:
     chosen, size = spec.augment, network_size(spec, found.train)
+    mean, std = normalisation(spec, found.dataset)
     return Augment(
         channels=found.dataset.channels,
         size_in=input_size(found.train, size),
         size_out=size,
         interpolation=spec.data.interpolation,
-        mean=found.dataset.mean,
-        std=found.dataset.std,
+        mean=mean,
+        std=std,
         crop=chosen.crop,
         flip=found.dataset.flip if chosen.flip is None else chosen.flip,
         randaugment_ops=chosen.randaugment_ops,
@@ -181,7 +198,9 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             if not chosen.pretrained:
                 raise
             raise ConnectionError(
-                f"cannot fetch the pretrained weights of {name} ({error}); check the network, or set model.pretrained=false"
+                f"cannot fetch the pretrained weights of {name} ({' '.join(str(error).split())}); check the network, or save "
+                f"timm.create_model({name!r}, pretrained=True, num_classes={num_classes}, in_chans={channels}).state_dict() "
+                "where there is one and set model.weights=FILE in place of model.pretrained=true"
             ) from None
         except TypeError as error:
             raise ValueError(
@@ -270,7 +289,3 @@ def _check_size(name: str, backbone: nn.Module, size: int) -> None:
             f"{name} takes images of {wanted[0]} px, the data gives {size}; pass --size {wanted[0]}, or a family that fits "
             f"itself to the data ({', '.join(backbones.FAMILIES[:4])}, …)"
         )
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")

@@ -1,6 +1,6 @@
 """The run folder: where a run's spec, log, checkpoints, predictions and summary lie, and who may write there.
 
-spec.yaml  environment.json  splits.json  log.jsonl  summary.json
+spec.yaml  environment.json  splits.json  interface.json  log.jsonl  summary.json
 checkpoints/   predictions/   tensorboard/   .lock
 """
 
@@ -32,7 +32,7 @@ if sys.platform != "win32":
     import fcntl
 
 SPEC = "spec.yaml"
-_FILES = (SPEC, "environment.json", "splits.json", "log.jsonl", "summary.json")
+_FILES = (SPEC, "environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json")
 _FOLDERS = ("checkpoints", "predictions", "tensorboard")
 _LOCK = ".lock"
 _SHOWN = 5
@@ -69,9 +69,8 @@ class RunFolder:
 
     def __init__(self, path: PathArg) -> None:
         self.path = Path(path)
-        self.spec_path, self.environment_path, self.splits_path, self.log_path, self.summary_path = (
-            self.path / name for name in _FILES
-        )
+        self.spec_path, self.environment_path, self.splits_path = (self.path / name for name in _FILES[:3])
+        self.interface_path, self.log_path, self.summary_path = (self.path / name for name in _FILES[3:])
         self.checkpoints_path, self.all_predictions_path, self.tensorboard_path = (
             self.path / name for name in _FOLDERS
         )

@@ -8,15 +8,13 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from calattn import data
 from calattn.atomic import PathArg
 from calattn.attachment import CalibratedModel
 from calattn.data.augment import Augment
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.store import PredictionFileError, load_predictions
-from calattn.types import Predictions
 from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
+from calattn.workbench.interface import Interface, run_interface
 from calattn.workbench.spec import RunSpec
 
 
@@ -26,7 +24,7 @@ class LoadedModel:
 
     model: CalibratedModel
     augment: Augment
-    class_names: tuple[str, ...] | None
+    class_names: tuple[str, ...]
 
     def transform(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c s s"]:
         """What the run does to its test images: resized to the network's side, normalised."""
@@ -41,50 +39,29 @@ class LoadedModel:
 def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
     """The network of a run folder under a checkpoint rule (last, best-nll, best-ece, best-accuracy), in evaluation mode.
 
-    The data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
+    The data set need not be there, unless the run is of a version that kept no interface.json and has images of your own. A run
+    folder whose checkpoints were removed cannot be loaded.
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
-    described, stored = data.describe(spec.data.name), _stored(folder)
-    num_classes = described.num_classes if stored is None else stored.num_classes
-    side = spec.data.size or (described.size[0] if described.size else None)
-    if num_classes is None or side is None:
-        raise ValueError(
-            f"{folder.path} has no predictions that say how many classes there are; run calattn predict first"
-        )
-    model = trained_network(folder, spec, checkpoint, num_classes=num_classes, channels=described.channels, size=side)
-    augment = Augment(
-        channels=described.channels,
-        size_in=(side, side),
-        size_out=side,
-        interpolation=spec.data.interpolation,
-        mean=described.mean,
-        std=described.std,
-        num_classes=num_classes,
+    interface = run_interface(folder, spec)
+    model = trained_network(folder, spec, checkpoint, interface)
+    augment = interface.augment(
+        (interface.size, interface.size), interpolation=spec.data.interpolation, num_classes=interface.num_classes
     )
-    names = (described.class_names or None) if stored is None else stored.class_names
-    return LoadedModel(model=model.to(device).eval(), augment=augment, class_names=names)
+    return LoadedModel(model=model.to(device).eval(), augment=augment, class_names=interface.class_names)
 
 
-def trained_network(
-    folder: RunFolder, spec: RunSpec, rule: str, *, num_classes: int, channels: int, size: int
-) -> CalibratedModel:
+def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:
     """The spec's network with the weights that a checkpoint rule chose; those it started from are not read for that."""
     weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule)
     options = {key: value for key, value in spec.model.options.items() if key != "checkpoint_path"}
     bare = spec.model.model_copy(update={"pretrained": False, "weights": None, "options": options})
     model = build.build_model(
-        spec.model_copy(update={"model": bare}), num_classes=num_classes, channels=channels, size=size
+        spec.model_copy(update={"model": bare}),
+        num_classes=interface.num_classes,
+        channels=interface.channels,
+        size=interface.size,
     )
     model.load_state_dict(weights)
     return model
-
-
-def _stored(folder: RunFolder) -> Predictions | None:
-    """Any predictions of the run: they know its classes."""
-    for path in sorted(folder.all_predictions_path.glob("*")):
-        try:
-            return load_predictions(path, features=False, verify=False)
-        except PredictionFileError:
-            continue
-    return None

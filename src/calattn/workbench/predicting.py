@@ -24,7 +24,16 @@ from calattn.engine.step import TrainStep
 from calattn.store import has_features, save_predictions
 from calattn.types import Predictions
 from calattn.workbench import build
+from calattn.workbench.classes import Classes, check_same_classes, relabelled
 from calattn.workbench.folder import RunFolder, RunFolderError
+from calattn.workbench.interface import (
+    Interface,
+    interface_of,
+    known_classes,
+    read_interface,
+    run_interface,
+    write_interface,
+)
 from calattn.workbench.loading import trained_network
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
@@ -51,17 +60,17 @@ def own_subjects(found: build.RunData) -> list[Subject]:
 
 
 def foreign_subject(
-    name: str, split: str, *, root: Path | None, ood: bool, classes: int, size: int, interpolation: Interpolation
+    name: str, split: str, *, root: Path | None, ood: bool, classes: Classes, size: int, interpolation: Interpolation
 ) -> Subject:
-    """Images of another data set, read as the run's own are; `ood` sets labels that mean nothing to the model to 0."""
+    """Images of another data set, read as the run's own are, their labels those of the run's `classes`.
+
+    `ood` sets labels that mean nothing to the model to 0.
+    """
     images = build.load_split(name, split, size=size, interpolation=interpolation, root=root)
     if ood:
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
-    elif int(images.labels.max()) >= classes:
-        raise data.DataError(
-            f"{name} has labels up to {int(images.labels.max())}, the model knows {classes} classes; pass --ood if only the "
-            "confidence matters (labels are then set to 0)"
-        )
+    else:
+        images = relabelled(images, name, classes)
     return Subject(name=f"{_file_name(name)}-{split}", images=images)
 
 
@@ -82,18 +91,18 @@ def predict_run(
     *,
     fabric: Fabric,
     runtime: Runtime,
-    found: build.RunData,
+    interface: Interface,
     features: bool,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
     """Writes predictions/<name>[.<rule>] for every subject and rule; the network is built anew from the checkpoint.
 
-    `found` is the run's own data: normalisation, size and class names are the ones it was trained with.
+    Normalisation, size and class names are the ones it was trained with: those of its `interface`.
     """
     written: list[Path] = []
     subjects = list(subjects)
     for rule in rules:
-        model = run_model(folder, spec, rule, fabric=fabric, found=found)
+        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
         for subject in subjects:
             target = folder.predictions_path(subject.name, rule)
             made = predict_subject(
@@ -102,7 +111,7 @@ def predict_run(
                 spec,
                 fabric=fabric,
                 runtime=runtime,
-                found=found,
+                interface=interface,
                 features=features or has_features(target),  # what was kept on request is not lost by predicting again
                 on_batch=on_batch,
             )
@@ -125,7 +134,7 @@ def predict_folder(
     runtime: Runtime | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """`calattn predict`: from a run folder alone, its own splits or those of another data set."""
+    """`calattn predict`: its own splits, or those of another data set; for these the run's own need not be there."""
     runtime = runtime or Runtime()
     folder = RunFolder.open(path)
     spec = folder.spec()
@@ -133,9 +142,9 @@ def predict_folder(
     if batch_size is not None:
         spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
-    found = build.load_data(spec, root=runtime.data_root)
-    check_same_split(folder, found)
     if data_name is None:
+        found = _own_data(folder, spec, runtime.data_root)
+        interface = read_interface(folder) or interface_of(spec, found)
         subjects = own_subjects(found)
         unknown = set(splits or ()) - {subject.name for subject in subjects}
         if unknown:
@@ -145,22 +154,49 @@ def predict_folder(
         subjects = [subject for subject in subjects if not splits or subject.name in splits]
     else:
         default = data.describe(data_name).splits[-1:]
-        size = build.network_size(spec, found.train)
+        interface = run_interface(folder, spec)
         subjects = [
             foreign_subject(
                 data_name,
                 split,
                 root=runtime.data_root,
                 ood=ood,
-                classes=found.train.num_classes,
-                size=size,
+                classes=Classes(dataset=spec.data.name, names=interface.class_names),
+                size=interface.size,
                 interpolation=spec.data.interpolation,
             )
             for split in splits or default
         ]
+    if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
+        write_interface(folder, interface)
     return predict_run(
-        folder, spec, subjects, rules, fabric=fabric, runtime=runtime, found=found, features=features, on_batch=on_batch
+        folder,
+        spec,
+        subjects,
+        rules,
+        fabric=fabric,
+        runtime=runtime,
+        interface=interface,
+        features=features,
+        on_batch=on_batch,
     )
+
+
+def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunData:
+    """What the run was trained on, checked; where it is not there, what to do about it."""
+    try:
+        found = build.load_data(spec, root=root)
+    except data.DataError as error:
+        kind, _, path = spec.data.name.partition(":")
+        if not path or Path(path).expanduser().exists():
+            raise
+        place = f"put the images back as {path}"
+        if not Path(path).expanduser().is_absolute():
+            place = f"{path} is relative to where training ran: run the command there"
+        raise data.DataError(f"{error}; {place}, or name images elsewhere with --data {kind}:PATH") from None
+    check_same_split(folder, found)
+    check_own_classes(folder, spec, found)
+    return found
 
 
 def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
@@ -191,12 +227,16 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
         )
 
 
-def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, found: build.RunData) -> Any:
+def check_own_classes(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
+    """The classes must be the ones that the run was trained on, as far as the folder knows them."""
+    known = known_classes(folder)
+    if known is not None:
+        check_same_classes(spec.data.name, found.class_names, Classes(dataset=spec.data.name, names=known))
+
+
+def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, interface: Interface) -> Any:
     """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
-    size = build.network_size(spec, found.train)
-    model = trained_network(
-        folder, spec, rule, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size
-    )
+    model = trained_network(folder, spec, rule, interface)
     return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
 
 
@@ -207,24 +247,24 @@ def predict_subject(
     *,
     fabric: Fabric,
     runtime: Runtime,
-    found: build.RunData,
+    interface: Interface,
     features: bool,
     on_batch: Callable[[int], None] | None = None,
 ) -> Predictions:
     """What a `run_model` says about a subject, in memory."""
-    augment = build.build_augment(spec, found)
-    images = _with_channels(subject.images, augment.channels)
+    images = _with_channels(subject.images, interface.channels)
+    size_in = input_size(images, interface.size)
     loader = EvalLoader(
         images,
         subject.rows,
-        dataclasses.replace(augment, size_in=input_size(images, augment.size_out), num_classes=images.num_classes),
+        interface.augment(size_in, interpolation=spec.data.interpolation, num_classes=images.num_classes),
         batch_size=spec.evaluation.batch_size,
         rank=fabric.global_rank,
         world_size=fabric.world_size,
         device=fabric.device,
         workers=runtime.num_workers,
     )
-    fields = {"class_names": found.class_names, "split": subject.name, "spec_hash": spec.hash}
+    fields = {"class_names": interface.class_names, "split": subject.name, "spec_hash": spec.hash}
     return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
 
 

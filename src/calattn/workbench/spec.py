@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -20,8 +20,18 @@ Rule = Literal["last", "best-nll", "best-ece", "best-accuracy"]
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    _later: ClassVar[tuple[str, ...]] = ()  # keys that came to be after specs had been written
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Later keys are left out where they are empty: specs written before they were there keep their content and hash."""
+        found: dict[str, Any] = handler(self)
+        return {key: value for key, value in found.items() if key not in self._later or value is not None}
+
 
 class DataSpec(Section):
+    _later = ("mean", "std")
+
     name: str = Field("cifar10", description="a data set (`calattn data list`), imagefolder:PATH or parquet:PATH")
     size: Count | None = Field(None, description="side of the images the network sees; empty: as they are")
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
@@ -32,6 +42,18 @@ class DataSpec(Section):
     limit: Count | None = Field(
         None, description="use only N training and N test images (trials): the first, or as many of each class"
     )
+    mean: tuple[float, ...] | None = Field(
+        None,
+        description="of pixels in [0, 1], one a channel: what the network was pretrained with; empty: the data set's",
+    )
+    std: tuple[Positive, ...] | None = Field(None, description="the standard deviation to `mean`")
+
+    @model_validator(mode="after")
+    def _both(self) -> DataSpec:
+        given = [numbers for numbers in (self.mean, self.std) if numbers is not None]
+        if given and (len(given) == 1 or not 0 < len(given[0]) == len(given[1])):
+            raise ValueError("data.mean and data.std go together, one number a channel each; set both")
+        return self
 
 
 class AugmentSpec(Section):
@@ -49,6 +71,8 @@ class AugmentSpec(Section):
 
 
 class ModelSpec(Section):
+    _later = ("weights",)
+
     backbone: str = Field("deit_small", description="a family fitted to data.size (deit_small), ours, or any timm name")
     head: str = "calattn"
     features: Literal["cls", "patch_mean", "concat"] = "cls"
@@ -75,12 +99,6 @@ class ModelSpec(Section):
     def start(self) -> str | None:
         """The file of weights to start from, by our name or by timm's."""
         return self.weights or self.options.get("checkpoint_path")
-
-    @model_serializer(mode="wrap")
-    def _without_weights(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Left out where there are none: specs written before the key was there are equal to theirs now, and so is their hash."""
-        found: dict[str, Any] = handler(self)
-        return {key: value for key, value in found.items() if key != "weights" or value is not None}
 
 
 class LossSpec(Section):

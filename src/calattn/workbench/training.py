@@ -24,7 +24,8 @@ from calattn.store import MANIFEST
 from calattn.workbench import build
 from calattn.workbench.environment import describe_environment
 from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json
-from calattn.workbench.predicting import check_same_split, own_subjects, predict_run
+from calattn.workbench.interface import interface_of, write_interface
+from calattn.workbench.predicting import check_own_classes, check_same_split, own_subjects, predict_run
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.summary import read_summary, write_summary
@@ -130,7 +131,7 @@ def _predicted(
         checkpoints,
         fabric=fabric,
         runtime=runtime,
-        found=found,
+        interface=interface_of(spec, found),
         features=spec.evaluation.features,
         on_batch=None if reporter is None else functools.partial(reporter.predicted, total=total),
     )
@@ -175,15 +176,18 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         write_json(describe_environment() | begun, folder.environment_path)
     if folder.splits_path.exists():
         check_same_split(folder, found)
-        return
-    chosen = spec.data
-    save_splits(
-        folder.splits_path,
-        found.validation_rows,
-        found.train.labels,
-        fraction=chosen.validation,
-        seed=chosen.split_seed,
-    )
+        check_own_classes(folder, spec, found)
+    else:
+        chosen = spec.data
+        save_splits(
+            folder.splits_path,
+            found.validation_rows,
+            found.train.labels,
+            fraction=chosen.validation,
+            seed=chosen.split_seed,
+        )
+    if not folder.interface_path.exists():
+        write_interface(folder, interface_of(spec, found))
 
 
 def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
