@@ -119,3 +119,53 @@ def test_with_few_resamples_nothing_is_called_chance(capsys, pair):
     found = invoke(capsys, *few, "--json").json["comparisons"][0]["differences"]["nll"]
     assert found["significant"] is False
     assert found["sentence"].endswith(": too few resamples to tell (at least 39 at 95 %)")
+
+
+def of_data(path, name, sharpness=1.0):
+    return write_run(path, sharpness=sharpness, spec=f"seed: 0\ndata: {{name: '{name}'}}\n")
+
+
+def test_runs_on_different_data_are_warned_about(capsys, tmp_path):
+    a, b = of_data(tmp_path / "a", "imagefolder:/x/pets"), of_data(tmp_path / "b", "imagefolder:/x/odd pets", 2.0)
+    few = ("--bootstrap", 50, "-m", "nll")
+    found = invoke(capsys, "compare", a, b, *few, "--json", "--out", tmp_path / "t.md")
+    assert found.code == 0
+    (text,) = found.json["warnings"]
+    assert text.startswith("not the same data: a of imagefolder:/x/pets; b of imagefolder:/x/odd pets.")
+    assert text in (tmp_path / "t.md").read_text()
+    for pair in ((a, b), (a / "predictions" / "test", b / "predictions" / "test")):
+        assert "warning: not the same data" in invoke(capsys, "compare", *pair, *few).err
+    page = invoke(capsys, "evaluate", a, b, *few, "--html", tmp_path / "p.html")
+    assert "warning: not the same data" in page.err
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("imagefolder:/x/pets", "imagefolder:/x/../x/pets/"), ("digits", "digits"), ("digits", None), (None, None)],
+)
+def test_the_same_data_or_unknown_data_is_not_warned_about(capsys, tmp_path, ours, theirs):
+    runs = []
+    for name, data in (("a", ours), ("b", theirs)):
+        runs.append(write_run(tmp_path / name) if data is None else of_data(tmp_path / name, data))
+    found = invoke(capsys, "compare", *runs, "--bootstrap", 50, "-m", "nll", "--json")
+    assert found.json["warnings"] == []
+    assert "warning" not in found.err
+
+
+def test_predictions_of_other_data_are_of_the_data_they_are_named_by(capsys, tmp_path):
+    runs = [of_data(tmp_path / "a", "digits"), of_data(tmp_path / "b", "mnist")]
+    for run in runs:
+        (run / "predictions" / "test").rename(run / "predictions" / "svhn-test")
+    found = invoke(capsys, "compare", *runs, "--split", "svhn-test", "--bootstrap", 50, "-m", "nll", "--json")
+    assert found.json["warnings"] == []
+
+
+def test_methods_on_different_data_are_warned_about_over_seeds(capsys, tmp_path):
+    runs = []
+    for data in ("digits", "mnist"):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\ndata: {{name: {data}}}\n"
+            runs.append(write_run(tmp_path / f"{data}-{seed}", spec=spec, sharpness=1 + seed))
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "nll", "--json")
+    (text,) = found.json["warnings"]
+    assert "digits-0 and 1 more of digits; mnist-0 and 1 more of mnist." in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,7 +60,7 @@ def compare(
     """The difference of every metric from the first path's, with a paired interval, in numbers and in words.
 
     Both sides are resampled together, so what they share cancels. The samples must be the same: labels are checked, and
-    where both sides carry sample indices, rows are put in the same order first.
+    where both sides carry sample indices, rows are put in the same order first. Runs on different data are warned about.
     """
     from calattn.cli import subjects
 
@@ -222,6 +223,8 @@ def _show(
     samples: int,
     as_json: bool,
 ) -> None:
+    for doubt in _warnings(found):
+        warnings.warn(doubt, stacklevel=1)
     if as_json:
         print_json(document(comparisons, found, measure=measure, samples=samples))
         return
@@ -256,6 +259,7 @@ def document(
         "level": measure.level,
         "samples": samples,
         "remark": _remark(found),
+        "warnings": _warnings(found),
         "baseline": found[0].described(),
         "comparisons": [
             each.described()
@@ -297,6 +301,7 @@ def _write(
         words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain, measure))]
         table = difference_markdown(plain, baseline=baseline, level=measure.level, options=measure.options())
         words += [f"- {remark}"] if (remark := _remark(found)) else []
+        words += [f"- {doubt}" for doubt in _warnings(found)]
         write_text(out, table + "\n" + "\n".join(words) + "\n")
 
 
@@ -313,6 +318,14 @@ def _remark(found: Sequence[Subject | Group]) -> str | None:
     from calattn.cli import over_seeds
 
     return over_seeds.remark([each for each in found if not isinstance(each, over_seeds.Group)])
+
+
+def _warnings(found: Sequence[Subject | Group]) -> list[str]:
+    from calattn.cli import over_seeds, same_data
+
+    single = [list(each.runs.values()) if isinstance(each, over_seeds.Group) else [each] for each in found]
+    doubt = same_data.warning(list(itertools.chain.from_iterable(single)))
+    return [] if doubt is None else [doubt]
 
 
 def _plain(subject: Subject | Group) -> str:
