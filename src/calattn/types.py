@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
@@ -234,6 +235,11 @@ class MetricRow:
     value: float
     low: float | None = None
     high: float | None = None
+
+    def numbers(self) -> dict[str, float | None]:
+        """value, low and high; None for NaN, which is what an AUROC is where everything is right."""
+        found = {"value": self.value, "low": self.low, "high": self.high}
+        return {part: None if number is None or math.isnan(number) else number for part, number in found.items()}
 
 
 def check_source(predictions: object, *labels: object) -> None:
