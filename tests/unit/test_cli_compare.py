@@ -169,3 +169,41 @@ def test_methods_on_different_data_are_warned_about_over_seeds(capsys, tmp_path)
     found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "nll", "--json")
     (text,) = found.json["warnings"]
     assert "digits-0 and 1 more of digits; mnist-0 and 1 more of mnist." in text
+
+
+def test_target_is_that_of_the_library(capsys, pair, tmp_path):
+    few = ("--target", 3, "--bootstrap", 100, "-m", "ece,nll")
+    found = invoke(capsys, "compare", *pair, *few, "--json", "--html", tmp_path / "p.html", "--out", tmp_path / "t.csv")
+    assert found.code == 0, found.err
+    want = calattn.compare(
+        predictions(), predictions(sharpness=2.0), target=3, num_bootstrap=100, metrics=["ece", "nll"]
+    )
+    (one,) = found.json["comparisons"]
+    assert found.json["target"] == 3
+    assert one["differences"]["ece"]["difference"] == want["ece"].difference
+    assert one["differences"]["ece"]["sentence"].startswith("ECE of P(3) rises by")
+    assert "P(3)" in (tmp_path / "p.html").read_text()
+    with (tmp_path / "t.csv").open() as table:
+        assert [row["target"] for row in csv.DictReader(table)] == ["3", "3"]
+    out = invoke(capsys, "compare", *pair, *few).out
+    assert out.count("ECE of P(3)") == 3  # the table, the sentence, the summary
+    assert invoke(capsys, "compare", *pair, "--json", "--bootstrap", 50, "-m", "nll").json["target"] is None
+    wrong = invoke(capsys, "compare", *pair, "--target", "fraud")
+    assert (wrong.code, "fraud" in wrong.err) == (2, True)
+
+
+def test_target_over_seeds(capsys, tmp_path):
+    runs = []
+    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--target", 3, "--bootstrap", 50, "-m", "ece", "--json")
+    assert found.json["comparisons"][0]["differences"]["ece"]["sentence"].startswith("ECE of P(3)")
+
+
+def test_a_metric_that_has_no_resamples_leaves_nothing_to_compare(capsys, tmp_path):
+    sure = calattn.Predictions(logits=10 * torch.eye(3).repeat(10, 1), labels=torch.arange(3).repeat(10))
+    path = write_npz(tmp_path / "sure.npz", sure)
+    found = invoke(capsys, "compare", path, path, "-m", "high_confidence_error_confidence", "--json")
+    assert (found.code, found.json["target"], found.json["comparisons"][0]["differences"]) == (0, None, {})

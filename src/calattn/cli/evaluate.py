@@ -45,15 +45,7 @@ def evaluate(
     objective: Annotated[
         options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
     ] = options.Objective.ece,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="CLASS",
-            help="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
-            rich_help_panel=options.MEASURING,
-        ),
-    ] = None,
+    target: options.Target = None,
     reader: options.Reader = options.READER,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
