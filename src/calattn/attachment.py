@@ -112,6 +112,9 @@ def attach(
     """
     if isinstance(backbone, CalibratedModel):
         raise ValueError("the model already has a head; attach to its .backbone instead")
+    if not isinstance(backbone, nn.Module):
+        made = f"timm.create_model({backbone!r})" if isinstance(backbone, str) else "timm.create_model(…)"
+        raise ValueError(f"backbone must be a network (nn.Module), such as {made}; got {type(backbone).__name__}")
     reader = _adapter(backbone, classifier) if adapter is None else adapter
     if classifier is not None and adapter is not None:
         raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calattn import remedies
+
 ArrayLike = Tensor | np.ndarray
 
 # How far a row of probabilities may sum from one: rounding of C terms in the input's own precision, with room. float64 gets
@@ -26,11 +28,14 @@ def as_tensor(values: ArrayLike, name: str) -> Tensor:
         raise ValueError(f"{name} must be a tensor or a numeric array, got {type(values).__name__}: {error}") from None
 
 
-def matrix(values: ArrayLike, name: str) -> Tensor:
-    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2."""
+def matrix(values: ArrayLike, name: str, *, labels: object = None) -> Tensor:
+    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2. The shape of the `labels` helps to say what is wrong."""
     tensor = as_tensor(values, name)
     if tensor.ndim != 2:
         hint = "; for a binary P(y=1) vector p, pass stack([1 - p, p], 1)" if tensor.ndim == 1 else ""
+        move = "torch.movedim" if isinstance(values, Tensor) else "np.moveaxis"
+        code = remedies.flattening(tensor.shape, getattr(labels, "shape", None), values=name, move=move)
+        hint += f"; one row a label: {code}" if code else ""
         raise ValueError(f"{name} must have shape [n, c], got {list(tensor.shape)}{hint}")
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
@@ -53,7 +58,8 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
     n, num_classes = shape
     tensor = as_tensor(labels, name)
     if tensor.ndim != 1:
-        raise ValueError(f"{name} must have shape [n], got {list(tensor.shape)}")
+        remedy = _one_label_a_row(tensor, name, shape)
+        raise ValueError(f"{name} must have shape [n], got {list(tensor.shape)}; {remedy}")
     if tensor.shape[0] != n:
         raise ValueError(f"{name} has {tensor.shape[0]} entries but the predictions have {n} rows")
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
@@ -66,6 +72,15 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
         hint = "; they look 1-based: subtract 1" if one_based else ""
         raise ValueError(f"{name}[{index}] is {int(tensor[index])}, outside [0, {num_classes - 1}]{hint}")
     return tensor
+
+
+def _one_label_a_row(labels: Tensor, name: str, shape: torch.Size) -> str:
+    if labels.numel() == shape[0]:
+        return f"pass {name}.reshape(-1)"
+    if labels.shape != shape:
+        return "pass the class of each row"
+    one_hot = ((labels == 0) | (labels == 1)).all() and bool((labels.sum(dim=1) == 1).all())
+    return f"these are one-hot: pass {name}.argmax(1)" if one_hot else remedies.ONE_TRUE_CLASS
 
 
 def first(mask: Tensor) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self
@@ -13,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn import checks
+from calattn import checks, remedies
 
 
 class ModelOutput(NamedTuple):
@@ -79,7 +80,7 @@ class Predictions:
 
         if isinstance(self.logits, ModelOutput):
             raise ValueError("logits is a ModelOutput: use Predictions.from_output(output, labels)")
-        logits = checks.widened(checks.matrix(self.logits, "logits"))
+        logits = checks.widened(checks.matrix(self.logits, "logits", labels=self.labels))
         put("logits", logits)
         checks.finite_rows(logits.amax(dim=1), "logits", logits)
         n, num_classes = logits.shape
@@ -115,7 +116,7 @@ class Predictions:
         A probability of exactly 0 becomes a logit of −inf and an NLL of ∞ if it was the label's: that is what the file
         says. `floor` (say 1e-6) replaces smaller probabilities first, for models that emit exact zeros, such as forests.
         """
-        given = checks.matrix(probs, "probs")
+        given = checks.matrix(probs, "probs", labels=labels)
         probs = checks.widened(given)
         checks.finite_rows(probs.amax(dim=1), "probs", probs)
         negative = (probs < 0).any(dim=1)
@@ -123,10 +124,13 @@ class Predictions:
             raise ValueError(
                 f"probs[{checks.first(negative)}] has a negative entry; pass logits as Predictions(logits=…)"
             )
-        off = (probs.sum(dim=1) - 1).abs() > checks.sum_tolerance(given.dtype)
+        sums, tolerance = probs.sum(dim=1), checks.sum_tolerance(given.dtype)
+        off = (sums - 1).abs() > tolerance
         if off.any():
             row = checks.first(off)
-            raise ValueError(f"probs[{row}] sums to {float(probs[row].sum()):.6g}, not 1")
+            total = float(sums[row])
+            remedy = remedies.not_one(total, tolerance, otherwise=_NOT_PROBS)
+            raise ValueError(f"probs[{row}] sums to {total:.6g}, not 1{remedy}")
         keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
         logits = probs.clamp_min(floor).log()
         return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)
@@ -266,6 +270,11 @@ class MetricRow:
     low: float | None = None
     high: float | None = None
 
+    def numbers(self) -> dict[str, float | None]:
+        """value, low and high; None for NaN, which is what an AUROC is where everything is right."""
+        found = {"value": self.value, "low": self.low, "high": self.high}
+        return {part: None if number is None or math.isnan(number) else number for part, number in found.items()}
+
 
 def check_source(predictions: object, *labels: object) -> None:
     """Predictions, or something that gives them, and nothing beside: other libraries take logits and labels."""
@@ -308,6 +317,10 @@ def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
     return scale
 
 
+_NOT_PROBS = (
+    "pass logits as Predictions(logits=…), divide rounded probabilities by their sum; outputs of a sigmoid for each class are "
+    f"multi-label: {remedies.ONE_TRUE_CLASS}"
+)
 _NOT_FITTING = {
     "scale": "give all one, p.replace(scale=torch.ones(len(p))), or none, p.replace(logits=p.calibrated_logits, scale=None)",
     "features": "leave them out, p.replace(features=None)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -336,3 +337,15 @@ def test_a_changed_data_set_is_noticed(run, monkeypatch):
     monkeypatch.setattr(predicting.build, "load_data", changed)
     with pytest.raises(data.DataError, match="data set has changed"):
         predict_folder(run.path, rules=["last"], runtime=CPU)
+
+
+def test_a_class_without_test_images_is_named(tmp_path, monkeypatch):
+    load = build.load_data
+
+    def without_nine(*arguments, **options):
+        found = load(*arguments, **options)
+        return dataclasses.replace(found, test=found.test.select((found.test.labels != 9).nonzero().squeeze(1)))
+
+    monkeypatch.setattr(build, "load_data", without_nine)
+    with pytest.warns(UserWarning, match=r"hold none of 1 of the 10 classes \(9\)"):
+        train_run(small_spec("train.epochs=1", "schedule.warmup_epochs=0"), tmp_path / "run", runtime=CPU)

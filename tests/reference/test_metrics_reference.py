@@ -214,12 +214,28 @@ def test_difference_phantom_bin():
 
 
 def test_difference_smooth_ece_of_relplot():
-    """relplot mirrors its grid without repeating the end points: mass at exactly 1 counts half, in sum and density."""
+    """relplot mirrors its grid without repeating the end points: mass that lands there counts half, in sum and density."""
     probs, labels = saturated(3000)
     peer = relplot.smECE_sigma(*top(probs, labels), sigma=0.05)
     exact = metrics.smooth_ece(probs, labels)
     assert metrics.smooth_ece(probs, labels, variant="relplot") == near(peer)
     assert abs(peer / exact - 1) > 0.05
+
+
+@pytest.mark.parametrize(("high", "apart"), [(0.9, 0.0), (0.998, -0.02), (0.9995, 0.12), (0.9999, 0.27), (1.0, 0.32)])
+def test_difference_smooth_ece_of_relplot_near_the_end(high, apart):
+    """Half of all samples at `high`, and right; half at 0.7, of which half are right: ½ · 0.2 = 0.1.
+
+    relplot's grid has steps of 1/1000: 0.9995 is shared by the points 0.999 and 1, and the share of the end point counts half;
+    no exact 1 is needed. At 0.998 only the mean is left, which counts the ends of 200 points in full, and at 0.9 nothing.
+    """
+    confidence = torch.tensor([high, high, 0.7, 0.7], dtype=torch.float64).repeat(50)
+    probs, labels = torch.stack([confidence, 1 - confidence], 1), torch.tensor([0, 0, 0, 1]).repeat(50)
+    peer = relplot.smECE_sigma(*top(probs, labels), sigma=0.05)
+    assert metrics.smooth_ece(probs, labels, variant="relplot") == near(peer)
+    assert peer / metrics.smooth_ece(probs, labels) - 1 == pytest.approx(apart, abs=0.006)
+    automatic = metrics.smooth_ece(probs, labels, bandwidth=None, variant="relplot")
+    assert automatic == near(relplot.smECE(*top(probs, labels)))
 
 
 def test_difference_classwise_variants():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterator
 
@@ -388,3 +389,8 @@ def test_distilled_training_is_refused() -> None:
     with pytest.raises(ValueError, match=r"set_distilled_training\(False\)"):
         model(images())
     assert torch.equal(model.eval()(images()), net(images()))
+
+
+def test_a_name_is_no_network():
+    with pytest.raises(ValueError, match=r"such as timm.create_model\('vit_tiny_patch16_224'\); got str"):
+        inspect.unwrap(attach)("vit_tiny_patch16_224")  # as it is without the type checks of the tests

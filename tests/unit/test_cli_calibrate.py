@@ -147,6 +147,18 @@ def test_a_rare_class_is_mentioned_once(capsys, tmp_path):
     result = invoke(capsys, "calibrate", path, "--method", "all", "--bootstrap", 0)
     assert result.code == 0
     assert result.err.count("1 of the classes (9) have one sample") == 1
+    assert "no sample" not in result.err, "its own fold lacks it, which is what the line says"
+
+
+def test_a_class_without_samples_to_fit_on_is_named(capsys, files, tmp_path):
+    found = predictions(n=300)
+    validation = write_npz(tmp_path / "v.npz", found.replace(labels=torch.where(found.labels == 9, 8, found.labels)))
+    for source in ((files[0], "--validation", validation), (validation,)):
+        result = invoke(capsys, "calibrate", *source, "--method", "vector,sats", "--bootstrap", 0, "--json")
+        assert result.err.count("warning: vector: 1 of the 10 classes (9) has no sample") == 1
+        said = {each["method"]: each["warnings"] for each in result.json["methods"]}
+        assert [text.startswith("1 of the 10 classes (9)") for text in said["vector"]] == [True]
+        assert said["sats"] == []
 
 
 def test_warnings_of_several_fits_are_one_line(capsys, tmp_path):

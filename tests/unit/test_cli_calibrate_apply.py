@@ -167,3 +167,19 @@ def test_the_reader_says_whether_there_are_labels(unlabelled, tmp_path):
     assert calattn.stream_predictions(write_npz(tmp_path / "a.npz", NEW), labels_optional=True).labelled
     with pytest.raises(ValueError, match="there is nothing named like labels"):
         calattn.stream_predictions(unlabelled)
+
+
+@pytest.mark.filterwarnings("default::calattn.posthoc.SameDataWarning")
+@pytest.mark.parametrize(("floor", "noticed"), [(1e-6, True), (1e-3, False)])
+def test_what_it_was_fitted_on_is_noticed_under_the_same_floor_only(capsys, tmp_path, floor, noticed):
+    """A known limit, as docs/calibrate.md has it: the floor changes the predictions, and with them what they are known by."""
+    path = tmp_path / "probs.npz"
+    probs = predictions(sharpness=3.0).probs.numpy()
+    assert (probs < floor).any()
+    np.savez(path, probs=probs, labels=NEW.labels.numpy())
+    invoke(capsys, "calibrate", path, "--method", "temperature_nll", "--floor", 1e-6, "--out", tmp_path / "c")
+    applied = invoke(
+        *(capsys, "calibrate", path, "--apply", tmp_path / "c", "--floor", floor, "--write", tmp_path / "o.npz")
+    )
+    assert applied.code == 0
+    assert ("applied to the predictions it was fitted on" in applied.err) == noticed

@@ -133,3 +133,91 @@ def test_with_few_resamples_nothing_is_called_chance(capsys, pair):
     found = invoke(capsys, *few, "--json").json["comparisons"][0]["differences"]["nll"]
     assert found["significant"] is False
     assert found["sentence"].endswith(": too few resamples to tell (at least 39 at 95 %)")
+
+
+def of_data(path, name, sharpness=1.0):
+    return write_run(path, sharpness=sharpness, spec=f"seed: 0\ndata: {{name: '{name}'}}\n")
+
+
+def test_runs_on_different_data_are_warned_about(capsys, tmp_path):
+    a, b = of_data(tmp_path / "a", "imagefolder:/x/pets"), of_data(tmp_path / "b", "imagefolder:/x/odd pets", 2.0)
+    few = ("--bootstrap", 50, "-m", "nll")
+    found = invoke(capsys, "compare", a, b, *few, "--json", "--out", tmp_path / "t.md")
+    assert found.code == 0
+    (text,) = found.json["warnings"]
+    assert text.startswith("not the same data: a of imagefolder:/x/pets; b of imagefolder:/x/odd pets.")
+    assert text in (tmp_path / "t.md").read_text()
+    for pair in ((a, b), (a / "predictions" / "test", b / "predictions" / "test")):
+        assert "warning: not the same data" in invoke(capsys, "compare", *pair, *few).err
+    page = invoke(capsys, "evaluate", a, b, *few, "--html", tmp_path / "p.html")
+    assert "warning: not the same data" in page.err
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("imagefolder:/x/pets", "imagefolder:/x/../x/pets/"), ("digits", "digits"), ("digits", None), (None, None)],
+)
+def test_the_same_data_or_unknown_data_is_not_warned_about(capsys, tmp_path, ours, theirs):
+    runs = []
+    for name, data in (("a", ours), ("b", theirs)):
+        runs.append(write_run(tmp_path / name) if data is None else of_data(tmp_path / name, data))
+    found = invoke(capsys, "compare", *runs, "--bootstrap", 50, "-m", "nll", "--json")
+    assert found.json["warnings"] == []
+    assert "warning" not in found.err
+
+
+def test_predictions_of_other_data_are_of_the_data_they_are_named_by(capsys, tmp_path):
+    runs = [of_data(tmp_path / "a", "digits"), of_data(tmp_path / "b", "mnist")]
+    for run in runs:
+        (run / "predictions" / "test").rename(run / "predictions" / "svhn-test")
+    found = invoke(capsys, "compare", *runs, "--split", "svhn-test", "--bootstrap", 50, "-m", "nll", "--json")
+    assert found.json["warnings"] == []
+
+
+def test_methods_on_different_data_are_warned_about_over_seeds(capsys, tmp_path):
+    runs = []
+    for data in ("digits", "mnist"):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\ndata: {{name: {data}}}\n"
+            runs.append(write_run(tmp_path / f"{data}-{seed}", spec=spec, sharpness=1 + seed))
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "nll", "--json")
+    (text,) = found.json["warnings"]
+    assert "digits-0 and 1 more of digits; mnist-0 and 1 more of mnist." in text
+
+
+def test_target_is_that_of_the_library(capsys, pair, tmp_path):
+    few = ("--target", 3, "--bootstrap", 100, "-m", "ece,nll")
+    found = invoke(capsys, "compare", *pair, *few, "--json", "--html", tmp_path / "p.html", "--out", tmp_path / "t.csv")
+    assert found.code == 0, found.err
+    want = calattn.compare(
+        predictions(), predictions(sharpness=2.0), target=3, num_bootstrap=100, metrics=["ece", "nll"]
+    )
+    (one,) = found.json["comparisons"]
+    assert found.json["target"] == 3
+    assert one["differences"]["ece"]["difference"] == want["ece"].difference
+    assert one["differences"]["ece"]["sentence"].startswith("ECE of P(3) rises by")
+    assert "P(3)" in (tmp_path / "p.html").read_text()
+    with (tmp_path / "t.csv").open() as table:
+        assert [row["target"] for row in csv.DictReader(table)] == ["3", "3"]
+    out = invoke(capsys, "compare", *pair, *few).out
+    assert out.count("ECE of P(3)") == 3  # the table, the sentence, the summary
+    assert invoke(capsys, "compare", *pair, "--json", "--bootstrap", 50, "-m", "nll").json["target"] is None
+    wrong = invoke(capsys, "compare", *pair, "--target", "fraud")
+    assert (wrong.code, "fraud" in wrong.err) == (2, True)
+
+
+def test_target_over_seeds(capsys, tmp_path):
+    runs = []
+    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--target", 3, "--bootstrap", 50, "-m", "ece", "--json")
+    assert found.json["comparisons"][0]["differences"]["ece"]["sentence"].startswith("ECE of P(3)")
+
+
+def test_a_metric_that_has_no_resamples_leaves_nothing_to_compare(capsys, tmp_path):
+    sure = calattn.Predictions(logits=10 * torch.eye(3).repeat(10, 1), labels=torch.arange(3).repeat(10))
+    path = write_npz(tmp_path / "sure.npz", sure)
+    found = invoke(capsys, "compare", path, path, "-m", "high_confidence_error_confidence", "--json")
+    assert (found.code, found.json["target"], found.json["comparisons"][0]["differences"]) == (0, None, {})

@@ -19,7 +19,7 @@ from calattn.cli import pages, subjects
 from calattn.report.page import document as documents
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.training import train_run
-from tests.cli_runner import invoke, predictions
+from tests.cli_runner import invoke, predictions, write_npz, write_run
 from tests.runs import CPU, small_spec
 
 
@@ -279,7 +279,7 @@ def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
     for name in ("a", "b", "z"):
         copied(run, runs / name)
     (runs / "b" / "predictions" / "test" / "manifest.json").write_text("{}", encoding="utf-8")
-    (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: 2024-01-01}\n", encoding="utf-8")
+    (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: digits, size: 2024-01-01}\n", encoding="utf-8")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "linked").symlink_to(runs / "a")
     (tmp_path / "links" / "loop").symlink_to(tmp_path / "links")
@@ -293,6 +293,23 @@ def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
     assert rows["a"]["facts"]["samples"] == len(calattn.load_predictions(run / "predictions" / "test"))
     again = invoke(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
     assert again.code == 0, again.err
+
+
+def test_only_runs_on_the_same_data_are_ranked_together(capsys, tmp_path):
+    for name, data in (("a", "pets"), ("b", "pets"), ("c", "odd")):
+        write_run(tmp_path / "runs" / name, spec=f"data: {{name: 'imagefolder:/x/{data}'}}\n")
+    file = write_npz(tmp_path / "f.npz", predictions())
+    few = ("--bootstrap", 0, "-m", "nll", "--json")
+
+    def groups(*paths):
+        rows = invoke(capsys, "report", *paths, "--out", tmp_path / "out", *few).json["rows"]
+        return [row["group"] for row in rows]
+
+    a, b, c, unknown = groups(tmp_path / "runs", file)
+    assert a == b
+    assert len({a, c, unknown}) == 3, "a file may be of either data set"
+    alone, beside = groups(tmp_path / "runs" / "a", file)
+    assert alone == beside, "of one data set and of the same labels: the same samples"
 
 
 def test_nothing_measured_is_a_failure(capsys, tmp_path, run):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 
 import pytest
 import scipy.stats
@@ -281,3 +283,21 @@ def test_with_few_resamples_there_is_no_verdict(level, enough):
     assert found.significant
     assert found.too_few is None
     assert compare(a, a.replace(split="b"), metrics="nll", num_bootstrap=2)["nll"].too_few is None  # equal is equal
+
+
+def test_what_is_not_defined_is_none_for_json_and_a_dash_for_people():
+    logits, labels = 4 * torch.eye(3).repeat(10, 1), torch.arange(3).repeat(10)
+    right = Predictions(logits=logits, labels=labels)
+    report = evaluate(right, num_bootstrap=50)
+    nothing = {"value": None, "low": None, "high": None}
+    assert report.as_dict()["misclassification_auroc"] == nothing
+    assert json.loads(json.dumps(report.as_dict(), allow_nan=False)) == report.as_dict()
+    assert "nan" not in str(report)
+    assert re.search(r"AUROC right/wrong +–$", str(report), re.MULTILINE)
+    difference = compare(right, right.replace(logits=2 * logits), num_bootstrap=50)["misclassification_auroc"]
+    assert str(difference) == "AUROC right/wrong is not defined for both"
+
+
+def test_an_infinite_value_stays_a_number():
+    p = Predictions.from_probs(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([1, 0]))
+    assert evaluate(p, metrics="nll", num_bootstrap=0).as_dict()["nll"]["value"] == float("inf")

@@ -18,9 +18,10 @@ ROOT = Path(calattn.__file__).parent
 ALLOWED = {
     "_torchvision": set(),
     "registry": set(),
-    "checks": set(),
+    "remedies": set(),
+    "checks": {"remedies"},
     "atomic": set(),
-    "types": {"checks"},
+    "types": {"checks", "remedies"},
     "backbones": {"registry", "types", "checks", "_torchvision"},
     "heads": {"registry", "types", "checks"},
     "adapters": set(),
@@ -30,7 +31,7 @@ ALLOWED = {
     "losses": {"registry", "types", "checks"},
     "row_file": set(),
     "store": {"types", "checks", "atomic", "row_file"},
-    "readers": {"types", "checks", "store", "registry", "atomic"},
+    "readers": {"types", "checks", "remedies", "store", "registry", "atomic"},
     "seeds": set(),
     "data": {"types", "registry", "checks", "atomic", "seeds"},
     "engine": {

@@ -11,9 +11,11 @@ from safetensors.torch import load_file, save_file
 from calattn import Predictions
 from calattn.posthoc import (
     CALIBRATORS,
+    AbsentClassWarning,
     Calibrator,
     FitWarning,
     FrozenCalAttn,
+    HistogramBinning,
     NotFittedError,
     SameDataWarning,
     TemperatureScaling,
@@ -382,6 +384,30 @@ def test_a_label_of_probability_zero_raises_with_the_remedy(name):
     logits = p.logits.scatter(1, p.labels.unsqueeze(1), -torch.inf)
     with pytest.raises(ValueError, match=r"probability 0.*from_probs\(\.\.\., floor=1e-6\)"):
         build(name).fit(p.replace(logits=logits))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_without_samples_is_named_by_those_that_learn_by_class(name):
+    p = made_up(0)
+    without = p.replace(labels=torch.where(p.labels == 3, 0, p.labels))
+    by_class = name in ("vector", "matrix", "dirichlet", "isotonic", "histogram")
+    for split, expected in ((p, False), (without, by_class)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            build(name).fit(split)
+        found = [each for each in caught if each.category is AbsentClassWarning]
+        assert len(found) == expected
+        assert all("1 of the 4 classes (d) has no sample" in str(each.message) for each in found)
+
+
+def test_many_classes_without_samples_are_counted_in_one_line():
+    g = torch.Generator().manual_seed(0)
+    p = Predictions(logits=torch.randn(60, 30, generator=g), labels=torch.arange(60) % 10)
+    with pytest.warns(AbsentClassWarning, match=r"20 of the 30 classes \(10, 11, 12, 13, 14, …\) have no sample"):
+        HistogramBinning().fit(p)
+    named = p.replace(class_names=tuple(f"c{k}" for k in range(30)))
+    with pytest.warns(AbsentClassWarning, match=r"\(c10, c11"):
+        HistogramBinning().fit(named)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -343,3 +343,7 @@ def test_composes_with_a_scale():
     assert fit.temperature_ == pytest.approx(2.0, rel=0.05)
     new = half.replace(scale=scale * 1.5)
     torch.testing.assert_close(fit(new).scale, scale * 1.5 * fit.temperature_)
+
+
+def test_the_objective_needs_no_name():
+    assert TemperatureScaling("nll").options() == TemperatureScaling(objective="nll").options()

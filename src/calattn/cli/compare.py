@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from calattn.cli.over_seeds import Group
     from calattn.cli.subjects import Blocks, Subject
     from calattn.metrics.over_seeds import SeedsDifference
+    from calattn.metrics.state import Options
 
     Comparisons = Mapping[str, Mapping[str, Difference]]
 
@@ -52,6 +54,7 @@ def compare(
             help="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
         ),
     ] = False,
+    target: options.Target = None,
     reader: options.Reader = options.READER,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
@@ -63,7 +66,7 @@ def compare(
     """The difference of every metric from the first path's, with a paired interval, in numbers and in words.
 
     Both sides are resampled together, so what they share cancels. The samples must be the same: labels are checked, and
-    where both sides carry sample indices, rows are put in the same order first.
+    where both sides carry sample indices, rows are put in the same order first. Runs on different data are warned about.
     """
     from calattn.cli import subjects
 
@@ -81,24 +84,25 @@ def compare(
     if over_seeds:
         if html is not None:
             raise ValueError("--html shows single runs; leave it out, or --over-seeds")
-        groups, samples, means = _over_seeds(found, measure)
+        groups, samples, means = _over_seeds(found, measure, target)
         _show(means, groups, measure=measure, samples=samples, as_json=json)
         _write(out, means, groups, measure=measure, samples=samples)
         return
     sources = [each.source() for each in found]
-    samples, comparisons = _compared(found, sources, measure)
+    samples, comparisons = _compared(found, sources, measure, target)
     _show(comparisons, found, measure=measure, samples=samples, as_json=json)
     if (remark := _remark(found)) is not None:
         note(remark)
     _write(out, comparisons, found, measure=measure, samples=samples)
     if html is not None:
-        _page(html, found, sources, comparisons, measure=measure, data_root=data_root)
+        _page(html, found, sources, comparisons, measure=measure, target=target, data_root=data_root)
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
     "calattn compare baseline.npz calattn.npz --html both.html",
     "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
     "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
+    "calattn compare old.csv new.csv --target fraud",
     "calattn compare runs/ce-seed* runs/calattn-seed* --over-seeds",
 )
 
@@ -110,6 +114,7 @@ def _page(
     comparisons: dict[str, dict[str, Difference]],
     *,
     measure: options.Measure,
+    target: str | None,
     data_root: Path | None,
 ) -> None:
     import calattn
@@ -118,13 +123,13 @@ def _page(
     evaluations = []
     for each, source in zip(found, sources, strict=True):
         with working(f"evaluating {_plain(each)}", source):
-            evaluations.append(calattn.evaluate(source, **measure.arguments()))
+            evaluations.append(calattn.evaluate(source, target=target, **measure.arguments()))
     numbered = dict(enumerate(comparisons.values(), start=1))
     pages.write(html, found, sources, evaluations, comparisons=numbered, data_root=data_root)
 
 
 def _over_seeds(
-    found: list[Subject], measure: options.Measure
+    found: list[Subject], measure: options.Measure, target: str | None
 ) -> tuple[list[Group], int, dict[str, dict[str, SeedsDifference]]]:
     """The methods, how many samples there are, and each method's differences from the first."""
     from calattn.cli import over_seeds
@@ -135,14 +140,14 @@ def _over_seeds(
     for other in groups[1:]:
         parts = []
         for pair in over_seeds.pairs(groups[0], other):
-            samples, part = _compared(list(pair), [each.source() for each in pair], measure)
+            samples, part = _compared(list(pair), [each.source() for each in pair], measure, target)
             parts.append(next(iter(part.values())))
         comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in parts[0]}
     return groups, samples, comparisons
 
 
 def _compared(
-    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure
+    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
 ) -> tuple[int, dict[str, dict[str, Difference]]]:
     """How many samples there are, and each subject's differences from the first. `sources` are put in the same order."""
     import calattn
@@ -159,7 +164,7 @@ def _compared(
         else:
             b = sources[place] = same_samples(a, b, name_a=names[0], name_b=names[place])  # type: ignore[arg-type]
         with working(f"comparing {names[place]} with {names[0]}", b):
-            comparisons[found[place].title] = calattn.compare(a, b, **measure.arguments())
+            comparisons[found[place].title] = calattn.compare(a, b, target=target, **measure.arguments())
     return (labels[0][0] if large else len(sources[0])), comparisons  # type: ignore[arg-type]
 
 
@@ -226,6 +231,8 @@ def _show(
     samples: int,
     as_json: bool,
 ) -> None:
+    for doubt in _warnings(found):
+        warnings.warn(doubt, stacklevel=1)
     if as_json:
         print_json(document(comparisons, found, measure=measure, samples=samples))
         return
@@ -233,7 +240,7 @@ def _show(
     from calattn.report import difference_table, sentence
     from calattn.report.tables import summary
 
-    console, options_of = results_to(), measure.options()
+    console, options_of = results_to(), _options(comparisons)
     shown = over_seeds.table if isinstance(found[0], over_seeds.Group) else difference_table
     table = shown(comparisons, baseline=found[0].title, level=measure.level, options=options_of)
     print_table(table, lead=2, group=3)
@@ -258,16 +265,18 @@ def document(
         "schema": 1,
         "command": "compare",
         "level": measure.level,
+        "target": None if (of := _options(comparisons)) is None else of.target,
         "samples": samples,
         "remark": _remark(found),
+        "warnings": _warnings(found),
         "baseline": found[0].described(),
         "comparisons": [
             each.described()
             | {
-                "summary": summary(differences, a=_plain(found[0]), b=_plain(each), options=measure.options()),
+                "summary": summary(differences, a=_plain(found[0]), b=_plain(each), options=_options(comparisons)),
                 "differences": {
                     metric: {name: getattr(difference, name) for name in names if hasattr(difference, name)}
-                    | {"sentence": sentence(difference, measure.options())}
+                    | {"sentence": sentence(difference, _options(comparisons))}
                     for metric, difference in differences.items()
                 },
             }
@@ -298,18 +307,23 @@ def _write(
         more = [{name: getattr(one, name) for name in _OF_SEEDS if hasattr(one, name)} for one in each]
         write_text(out, rows_to_csv([row | extra for row, extra in zip(rows, more, strict=True)]))
     else:
-        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain, measure))]
-        table = difference_markdown(plain, baseline=baseline, level=measure.level, options=measure.options())
+        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain))]
+        table = difference_markdown(plain, baseline=baseline, level=measure.level, options=_options(comparisons))
         words += [f"- {remark}"] if (remark := _remark(found)) else []
+        words += [f"- {doubt}" for doubt in _warnings(found)]
         write_text(out, table + "\n" + "\n".join(words) + "\n")
 
 
-def _sentences(comparisons: Comparisons, measure: options.Measure) -> list[list[str]]:
+def _options(comparisons: Comparisons) -> Options | None:
+    """What all differences were measured with, the target's name included; None where nothing could be compared."""
+    return next((each.options for part in comparisons.values() for each in part.values()), None)
+
+
+def _sentences(comparisons: Comparisons) -> list[list[str]]:
     from calattn.report import sentence
 
     return [
-        [f"{title}: {sentence(each, measure.options())}" for each in part.values()]
-        for title, part in comparisons.items()
+        [f"{title}: {sentence(each, each.options)}" for each in part.values()] for title, part in comparisons.items()
     ]
 
 
@@ -317,6 +331,14 @@ def _remark(found: Sequence[Subject | Group]) -> str | None:
     from calattn.cli import over_seeds
 
     return over_seeds.remark([each for each in found if not isinstance(each, over_seeds.Group)])
+
+
+def _warnings(found: Sequence[Subject | Group]) -> list[str]:
+    from calattn.cli import over_seeds, same_data
+
+    single = [list(each.runs.values()) if isinstance(each, over_seeds.Group) else [each] for each in found]
+    doubt = same_data.warning(list(itertools.chain.from_iterable(single)))
+    return [] if doubt is None else [doubt]
 
 
 def _plain(subject: Subject | Group) -> str:

@@ -201,7 +201,7 @@ def held(
 def _entered(name: str, material: Material, arguments: dict[str, Any], step: Callable[[str], None]) -> Entry | str:
     """The method's entry, or the reason why it has none."""
     import calattn
-    from calattn.posthoc import SameDataWarning, cross_fit
+    from calattn.posthoc import AbsentClassWarning, SameDataWarning, cross_fit
     from calattn.readers.stream import naming_rows_of_file
 
     make = _factory(name, material)
@@ -228,7 +228,10 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
                 with naming_rows_of_file(material.judge_rows):
                     calibrated = calibrator(material.judge)
             else:
-                calibrated = cross_fit(for_a_fold, material.judge, folds=material.folds)
+                with warnings.catch_warnings():
+                    # Of all samples the fit before has said it; that a class is alone in its fold, `folds_of`.
+                    warnings.simplefilter("ignore", AbsentClassWarning)
+                    calibrated = cross_fit(for_a_fold, material.judge, folds=material.folds)
         except ValueError as error:  # features that are not there, zero probabilities that cannot be mixed
             return _reason(error, calibrator)
     for text in texts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,15 +46,7 @@ def evaluate(
     objective: Annotated[
         options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
     ] = options.Objective.ece,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            metavar="CLASS",
-            help="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
-            rich_help_panel=options.MEASURING,
-        ),
-    ] = None,
+    target: options.Target = None,
     reader: options.Reader = options.READER,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
@@ -169,6 +162,7 @@ def _comparisons(
 ) -> dict[int, dict[str, Difference]]:
     """Each against the first, where both are of the same samples; a note where not."""
     import calattn
+    from calattn.cli import same_data
     from calattn.cli.compare import same_samples
 
     a, result = sources[0], {}
@@ -184,6 +178,8 @@ def _comparisons(
         except ValueError as error:
             note(f"{name_b} is not compared with {name_a} on the page: {error}")
             continue
+        if (doubt := same_data.warning([found[0], found[place]])) is not None:
+            warnings.warn(doubt, stacklevel=1)
         with working(f"comparing {name_b} with {name_a}", paired):
             arguments = measure.arguments()
             if arguments["num_bootstrap"] != 0:

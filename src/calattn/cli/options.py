@@ -34,6 +34,16 @@ DataRoot = Annotated[
     typer.Option("--data-root", help=f"For pictures of a run's mistakes: {DATA_ROOT}", rich_help_panel=OUTPUT),
 ]
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="CLASS",
+        help="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
+        rich_help_panel=MEASURING,
+    ),
+]
+
 
 class Kind(enum.StrEnum):
     logits = "logits"

@@ -46,8 +46,10 @@ class Row:
     temperature: float | None = None
     reason: str | None = None
     damaged: bool = False
-    group: str | None = None
-    """The same for predictions of the same samples, which alone can be ranked."""
+    labels: str | None = None
+    """A hash of all labels in their order."""
+    data: str | None = None
+    """What the predictions were made of, where that is known."""
 
 
 @options.flat
@@ -174,7 +176,7 @@ def _row(
     data_root: Path | None,
 ) -> Row:
     import calattn
-    from calattn.cli import pages, subjects
+    from calattn.cli import pages, same_data, subjects
     from calattn.cli.compare import labels_of
     from calattn.cli.errors import as_flags
     from calattn.cli.evaluate import working
@@ -186,7 +188,7 @@ def _row(
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())
-        group = labels_of(source)[2][:16]
+        labels = labels_of(source)[2][:16]
     except ValueError as error:
         reason = " ".join(as_flags(str(error)).split())
         note(f"{title} has no page: {reason}")
@@ -196,7 +198,8 @@ def _row(
     return Row(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
-        group=group,
+        labels=labels,
+        data=same_data.data_of(subject),
         page=f"pages/{page.name}",
         evaluation=evaluation,
         scaled=scaled,
@@ -265,12 +268,28 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
                 "href": row.page,
                 "values": _values(row),
                 "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
-                "group": row.group,
+                "group": group,
                 "note": row.reason,
             }
-            for row in rows
+            for row, group in zip(rows, _groups(rows), strict=True)
         ],
     }
+
+
+def _groups(rows: Sequence[Row]) -> list[str | None]:
+    """The same text for predictions of the same samples, which alone can be ranked: of equal labels and of the same data.
+
+    Files do not say what they are of: they count as the data of the runs with their labels, where all those name one.
+    """
+    known: dict[str | None, set[str]] = {}
+    for row in rows:
+        known.setdefault(row.labels, set()).update([row.data] if row.data is not None else [])
+    found: list[str | None] = []
+    for row in rows:
+        others = known[row.labels]
+        data = row.data or (next(iter(others)) if len(others) == 1 else "")
+        found.append(None if row.labels is None else f"{row.labels} {data}".strip())
+    return found
 
 
 def _metrics(rows: Sequence[Row]) -> list[dict[str, Any]]:

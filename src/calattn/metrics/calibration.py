@@ -169,7 +169,7 @@ def smooth_ece(
     """Smooth ECE of Błasiok & Nakkiran 2023: ∫ |Σ (p − y) K_σ(t, p)| dt / N with the reflected Gaussian kernel.
 
     `bandwidth=None` takes the σ at which smECE_σ = σ (`smooth_ece_automatic` also returns it). `variant="relplot"`
-    gives the number of relplot 1.0.3, which counts mass at exactly 0 and 1 half.
+    gives the number of relplot 1.0.3, which counts mass within 0.001 of 0 and 1 too little (docs/metrics.md).
 
     >>> p = torch.tensor([[1.0, 0.0]] * 4)
     >>> round(smooth_ece(p, torch.tensor([0, 0, 0, 1])), 4)

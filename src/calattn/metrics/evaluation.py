@@ -59,14 +59,14 @@ class Evaluation(Mapping[str, MetricRow]):
         return len(self.rows)
 
     def as_dict(self) -> dict[str, dict[str, float | None]]:
-        """Name → value, low, high, as JSON takes them (NaN and infinity aside); low and high are None without an interval.
+        """Name → value, low, high; None where there is no interval, or the value is not defined. An infinite NLL stays infinite.
 
         >>> from calattn import Predictions, evaluate
         >>> found = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 2.0]]), labels=torch.tensor([0, 0]))
         >>> evaluate(found, metrics=["accuracy"], num_bootstrap=0).as_dict()
         {'accuracy': {'value': 0.5, 'low': None, 'high': None}}
         """
-        return {row.name: {"value": row.value, "low": row.low, "high": row.high} for row in self.rows.values()}
+        return {row.name: row.numbers() for row in self.rows.values()}
 
     @property
     def reading(self) -> str:
@@ -83,11 +83,13 @@ class Evaluation(Mapping[str, MetricRow]):
             lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
         if self.options.event is not None:
             lines.append(self.reading)
-        titles = {name: METRICS.title(name, self.options) for name in self.rows}
-        width = max(len(title) for title in titles.values())
-        for name, row in self.rows.items():
-            between = "" if row.low is None else f"  [{row.low:.4f}, {row.high:.4f}]"
-            lines.append(f"{titles[name]:<{width}}  {row.value:8.4f}{between}")
+        titles = [METRICS.title(name, self.options) for name in self.rows]
+        for title, row in zip(titles, self.rows.values(), strict=True):
+            value, low, high = row.numbers().values()
+            between = "" if low is None or high is None else f"  [{low:.4f}, {high:.4f}]"
+            lines.append(
+                f"{title:<{max(map(len, titles))}}  {'–' if value is None else format(value, '.4f'):>8}{between}"
+            )
         return "\n".join(lines)
 
 
@@ -132,9 +134,12 @@ class Difference:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
+        title = METRICS.title(self.name, self.options)
+        if math.isnan(self.difference):
+            return f"{title} is not defined for both"
         verdict = self.too_few or ("more than chance" if self.significant else "within chance")
         return (
-            f"{METRICS.title(self.name, self.options)} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
+            f"{title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
             f"[{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}, {verdict}"
         )
 

@@ -192,8 +192,9 @@ def relplot_smooth_error(columns: Columns, bandwidth: float) -> float:
     """The number `relplot` 1.0.3 gives at this bandwidth, defects included.
 
     relplot splits each residual linearly between two points of a coarse grid, and mirrors the grid without repeating its
-    end points: mass that lands on the points 0 and 1 counts half. Then |r| is averaged against a density with the same
-    defect and a small floor. On saturated predictions that is up to 18 % above the exact value.
+    end points: mass that lands on the points 0 and 1 counts half, which a part of all mass within a step of them does. Then
+    |r| is averaged, the ends counted in full, against a density with the same defects and a small floor. On saturated
+    predictions that is up to 18 % above the exact value.
     """
     points = max(2000, round(20 / bandwidth)) // 2 + 1
     confidence = columns.confidence.double()

@@ -1,6 +1,6 @@
 """Post-hoc calibrators: fitted on a held-out split's predictions, applied to another's."""
 
-from calattn.posthoc.base import Calibrator, FitWarning, NotFittedError, SameDataWarning
+from calattn.posthoc.base import AbsentClassWarning, Calibrator, FitWarning, NotFittedError, SameDataWarning
 from calattn.posthoc.catalogue import CALIBRATORS
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load
@@ -15,6 +15,7 @@ __all__ = [
     "CALIBRATORS",
     "PROTOCOL_GRID",
     "SATS",
+    "AbsentClassWarning",
     "Calibrator",
     "DirichletCalibration",
     "FitWarning",

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import warnings
 from pathlib import Path
-from typing import Any, Never, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -33,6 +33,10 @@ class FitWarning(UserWarning):
     """A fit ended without an optimum: at a bound, or out of iterations."""
 
 
+class AbsentClassWarning(FitWarning):
+    """A calibrator that learns something for each class was fitted on a split without samples of some."""
+
+
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Calibrator(abc.ABC):
     """Maps predictions to better calibrated ones after `fit` on a held-out split.
@@ -46,6 +50,9 @@ class Calibrator(abc.ABC):
     ...
     calattn.posthoc.base.NotFittedError: TemperatureScaling has no temperature_: call fit(predictions) first
     """
+
+    by_class: ClassVar[bool] = False
+    """Whether something is learned for each class, which takes samples of each."""
 
     num_classes_: int = dataclasses.field(init=False, repr=False)
     fitted_on_: str = dataclasses.field(init=False, repr=False)
@@ -62,6 +69,8 @@ class Calibrator(abc.ABC):
         """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
         _check_predictions(predictions, *labels)
         learned = self._fit(predictions)
+        if self.by_class:
+            _warn_of_absent_classes(predictions, type(self).__name__)
         learned |= {"num_classes_": predictions.num_classes, "fitted_on_": predictions.fingerprint()}
         assert set(learned) == set(self.learned_names()), f"{set(learned) ^ set(self.learned_names())}"
         for name, value in learned.items():
@@ -194,6 +203,22 @@ def _check_predictions(*given: object) -> None:
             "predictions must be calattn.Predictions; build it with Predictions(logits=…, labels=…) "
             f"or read_predictions(path); got {got}"
         )
+
+
+def _warn_of_absent_classes(predictions: Predictions, who: str) -> None:
+    """The fit takes a class that it has not seen for impossible, and says so with all the certainty that it can learn."""
+    absent = (predictions.labels.bincount(minlength=predictions.num_classes) == 0).nonzero().squeeze(1).tolist()
+    if not absent:
+        return
+    named = [str(k) if predictions.class_names is None else predictions.class_names[k] for k in absent[:5]]
+    which = ", ".join(named) + (", …" if len(absent) > 5 else "")
+    warnings.warn(
+        f"{len(absent)} of the {predictions.num_classes} classes ({which}) {'has' if len(absent) == 1 else 'have'} no sample: "
+        f"{who} takes what it has not seen for impossible, so NLL is large or infinite where it occurs. Fit on a split with "
+        "samples of every class, or use temperature scaling, which does not need them",
+        AbsentClassWarning,
+        stacklevel=3,
+    )
 
 
 def _brief(value: Learned) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import warnings
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -85,6 +85,8 @@ class LinearCalibrator(Calibrator):
     On separable data without a penalty no optimum exists: `converged_` is False and `FitWarning` is given when
     `max_iterations` run out.
     """
+
+    by_class: ClassVar[bool] = True
 
     max_iterations: int = 1000
     weight_: Tensor = dataclasses.field(init=False, repr=False)

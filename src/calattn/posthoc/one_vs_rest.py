@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class OneVsRestCalibrator(Calibrator):
     The order of classes, and so accuracy, can change. Mapped values may be exactly 0: then the logit is −inf
     and the NLL is ∞ if that was the label. `floor` replaces smaller values before normalising.
     """
+
+    by_class: ClassVar[bool] = True
 
     floor: float = 0.0
 

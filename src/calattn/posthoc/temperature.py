@@ -41,7 +41,7 @@ class TemperatureScaling(Calibrator):
     1.8
     """
 
-    objective: Literal["ece", "nll"] = "ece"
+    objective: Literal["ece", "nll"] = dataclasses.field(default="ece", kw_only=False)
     grid: Sequence[float] = dataclasses.field(default=PROTOCOL_GRID, repr=False)
     num_bins: int = 15
     bounds: tuple[float, float] = (1e-6, 1e6)

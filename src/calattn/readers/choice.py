@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
+from calattn import remedies
 from calattn.readers import names as known
 from calattn.readers.names import Chooser, Kind
 from calattn.readers.source import Source
@@ -145,17 +146,14 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
 def _flattening(chooser: Chooser, name: str) -> str:
     """What makes rows of pixels or tokens, where the labels (or, without any, four axes) show that they are classified."""
     fields = chooser.source.fields
-    shape, labels = fields[name].tail, next((each for each in chooser.names if chooser.is_label(each)), None)
-    inner = fields[labels].tail if labels is not None else shape[1:] if len(shape) == 3 else ()
-    if not inner or inner not in (shape[1:], shape[:-1]):
-        return ""
-    first = inner == shape[1:]  # [n, c, h, w]; else [n, h, w, c]
-    values, labels = (
-        each if each and each.isidentifier() else other for each, other in ((name, "logits"), (labels, "labels"))
+    labels = next((each for each in chooser.names if chooser.is_label(each)), None)
+    code = remedies.flattening(
+        (0, *fields[name].tail),
+        None if labels is None else (0, *fields[labels].tail),
+        values=name if name.isidentifier() else "logits",
+        labels=labels if labels and labels.isidentifier() else "labels",
     )
-    moved = f"np.moveaxis({values}, 1, -1)" if first else values
-    width = shape[0] if first else shape[-1]
-    return f"; one row a label: {values} = {moved}.reshape(-1, {width}); {labels} = {labels}.reshape(-1)"
+    return f"; one row a label: {code}" if code else ""
 
 
 def _class_names(

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from calattn.readers.source import Values
+from calattn.remedies import ONE_TRUE_CLASS
 
 # What other programs write where there is no label: torch's ignore_index, scikit-learn's "unlabelled", the void of a mask.
 _NO_LABEL = (-100, -1, 255)
@@ -105,8 +106,7 @@ class LabelReader:
             ones != 1,
             "labels",
             array,
-            "has not exactly one 1: multi-label files are not read, because every metric here is of one true class a "
-            "row; save each class as a binary problem of its own",
+            f"has not exactly one 1: multi-label files are not read, because {ONE_TRUE_CLASS}",
         )
         return array.argmax(axis=1).astype(np.int64)
 

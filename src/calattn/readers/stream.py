@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calattn import checks
+from calattn import checks, remedies
 from calattn.readers.choice import Choice
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
 from calattn.readers.source import Role, Source, Values
@@ -261,13 +261,10 @@ class PredictionStream:
         off = (sums - 1).abs() > tolerance
         if off.any():
             row = checks.first(off)
-            said = f"probs[{row}] sums to {float(sums[row]):.6g}, not 1"
-            # Per cent are rounded to a digit or two more often than fractions are.
-            if abs(float(sums[row]) - 100) <= 100 * max(tolerance, 0.01):
-                raise ValueError(f"{said}: these look like per cent; divide by 100")
-            raise ValueError(
-                f'{said}; pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
-            )
+            total = float(sums[row])
+            otherwise = 'pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
+            remedy = remedies.not_one(total, tolerance, otherwise=otherwise)
+            raise ValueError(f"probs[{row}] sums to {total:.6g}, not 1{remedy}")
         farthest = float(sums[(sums - 1).abs().argmax()])
         self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()

@@ -109,10 +109,11 @@ def difference_markdown(
 
 
 def difference_rows(comparisons: Mapping[str, Differences], *, baseline: str) -> list[dict[str, Any]]:
-    """One row a difference, as fractions."""
+    """One row a difference, as fractions; with the target where there is one."""
     return [
         {"baseline": baseline, "title": title, "metric": each.name, "a": each.a, "b": each.b}
         | {"difference": each.difference, "low": each.low, "high": each.high, "p_value": each.p_value}
+        | ({} if each.options is None or each.options.target is None else {"target": each.options.target})
         for title, differences in comparisons.items()
         for each in differences.values()
     ]

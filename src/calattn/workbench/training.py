@@ -79,6 +79,8 @@ def train_run(
         size=build.network_size(spec, found.train),
     )
     build.check_run(spec, model, found)
+    if main:
+        _warn_of_untested_classes(found)
     folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
     with folder:
         if main:
@@ -166,6 +168,18 @@ def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
         warnings.warn(
             f"predictions of the run before it went on are removed: {names}; calattn predict makes them again",
             stacklevel=2,
+        )
+
+
+def _warn_of_untested_classes(found: build.RunData) -> None:
+    counts = found.test.labels.bincount(minlength=found.test.num_classes)
+    missing = [name for name, count in zip(found.class_names, counts.tolist(), strict=True) if count == 0]
+    if missing:
+        which = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        warnings.warn(
+            f"the test images hold none of {len(missing)} of the {len(counts)} classes ({which}): what is measured on them says "
+            "nothing about these; add some, or judge the run on other images (calattn predict --data)",
+            stacklevel=3,
         )
 
 
