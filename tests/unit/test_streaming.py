@@ -14,6 +14,7 @@ from calattn import Predictions, evaluate, stream_predictions
 from calattn.cli import subjects
 from calattn.metrics import METRICS, MetricState
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
+from calattn.posthoc import TemperatureScaling
 from tests.samples import logits_and_labels
 
 
@@ -72,12 +73,14 @@ def test_the_bar_follows_every_pass_and_learns_the_length_of_a_csv(tmp_path, mon
     path, bar = tmp_path / "a[b].csv", Bar()
     path.write_text("prob_0,prob_1,label\n" + "0.75,0.25,0\n" * 25)
     monkeypatch.setattr(subjects, "progress", lambda: bar)
-    halved = lambda block: block.replace(scale=torch.full((len(block),), 2.0))  # noqa: E731
+    near = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))  # best at 1.8
+    halved = TemperatureScaling(grid=[1.0, 2.0, 3.0]).fit(near)
+    assert halved.temperature_ == 2.0
     blocks = subjects.Blocks(stream_predictions(path, rows_per_block=10), "a[b].csv\n+ T = 2", halved)
     for _ in range(2):
         passed = list(blocks)
         assert [len(block) for block in passed] == [10, 10, 5]
-        assert all(float(block.scale[0]) == 2.0 for block in passed)
+        assert all(float(block.probs[0, 0]) == pytest.approx(3**0.5 / (1 + 3**0.5)) for block in passed)
     assert bar.tasks == [(r"reading a\[b].csv + T = 2", None), (r"reading a\[b].csv + T = 2, pass 2", 25)]
     assert bar.completed == [10, 20, 25] * 2
 
