@@ -275,6 +275,16 @@ class MetricRow:
         found = {"value": self.value, "low": self.low, "high": self.high}
         return {part: None if number is None or math.isnan(number) else number for part, number in found.items()}
 
+    def text(self) -> str:
+        """The value, eight wide, and its interval.
+
+        >>> MetricRow(name="ece", value=0.125, low=0.1, high=0.15).text(), MetricRow(name="ece", value=math.nan).text().strip()
+        ('  0.1250  [0.1000, 0.1500]', '–')
+        """
+        value, low, high = self.numbers().values()
+        shown = "–" if value is None else f"{value:.4f}"
+        return f"{shown:>8}" + ("" if low is None or high is None else f"  [{low:.4f}, {high:.4f}]")
+
 
 def check_source(predictions: object, *labels: object) -> None:
     """Predictions, or something that gives them, and nothing beside: other libraries take logits and labels."""

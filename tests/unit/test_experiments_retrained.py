@@ -11,7 +11,7 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.evidence import Results
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.retrained import retrained
+from calattn.experiments.retrained_report import retrained
 from tests.made_claims import made, nothing
 
 ZERO = Cell(dataset="cifar100", model="deit", weight=0.0, head="calattn")

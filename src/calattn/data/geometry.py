@@ -12,7 +12,9 @@ UNIT = 1 << 16  # affine maps are in 16.16 fixed point, as in Pillow's nearest-n
 
 
 def pick(
-    images: UInt8[Tensor, "b c h w"], rows: Int[Tensor, "b #H #W"], columns: Int[Tensor, "b #H #W"]
+    images: UInt8[Tensor, "b c h w"],
+    rows: Int[Tensor, "b #H #W"],  # noqa: F821
+    columns: Int[Tensor, "b #H #W"],  # noqa: F821
 ) -> UInt8[Tensor, "b c H W"]:
     """Output pixel (y, x) is the input's at (rows[y, x], columns[y, x]); black where that lies outside."""
     b, c, h, w = images.shape

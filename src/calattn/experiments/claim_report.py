@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from calattn.experiments import paper
 from calattn.experiments.claims import CLAIMS, Claim
@@ -19,7 +20,7 @@ from calattn.experiments.evidence import (
 from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.phases import find_phases
 from calattn.experiments.remarks import PHASE_PARTS, remarks
-from calattn.experiments.results import CellResult
+from calattn.experiments.results import CellResult, Phase, Rule
 from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Effect, Finding, Verdict, mean_accuracy, mean_effect
 from calattn.metrics import METRICS
 from calattn.report.style import between, number
@@ -338,3 +339,12 @@ def checkpoint_row(result: CellResult, rule: Rule) -> list[str]:
 def metric_value(result: CellResult, metric: str, rule: Rule, phase: Phase) -> str:
     row = result.metric(metric, rule=rule, phase=phase)
     return NONE if row is None else number(metric, row.value)
+
+
+def commit_text(environment: Mapping[str, Any]) -> str:
+    """The code that trained a network."""
+    commit = environment.get("commit")
+    if not commit:
+        return NONE
+    changed = " with changes" if commit.get("dirty") else ""
+    return f"`{str(commit['hash'])[:10]}`{changed}"

@@ -10,8 +10,9 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.claims import RULES, Claim
 from calattn.experiments.comparisons import CLS_WINS, PATCH_MEAN_WINS
 from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
-from calattn.experiments.phases import find_phases
+from calattn.experiments.phases import Phases, find_phases
 from calattn.experiments.results import CellResult, Rule
+from calattn.experiments.retrained import pairs_of
 from calattn.experiments.verdicts import SAME_ECE, Finding, Verdict
 from calattn.report.style import number
 
@@ -144,18 +145,12 @@ def _spread_of_weights(head: str, outcomes: Sequence[Outcome], rule: Rule, resul
 
 def _of_two_trainings(results: Results) -> list[str]:
     """λ = 0 and cross-entropy are one setting."""
-    cells = [
-        Cell(dataset="cifar100", model="deit", head="calattn", **each) for each in ({"loss": "ce"}, {"weight": 0.0})
-    ]
-    found = [each for cell in cells if isinstance(each := results.get(cell), CellResult)]
-    shown = []
-    for rule in RULES:
-        rows = [row for each in found if (row := each.metric("ece", rule=rule, phase="post")) is not None]
-        if len(rows) == len(cells):
-            shown.append(f"{number('ece', abs(rows[0].value - rows[1].value))} at `{rule}`")
-    return (
-        [f"Two trainings of one setting (cross-entropy, which is λ = 0) differ by {', '.join(shown)}."] if shown else []
-    )
+    cell = Cell(dataset="cifar100", model="deit", loss="ce", head="calattn")
+    pair = next((each for each in pairs_of(results) if each.cell == cell), None)
+    if pair is None:
+        return []
+    shown = [f"{number('ece', abs(pair.apart(rule, 'ece', 'post')))} at `{rule}`" for rule in RULES]
+    return [f"Two trainings of one setting (cross-entropy, which is λ = 0) differ by {', '.join(shown)}."]
 
 
 def _epochs(claim: Claim, verdict: Verdict, results: Results) -> str:
@@ -207,11 +202,16 @@ def _small_loss(claim: Claim, verdict: Verdict, results: Results) -> str:
     return " ".join(told)
 
 
+def seen_phases(results: Results) -> list[Phases]:
+    """Of every network with CalAttn whose log is long enough."""
+    return [p for r in results.stored() if r.cell.head == "calattn" and (p := find_phases(r.log)) is not None]
+
+
 def _phase_parts(claim: Claim, results: Results) -> str:
     """Of all networks with CalAttn: a claim of four parts can fail by one."""
     if claim.name != "three_phases":
         return ""
-    found = [p for r in results.stored() if r.cell.head == "calattn" and (p := find_phases(r.log)) is not None]
+    found = seen_phases(results)
     counts = [f"{title} in {sum(getattr(each, name) for each in found)}" for name, title in PHASE_PARTS.items()]
     return f"Part by part, of all {len(found)} networks with CalAttn: {'; '.join(counts)}." if found else ""
 

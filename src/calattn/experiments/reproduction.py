@@ -17,6 +17,7 @@ from calattn.experiments.claim_report import (
     NONE,
     checkpoint_row,
     claim_section,
+    commit_text,
     markdown_table,
     rules_text,
     verdict_table,
@@ -27,7 +28,7 @@ from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.own_protocol import own_protocol
 from calattn.experiments.results import NOT_RUN, CellResult, Hole, ResultStore
-from calattn.experiments.retrained import retrained
+from calattn.experiments.retrained_report import retrained
 from calattn.experiments.rival_report import rival
 from calattn.experiments.robustness import variants
 from calattn.experiments.robustness_report import flips, other_rules
@@ -313,16 +314,9 @@ def _run(result: CellResult) -> list[str]:
         f"{run['training_seconds']:.0f}",
         NONE if rate is None else f"{rate:,.0f}",
         result.device + (f" (shared by up to {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
-        _commit(environment.get("commit")),
+        commit_text(environment),
         str(environment.get("started") or NONE),
     ]
-
-
-def _commit(commit: dict[str, Any] | None) -> str:
-    if not commit:
-        return NONE
-    changed = " with changes" if commit.get("dirty") else ""
-    return f"`{str(commit['hash'])[:10]}`{changed}"
 
 
 def _commands(scale: ScaleName) -> str:

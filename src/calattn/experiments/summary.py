@@ -9,8 +9,7 @@ from typing import NamedTuple
 from calattn.experiments.claim_report import effect_text, family_title, value_text
 from calattn.experiments.claims import CLAIMS
 from calattn.experiments.evidence import Results, outcomes_of
-from calattn.experiments.phases import find_phases
-from calattn.experiments.remarks import unreachable
+from calattn.experiments.remarks import seen_phases, unreachable
 from calattn.experiments.results import CellResult
 from calattn.experiments.rival_report import MIXUP, head_with_mixup
 from calattn.experiments.verdicts import READINGS, WIDE, Verdict
@@ -109,7 +108,7 @@ def _phase_three(found: Mapping[str, Verdict], results: Results) -> list[str]:
     """Of the phases, the first cannot be seen by construction, and the rise at the end may be."""
     if found["three_phases"].kind != "does not hold":
         return []
-    seen = [each for r in results.stored() if r.cell.head == "calattn" and (each := find_phases(r.log)) is not None]
+    seen = seen_phases(results)
     rises = sum(each.diverse for each in seen)
     return [
         f"“{CLAIMS['three_phases'].title}”: the paper's own initialisation leaves no variation that could fall in the first; the "

@@ -84,13 +84,8 @@ class Evaluation(Mapping[str, MetricRow]):
         if self.options.event is not None:
             lines.append(self.reading)
         titles = [METRICS.title(name, self.options) for name in self.rows]
-        for title, row in zip(titles, self.rows.values(), strict=True):
-            value, low, high = row.numbers().values()
-            between = "" if low is None or high is None else f"  [{low:.4f}, {high:.4f}]"
-            lines.append(
-                f"{title:<{max(map(len, titles))}}  {'–' if value is None else format(value, '.4f'):>8}{between}"
-            )
-        return "\n".join(lines)
+        named = zip(titles, self.rows.values(), strict=True)
+        return "\n".join([*lines, *(f"{title:<{max(map(len, titles))}}  {row.text()}" for title, row in named)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class CalibrationMetrics(Metric):
         found = {METRICS[name].better == "higher" for name in self.names}
         return found.pop() if len(found) == 1 else None
 
-    def update(self, preds: Float[Tensor, "n *c_and_more"], target: Int[Tensor, "n *more"]) -> None:
+    def update(self, preds: Float[Tensor, "n *c_and_more"], target: Int[Tensor, "n *more"]) -> None:  # noqa: F821
         """Adds logits or probabilities, as `from_logits` says, [n, c] or [n, c, …]; of two classes class 1 alone will do."""
         rows, labels = self._rows(preds, target)
         if len(labels) == 0:

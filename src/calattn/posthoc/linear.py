@@ -176,7 +176,7 @@ class LinearCalibrator(Calibrator):
         weight, bias = origin
 
         def split(flat: np.ndarray) -> tuple[Tensor, Tensor]:
-            values = metric.parameters(torch.from_numpy(flat).to(inputs.device))
+            values = metric.parameters(torch.from_numpy(flat).to(inputs.device))  # noqa: F821 - deleted at the end
             return weight + values[: weight.numel()].view_as(weight), bias + values[weight.numel() :]
 
         def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -184,7 +184,7 @@ class LinearCalibrator(Calibrator):
             value, by_weight, by_bias = affine_nll.nll(inputs, labels, at_weight, at_bias)
             extra, extra_weight, extra_bias = self._penalty(at_weight, at_bias, len(labels))
             gradient = torch.cat([(by_weight + extra_weight).flatten(), by_bias + extra_bias])
-            return value + extra, metric.gradient(gradient).cpu().numpy()
+            return value + extra, metric.gradient(gradient).cpu().numpy()  # noqa: F821
 
         start = np.zeros(metric.units.numel())
         import scipy.optimize  # here, to keep `import calattn` light

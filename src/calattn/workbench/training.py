@@ -22,6 +22,7 @@ from calattn.engine.fit import Reporter, Settings, Trainer
 from calattn.engine.log import RunLog
 from calattn.store import MANIFEST
 from calattn.workbench import build
+from calattn.workbench.classes import some
 from calattn.workbench.environment import describe_environment
 from calattn.workbench.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.workbench.interface import interface_of, write_interface
@@ -175,10 +176,9 @@ def _warn_of_untested_classes(found: build.RunData) -> None:
     counts = found.test.labels.bincount(minlength=found.test.num_classes)
     missing = [name for name, count in zip(found.class_names, counts.tolist(), strict=True) if count == 0]
     if missing:
-        which = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         warnings.warn(
-            f"the test images hold none of {len(missing)} of the {len(counts)} classes ({which}): what is measured on them says "
-            "nothing about these; add some, or judge the run on other images (calattn predict --data)",
+            f"the test images hold none of {len(missing)} of the {len(counts)} classes ({some(missing)}): what is measured on "
+            "them says nothing about these; add some, or judge the run on other images (calattn predict --data)",
             stacklevel=3,
         )
 
