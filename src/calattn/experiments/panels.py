@@ -104,7 +104,7 @@ def course(ax: Axes, result: Result, *, title: str) -> None:
     if not rows or isinstance(result, Hole):
         return empty(ax, _reason(result, "the log has no scale"))
     epochs = [epoch for epoch, _ in rows]
-    ax.plot(epochs, [part["mean"] for _, part in rows], color=ORANGE, linewidth=1.6, label="mean of 1/s")
+    ax.plot(epochs, [part["mean"] for _, part in rows], color=ORANGE, linewidth=1.6, label="mean")
     temperature = result.temperature()
     if temperature is not None:
         ax.axhline(temperature, color=INK, linestyle="--", linewidth=1, label=f"T* = {temperature:.1f}")
@@ -113,7 +113,7 @@ def course(ax: Axes, result: Result, *, title: str) -> None:
     ax.set(xlabel="epoch", ylabel="mean of 1/s", ylim=(low, high + 0.25 * (high - low)))  # room for the legend
     ax.yaxis.label.set_color(ORANGE)
     other = ax.twinx()
-    other.plot(epochs, [part["cv"] for _, part in rows], color=BLUE, linewidth=1.4, label="CV of 1/s")
+    other.plot(epochs, [part["cv"] for _, part in rows], color=BLUE, linewidth=1.4, label="CV")
     other.set(ylabel="coefficient of variation", ylim=(0, 1.25 * max(part["cv"] for _, part in rows) or 1.0))
     other.yaxis.label.set_color(BLUE)
     other.spines["right"].set_visible(True)
