@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,45 @@ def test_vit_has_learned_its_training_images_where_the_report_says_so(store):
 
 def _course(network) -> list[float]:
     return [row["train"]["accuracy"] for row in network.log]
+
+
+def test_the_readme_tells_what_the_report_says():
+    """Its table of three seeds, its counts of networks and verdicts."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## The paper, judged")[1].split("\n## ")[0]
+    means = _means_of_three_seeds("last")
+    told = [
+        [part.strip() for part in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| CIFAR")
+    ]
+    assert len(told) == 6
+    for dataset, name, *numbers in told:
+        before, after = means[dataset, "CE (baseline)" if name == "CE" else name], means[dataset, f"{name}, TS"]
+        expected = [before["accuracy"], before["ece"], before["nll"], after["ece"], after["nll"]]
+        assert numbers == expected, (dataset, name)
+
+    early = _means_of_three_seeds("best-ece")
+    shown = [value for (_, column), value in early.items() if column in ("CE (baseline)", "CE+BS", "CE+BS + CalAttn")]
+    assert {round(float(each["ece"].split()[0]), 1) for each in shown} >= {1.2, 1.6}
+    assert all(1.15 < float(each["ece"].split()[0]) < 1.65 for each in shown)
+    assert sorted(round(float(each["accuracy"].split()[0])) for each in shown) == [25, 28, 31, 71, 72, 73]
+
+    report = (ROOT / "REPRODUCTION.md").read_text(encoding="utf-8")
+    (networks,) = re.findall(r"(\d+) of the (\d+) planned networks have results", report)
+    assert f"{networks[0]} of the {networks[1]} networks planned" in section
+    assert "*Holds only under `last`* (2)" in report
+    assert "2 claims hold, at the last epoch only" in section
+    assert "*Does not hold* (11)" in report
+    assert "11 do not hold" in section
+
+
+def _means_of_three_seeds(rule: str) -> dict[tuple[str, str], dict[str, str]]:
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    with (ROOT / "results/reproduction/reduced/three_seeds.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if (row["rule"], row["statistic"]) == (rule, "mean"):
+                factor, digits = (1, 3) if row["metric"] == "nll" else (100, 2)
+                text = " ± ".join(f"{factor * float(row[name]):.{digits}f}" for name in ("ours", "std"))
+                found.setdefault((row["data_set"], row["column"]), {})[row["metric"]] = text
+    return found
