@@ -22,7 +22,7 @@ from calattn.experiments.reproduction import report_text, write_report
 from calattn.experiments.results import CellResult, ResultStore
 from calattn.experiments.robustness import variants
 from calattn.experiments.verdicts import READINGS
-from tests.made_claims import helps, made, nothing, on_disk, world
+from tests.made_claims import AFTER, BASE, helps, made, nothing, on_disk, world
 from tests.made_results import made_result
 
 RULES = ("last", "best-ece")
@@ -373,12 +373,115 @@ def test_answers_that_hang_on_the_rules_are_named(tmp_path: Path) -> None:
 
     text = report_text(on_disk(tmp_path, world(one_worse)))
     told = section(text, "Would other rules have said otherwise?")
-    flips = told.split("Other answers than by the rules as they were fixed: ")[1]
-    assert flips.strip() in text.split("**In short.** ")[1].split("\n## ")[0]
+    flips = told.split("Other answers than by the rules as they were fixed: ")[1].split(". Other words")[0]
+    assert flips in text.split("**In short.** ")[1].split("\n## ")[0]
     for rule in RULES:
         assert f"“ECE falls” holds at `{rule}` if “in every setting” is read as “in most” (*most for every*)" in flips
     same = section(report_text(ResultStore(tmp_path / "none", "reduced")), "Would other rules have said otherwise?")
     assert "as they were fixed: none." in same
+
+
+def test_words_that_hang_on_the_rules_are_named(tmp_path: Path) -> None:
+    """Worse in every family; but where there are several seeds, they are far apart."""
+
+    def lucky(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+        return (-0.03, 0.15, -0.21)[cell.seed] if metric.startswith("ood_") else 0.0
+
+    text = report_text(on_disk(tmp_path, world(lucky)))
+    assert verdicts(ResultStore(tmp_path, "reduced"))["ood_auroc"].manner == "contradicted"
+    words = "“Other images are told apart better” is not confirmed rather than contradicted if families with one seed get the"
+    assert words in section(text, "Would other rules have said otherwise?").split("Other words for how")[1]
+    assert words in text.split("**In short.** ")[1].split("\n## ")[0]
+
+
+def test_what_other_temperatures_change_is_told(tmp_path: Path) -> None:
+    """The head helps after scaling by ECE and harms after scaling by NLL, but for one family."""
+
+    def torn(cell: Cell, _rule: str, phase: str, metric: str) -> float:
+        turned = phase == "post_nll" and cell.loss != "mmce"
+        return 0.0 if metric != "ece" else 0.01 if turned else -0.01
+
+    store = on_disk(tmp_path, world(torn))
+    text, families = report_text(store), len(comparisons.pair_families("reduced"))
+    often = sum(loss != "mmce" for _, _, loss in comparisons.pair_families("reduced"))
+    told = text.split("### The gain remains after temperature scaling: ")[1].split("\n### ")[0]
+    assert (
+        f"better in {families - often}, worse in {often} of {families} at `last`, where {often} differences change"
+        in told
+    )
+    assert (
+        f"{often} of the {families} differences have the other sign"
+        in text.split("**In short.** ")[1].split("\n## ")[0]
+    )
+    beside = rows_of(told.split("Not judged, with T of the lowest validation NLL")[1])[1:]
+    assert len(beside) == 2 * families
+    for row in beside:
+        assert numbers(row[4])[0] == (-1.0 if "MMCE" in row[0] else 1.0)
+        assert row[-1] == ("better" if "MMCE" in row[0] else "worse")
+    for name in ("ece_falls", "ood_auroc", "accuracy_kept"):
+        assert "*T by NLL*" not in text.split(f"### {CLAIMS[name].title}: ")[1].split("\n### ")[0], (
+            "no temperature in it"
+        )
+
+
+def test_means_by_data_set_are_those_of_the_files(store: ResultStore, text: str) -> None:
+    told = text.split("### ECE falls: ")[1].split("\n### ")[0].split("By data set, not judged: ")[1]
+    at_last, early = told.split(" at `last`; ")[0], told.split(" at `last`; ")[1].split(" at `best-ece`")[0]
+    for shown, rule in ((at_last, "last"), (early, "best-ece")):
+        assert len(shown.split("), ")) == 3
+        for part in shown.split("), "):
+            name = next(name for name, title in DATASETS.items() if part.startswith(f"{title} "))
+            families = [each for each in comparisons.pair_families("reduced") if each[0] == name]
+            rows = _paired_rows(store, rule, "pre", ("ece",), families)
+            expected = rows.mean(axis=0)
+            if len(rows) >= 5:
+                interval = stats.ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
+                expected = np.array([expected[0], interval.low, interval.high])
+            assert numbers(part.removeprefix(DATASETS[name])) == pytest.approx([*expected, len(rows)], abs=0.00501)
+    assert f"At `last` that is {at_last}" in text.split("**In short.** ")[1].split("\n## ")[0]
+
+
+def test_a_claim_that_a_fall_like_the_papers_could_not_confirm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = "could not have been confirmed by"
+    assert words not in report_text(on_disk(tmp_path / "much", world(nothing)))
+    monkeypatch.setitem(BASE, "high_confidence_error_share", 0.04)
+    store = on_disk(tmp_path / "little", world(nothing))
+    text = report_text(store)
+    told = text.split("### Fewer confident mistakes: ")[1].split("\n### ")[0]
+    shown = numbers(told.split("in proportion, would be ")[1].split(" points at `last`")[0].replace(", ", " "))
+    pairs = {"deit": (11.99, 6.99), "swin": (23.99, 6.99), "vit": (21.99, 17.99)}  # tab:hc_err
+    assert shown == pytest.approx([100 * 0.04 * AFTER["post"] * (1 - b / a) for a, b in pairs.values()], abs=0.00501)
+    assert "and 1.00 is the least that counts: the claim could not" in told
+    assert f"“Fewer confident mistakes” {words} a fall" in text.split("**In short.** ")[1].split("\n## ")[0]
+
+
+def test_the_network_of_the_papers_figure_is_named_where_it_differs(tmp_path: Path) -> None:
+    cells = ordered_cells("reduced")
+    pictured = Cell(dataset="cifar10", model="vit", head="calattn")
+    found = world(nothing, cells=cells, log=_log(rises=True))
+    words = "but not in ViT on CIFAR-10, which the paper's figure shows"
+    assert words not in report_text(on_disk(tmp_path / "all", found))
+    found.found[pictured] = made(pictured, nothing, log=_log(rises=False))
+    told = report_text(on_disk(tmp_path / "one", found)).split("**In short.** ")[1].split("\n## ")[0]
+    heads = sum(cell.head == "calattn" for cell in cells)
+    assert f"seen in {heads - 1} of {heads} networks, {words}; there the mean does cross 1 (1.20 → 0.80)" in told
+
+
+def _log(*, rises: bool) -> list[dict]:
+    """Variation begins low, so that the first phases are not seen."""
+    rows = []
+    for epoch in range(1, 61):
+        mean, cv = (1.2, 0.1) if epoch <= 30 else (0.8, 0.2 if rises else 0.1)
+        scale = {"mean": mean, "std": cv * mean, "cv": 0.01 if epoch == 1 else cv}
+        rows.append({"epoch": epoch, "train": {"loss": 1.0, "accuracy": 0.5}, "validation": {"scale": scale}})
+    return rows
+
+
+def test_what_is_missing_is_told_with_what_it_can_change(text: str) -> None:
+    told = section(text, "Claims and verdicts").split("**So far:** ")[1].split("\n")[0]
+    assert "2 of 79 planned networks have no result" in told
+    open_still = "“ECE falls”, “Accuracy is kept”, “The gain remains after temperature scaling”"
+    assert told.endswith(f"What they can change: {open_still}.")
 
 
 def test_the_summary_says_what_the_sections_say(store: ResultStore, text: str) -> None:

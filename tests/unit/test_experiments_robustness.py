@@ -120,6 +120,20 @@ def test_counted_keeps_the_p_value_of_a_pair_that_has_one_seed() -> None:
     assert counted["brier"] == fixed["brier"]
 
 
+def test_what_hangs_on_how_temperatures_are_fitted() -> None:
+    def effect(_cell: Cell, _rule: str, phase: str, metric: str) -> float:
+        return 0.0 if metric != "ece" else {"post": -0.02, "post_nll": 0.02}.get(phase, 0.0)
+
+    found = variants(Results(world(effect)))
+    assert found["complementary_to_ts"]["as fixed"].kind == "holds"
+    by_nll = found["complementary_to_ts"]["T by NLL"]
+    assert by_nll.manner == "contradicted"
+    assert all(outcome.effect == pytest.approx(0.02) for outcome in by_nll.findings["last"].outcomes)
+    assert not any(outcome.paired for outcome in by_nll.findings["last"].outcomes)
+    assert all(name.endswith(" + TS (NLL)") for each in by_nll.findings["last"].outcomes for name in each.cells)
+    assert found["ece_falls"]["T by NLL"] == found["ece_falls"]["as fixed"], "no temperature in it"
+
+
 def test_every_variant_but_the_first_changes_rules_and_every_rule_is_varied() -> None:
     changed = {
         name: {k for k, v in dataclasses.asdict(each.rules).items() if v != getattr(REGISTERED, k)}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calattn.experiments import paper
 from calattn.experiments.claims import CLAIMS, Claim
 from calattn.experiments.evidence import (
     ACCURACY_PRICE,
@@ -17,8 +16,9 @@ from calattn.experiments.evidence import (
     Outcome,
     Results,
 )
-from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
+from calattn.experiments.layouts.parts import DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.phases import find_phases
+from calattn.experiments.printed import has_printed, printed
 from calattn.experiments.remarks import PHASE_PARTS, remarks
 from calattn.experiments.results import CellResult, Phase, Rule
 from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Effect, Finding, Verdict, mean_accuracy, mean_effect
@@ -26,23 +26,9 @@ from calattn.metrics import METRICS
 from calattn.report.style import between, number
 
 NONE = "–"
-Printed = Callable[[Outcome], tuple[str, dict[str, paper.Cell]]]
-"""An outcome's table in the paper, and the keys of its rows but for the head."""
 _OOD_TITLES = {"ood_svhn": "AUROC against SVHN", "ood_cifar10_c": "AUROC against CIFAR-10-C"}
 _COUNTED = ("parameters", "cv")
 _TITLES = DATASETS | MODELS | LOSS_TITLES | {"cls": "CLS", "patch_mean": "patch mean", "concat": "both"}
-
-
-def _of(outcome: Outcome, **more: paper.Cell) -> dict[str, paper.Cell]:
-    return {"dataset": outcome.cell.dataset, "backbone": BACKBONES[outcome.cell.model], **more}
-
-
-PRINTED: dict[str, Printed] = {
-    "ece_falls": lambda o: ("ece", _of(o, loss=o.cell.loss, phase="pre")),
-    "complementary_to_ts": lambda o: ("ece", _of(o, loss=o.cell.loss, phase="post")),
-    "high_confidence_errors": lambda o: ("high_confidence", _of(o, metric="high_confidence_false_positives")),
-    "ood_auroc": lambda o: ("ood", _of(o, loss=o.cell.loss, shift=o.metric.removeprefix("ood_"))),
-}
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -134,7 +120,7 @@ def _table(claim: Claim, outcomes: Sequence[tuple[str, Outcome]], results: Resul
     metric = outcomes[0][1].metric
     if metric == "parameters":
         return _parameter_table([outcome for _, outcome in outcomes])
-    return phase_table(results) if metric == "cv" else outcome_table(outcomes, printed=PRINTED.get(claim.name))
+    return phase_table(results) if metric == "cv" else outcome_table(outcomes, claim=claim.name)
 
 
 def _parameter_table(outcomes: Sequence[Outcome]) -> str:
@@ -166,8 +152,9 @@ def phase_table(results: Results) -> str:
     return markdown_table(header, rows)
 
 
-def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, printed: Printed | None = None) -> str:
-    """One row a family and rule; `printed` finds the paper's numbers for the same setting."""
+def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, claim: str = "") -> str:
+    """One row a family and rule; with the name of a claim, beside the paper's numbers where it has a table of them."""
+    beside = has_printed(claim)
     relative = any(each.metric == "ece" for _, each in outcomes)
     header = [
         "family",
@@ -187,8 +174,8 @@ def outcome_table(outcomes: Sequence[tuple[str, Outcome]], *, printed: Printed |
         shown += [_relative(each)] if relative else []
         shown += [_p(each.p_value), number("accuracy", each.accuracy, signed=True)]
         shown += [", ".join(map(str, each.seeds)), each.decision]
-        rows.append([*shown, *([] if printed is None else [_printed(each, printed)])])
-    return markdown_table([*header, "decision", *([] if printed is None else ["the paper's"])], rows)
+        rows.append([*shown, *([_printed(claim, each)] if beside else [])])
+    return markdown_table([*header, "decision", *(["the paper's"] if beside else [])], rows)
 
 
 def family_title(family: str) -> str:
@@ -207,15 +194,9 @@ def _relative(outcome: Outcome) -> str:
     return f"{100 * outcome.effect / outcome.a:+.0f} %".replace("-", "−")
 
 
-def _printed(outcome: Outcome, printed: Printed) -> str:
-    table, keys = printed(outcome)
-    found = []
-    for head in ("none", "calattn"):
-        try:
-            found.append(f"{paper.value(table, head=head, **keys):.2f}")
-        except ValueError:  # the paper has no such row
-            return NONE
-    return " → ".join(found)
+def _printed(claim: str, outcome: Outcome) -> str:
+    pair = printed(claim, outcome)
+    return NONE if pair is None else f"{pair.without:.2f} → {pair.head:.2f}"
 
 
 def counts_text(outcomes: Sequence[Outcome]) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from calattn.experiments.cells import LOSSES, TRANSFORMERS, Cell, ScaleName
-from calattn.experiments.evidence import Arm, Comparison
+from calattn.experiments.evidence import PHASE_TITLES, Arm, Comparison
 from calattn.experiments.results import Phase
 
 SEEDS = (0, 1, 2)
@@ -117,7 +117,9 @@ def lambdas(scale: ScaleName) -> list[Comparison]:
     return found
 
 
-def against_final(rivals: Sequence[tuple[str, str, Phase]], *, tested: str = "calattn") -> Comparisons:
+def against_final(
+    rivals: Sequence[tuple[str, str, Phase]], *, tested: str = "calattn", scaled: Phase = "post"
+) -> Comparisons:
     """CE+BS with the tested head + TS against each rival (loss, head, phase) on both CIFARs, three seeds."""
 
     def build(scale: ScaleName) -> list[Comparison]:
@@ -126,12 +128,12 @@ def against_final(rivals: Sequence[tuple[str, str, Phase]], *, tested: str = "ca
             for model in seed_models(scale):
                 for loss, head, phase in rivals:
                     family = (
-                        f"{dataset} {model}: {_named('ce_brier', tested, 'post')} against {_named(loss, head, phase)}"
+                        f"{dataset} {model}: {_named('ce_brier', tested, scaled)} against {_named(loss, head, phase)}"
                     )
                     for seed in SEEDS:
                         ours = Cell(dataset=dataset, model=model, head=tested, seed=seed)
                         rival = Arm(cell=dataclasses.replace(ours, loss=loss, head=head), phase=phase)
-                        final = Arm(cell=ours, phase="post")
+                        final = Arm(cell=ours, phase=scaled)
                         found.append(Comparison(family=family, metric="ece", a=rival, b=final))
         return found
 
@@ -152,4 +154,4 @@ def final_against_baseline(_scale: ScaleName) -> list[Comparison]:
 
 
 def _named(loss: str, head: str, phase: Phase) -> str:
-    return ("CalAttn" if head == "calattn" else loss) + {"post": " + TS", "sats": " + SATS"}.get(phase, "")
+    return ("CalAttn" if head == "calattn" else loss) + PHASE_TITLES[phase]

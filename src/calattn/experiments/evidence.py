@@ -107,6 +107,11 @@ class Comparison:
     a: Arm
     b: Arm
 
+    def with_temperature_by_nll(self) -> Comparison:
+        """The same, where a side has a temperature, with that of the lowest validation NLL."""
+        a, b = (dataclasses.replace(arm, phase="post_nll") if arm.phase == "post" else arm for arm in (self.a, self.b))
+        return dataclasses.replace(self, a=a, b=b)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedDifference:
@@ -153,7 +158,7 @@ class Rules:
     seed get the variance over seeds of those that have several. `scaled`: references that have no temperature of their own
     are left out where the tested side has one. `like_accuracy`: families whose accuracies differ by more
     than a point, in whichever direction, are left out. `most`: "in every setting" is read as "in most". `counted`: pairs with
-    one seed keep the p-value of their paired test.
+    one seed keep the p-value of their paired test. `by_nll`: temperatures are those of the lowest validation NLL.
     """
 
     correct: bool = True
@@ -164,6 +169,7 @@ class Rules:
     scaled: bool = False
     most: bool = False
     counted: bool = False
+    by_nll: bool = False
 
 
 REGISTERED = Rules()

@@ -10,11 +10,13 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.claims import RULES, Claim
 from calattn.experiments.comparisons import CLS_WINS, PATCH_MEAN_WINS
 from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
+from calattn.experiments.layouts.parts import DATASETS
 from calattn.experiments.phases import Phases, find_phases
+from calattn.experiments.printed import has_printed, printed
 from calattn.experiments.results import CellResult, Rule
 from calattn.experiments.retrained import pairs_of
-from calattn.experiments.verdicts import SAME_ECE, Finding, Verdict
-from calattn.report.style import number
+from calattn.experiments.verdicts import ENOUGH_FAMILIES, SAME_ECE, Finding, Verdict, mean_effect
+from calattn.report.style import between, number
 
 PHASE_PARTS = {
     "alignment": "I: both fall",
@@ -24,6 +26,8 @@ PHASE_PARTS = {
 }
 ONE_SEED = "seeds for all"
 """The variant of the rules that says how much hangs on families with one seed."""
+BY_NLL = "T by NLL"
+"""The variant of the rules that says how much hangs on how temperatures are fitted."""
 _FAR = 5  # epochs between the two checkpoints of a pair
 
 
@@ -31,7 +35,9 @@ def remarks(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[
     found = (
         _price_of_rule(claim, verdict, results),
         _untouched(verdict, results),
+        _by_data_set(verdict),
         _floor(verdict),
+        _like_the_papers(claim, verdict),
         _marked(claim, verdict),
         _weights(claim, verdict, results),
         _epochs(claim, verdict, results),
@@ -39,6 +45,7 @@ def remarks(claim: Claim, verdict: Verdict, results: Results, variants: Mapping[
         _phase_parts(claim, results),
         _settings(verdict),
         _one_seed(verdict, variants),
+        _other_temperature(verdict, variants),
     )
     return "".join(f" {text}" for text in found if text)
 
@@ -52,6 +59,60 @@ def unreachable(verdict: Verdict) -> bool:
     """Whether most families are out of reach at every checkpoint rule: no head could have made such a claim hold."""
     found = [each for rule, each in verdict.findings.items() if rule in RULES]
     return bool(found) and all(2 * out_of_reach(each) >= len(each.outcomes) > 0 for each in found)
+
+
+def too_little(claim: Claim, verdict: Verdict) -> bool:
+    """Whether falls in the proportion of the paper's would be too small to count in half of the families or more, at every
+    checkpoint rule: then a claim cannot hold even where all is as in the paper."""
+    found = [_falls(claim, each) for rule, each in verdict.findings.items() if rule in RULES]
+    return bool(found) and all(
+        falls and 2 * sum(fall < SMALLEST[each.metric] for each, fall in falls) >= len(falls) for falls in found
+    )
+
+
+def _falls(claim: Claim, finding: Finding) -> list[tuple[Outcome, float]]:
+    """Each family's reference, times what the paper's falls by in proportion; of errors, where it has a table of them."""
+    if not has_printed(claim.name) or any(better_sign(each.metric) > 0 for each in finding.outcomes):
+        return []
+    pairs = [(each, printed(claim.name, each)) for each in finding.outcomes]
+    return [
+        (each, each.a * (1 - pair.head / pair.without)) for each, pair in pairs if pair is not None and pair.without
+    ]
+
+
+def _like_the_papers(claim: Claim, verdict: Verdict) -> str:
+    if not too_little(claim, verdict):
+        return ""
+    shown = [
+        f"{', '.join(number(each.metric, fall) for each, fall in _falls(claim, verdict.findings[rule]))} points at `{rule}`"
+        for rule in RULES
+    ]
+    least = number(metric := verdict.findings[RULES[0]].outcomes[0].metric, SMALLEST[metric])
+    return (
+        f"A fall as large as the paper's, in proportion, would be {'; '.join(shown)}, in the order of the table, and {least} is "
+        "the least that counts: the claim could not have been confirmed by it."
+    )
+
+
+def by_data_set(finding: Finding) -> str:
+    """The mean effect of each data set, where a claim has many families of several; else nothing."""
+    sets = {each.cell.dataset for each in finding.outcomes}
+    if len(sets) < 2 or len(finding.outcomes) < 2 * ENOUGH_FAMILIES:
+        return ""
+    shown = []
+    for name in (name for name in DATASETS if name in sets):
+        own = [each for each in finding.outcomes if each.cell.dataset == name]
+        effect = mean_effect(own)
+        assert effect is not None
+        ends = between(effect.metric, effect.low, effect.high, signed=True)
+        families = f"{len(own)} {'family' if len(own) == 1 else 'families'}"
+        shown.append(f"{DATASETS[name]} {number(effect.metric, effect.value, signed=True)} {ends} ({families})")
+    return ", ".join(shown)
+
+
+def _by_data_set(verdict: Verdict) -> str:
+    shown = [f"{text} at `{rule}`" for rule, each in verdict.findings.items() if (text := by_data_set(each))]
+    return f"By data set, not judged: {'; '.join(shown)}." if shown else ""
 
 
 def _price_of_rule(claim: Claim, verdict: Verdict, results: Results) -> str:
@@ -249,3 +310,29 @@ def _one_seed(verdict: Verdict, variants: Mapping[str, Verdict]) -> str:
 def _counts(verdict: Verdict, rule: str) -> tuple[int, int]:
     counts = verdict.findings[rule].counts
     return counts.get("better", 0), counts.get("worse", 0)
+
+
+def _other_temperature(verdict: Verdict, variants: Mapping[str, Verdict]) -> str:
+    """How the counts change with other temperatures, and how many differences change their sign."""
+    other = variants.get(BY_NLL)
+    scaled = [each for finding in verdict.findings.values() for each in finding.outcomes if _scaled(each)]
+    if other is None or not scaled:
+        return ""
+    shown = []
+    for rule, finding in verdict.findings.items():
+        often, (better, worse) = turned(verdict, other, rule), _counts(other, rule)
+        shown.append(
+            f"better in {better}, worse in {worse} of {len(finding.outcomes)} at `{rule}`, where {often} "
+            f"{'difference changes its sign' if often == 1 else 'differences change their sign'}"
+        )
+    return f"With temperatures of the lowest validation NLL (*{BY_NLL}*): {'; '.join(shown)}."
+
+
+def turned(verdict: Verdict, other: Verdict, rule: str) -> int:
+    """How many differences have the other sign by other rules."""
+    effects = {(each.family, each.metric): each.effect for each in other.findings[rule].outcomes}
+    return sum(each.effect * effects[each.family, each.metric] < 0 for each in verdict.findings[rule].outcomes)
+
+
+def _scaled(outcome: Outcome) -> bool:
+    return any(name.endswith(PHASE_TITLES["post"]) for name in outcome.cells)

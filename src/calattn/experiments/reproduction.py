@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,12 @@ from calattn.experiments.results import NOT_RUN, CellResult, Hole, ResultStore
 from calattn.experiments.retrained_report import retrained
 from calattn.experiments.rival_report import rival
 from calattn.experiments.robustness import variants
-from calattn.experiments.robustness_report import flips, other_rules
+from calattn.experiments.robustness_report import other_rules
 from calattn.experiments.summary import BY_HEART, known_by_heart, summary
+from calattn.experiments.verdicts import Verdict
 from calattn.report.style import number
 
+Verdicts = Mapping[str, Verdict]
 LISTED_ODDITIES = ("claim", "text", "impossible", "disagreement", "swapped", "copied", "digits", "identity")
 """The kinds given row by row; of the others the number is enough, and the file has the rows."""
 _NOT_REACHED = (
@@ -58,9 +60,9 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
     wanted = list(dict.fromkeys(ordered_cells(store.scale) if planned is None else planned))
     found, by_rules = claims.verdicts(results), variants(results)
     sections = [
-        _head(store.scale, stored, wanted) + _links(folder) + summary(found, results, flips=flips(by_rules)),
+        _head(store.scale, stored, wanted) + _links(folder) + summary(found, results, by_rules),
         f"## What was run\n\n{_run_kinds(stored)}\n{_differences(store.scale)}{_by_heart(stored)}",
-        f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted)}{verdict_table(found)}\n{_legend()}",
+        f"## Claims and verdicts\n\n{_warning(store.scale, stored, wanted, found)}{verdict_table(found)}\n{_legend()}",
         f"## How a verdict comes about\n\n{BEFOREHAND.get(store.scale, '')}{rules_text()}{_amendments(store.scale)}",
         f"## Would other rules have said otherwise?\n\n{other_rules(by_rules)}",
         "## The claims one by one\n\n"
@@ -159,14 +161,16 @@ def _amendments(scale: ScaleName) -> str:
     return f"\nWhat was changed after the first results had been seen:\n\n{lines}\n" if lines else ""
 
 
-def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell]) -> str:
+def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Cell], found: Verdicts) -> str:
     if scale == "smoke":
         return "**At this scale a verdict says nothing about the paper.**\n\n"
     left = len(set(wanted) - {result.cell for result in stored})
+    if not left:
+        return ""
+    titles = [f"“{claims.CLAIMS[name].title}”" for name, verdict in found.items() if verdict.missing]
+    can_change = ", ".join(titles) or "no verdict"
     return (
-        f"**So far:** {left} of {len(wanted)} planned networks have no result, and verdicts can change.\n\n"
-        if left
-        else ""
+        f"**So far:** {left} of {len(wanted)} planned networks have no result. What they can change: {can_change}.\n\n"
     )
 
 

@@ -28,9 +28,9 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "seeds for all": Variant(
         "As before, and families with one seed get the variance over seeds of those that have several: one lucky training "
-        "decides less. (The families that have several share networks, so this variance is itself known badly. A claim of "
-        "which no family has several seeds stays as it was, and of other trainings nothing is known: both claims on inputs of "
-        "the head, Dirichlet, λ.)",
+        "decides less. (The families that have several share networks, so this variance is itself known badly; it is one for all "
+        "metrics of a claim. A claim of which no family has several seeds stays as it was, and of other trainings nothing is "
+        "known: both claims on inputs of the head, Dirichlet, λ.)",
         Rules(welch=True, pooled_seeds=True),
         "if families with one seed get the spread of the others",
     ),
@@ -50,6 +50,12 @@ VARIANTS: Mapping[str, Variant] = {
         "correction, or DeLong's. (The rules take it from the interval.)",
         Rules(counted=True),
         "if p-values are counted on resamples",
+    ),
+    "T by NLL": Variant(
+        "Temperatures are those of the lowest validation NLL instead of the lowest validation ECE, which is the paper's way. "
+        "(Pairs have no paired interval then: those of both sides are joined.)",
+        Rules(by_nll=True),
+        "with temperatures of the lowest validation NLL",
     ),
     "any effect": Variant("No smallest effect that matters.", Rules(smallest=False), "if any effect counts"),
     "uncorrected": Variant(

@@ -23,8 +23,22 @@ def other_rules(found: Mapping[str, Mapping[str, Verdict]]) -> str:
     return (
         "The verdicts above rest on the rules as they were fixed. This is what the same numbers say by others, with how many "
         "families are better and how many worse; – is for fewer than half of the planned families.\n\n"
-        f"{described}\n\n{table}\nOther answers than by the rules as they were fixed: {flips(found) or 'none'}.\n"
+        f"{described}\n\n{table}\nOther answers than by the rules as they were fixed: {flips(found) or 'none'}. "
+        f"Other words for how a claim does not hold: {other_readings(found) or 'none'}.\n"
     )
+
+
+def other_readings(found: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """Claims that hold by neither rules, but with another word for how they do not."""
+    told = []
+    for claim, by_variant in found.items():
+        fixed = by_variant[FIXED].manner.split(" at ")[0]
+        for name, verdict in by_variant.items():
+            word = verdict.manner.split(" at ")[0]
+            enough = all(verdict.holds_at(rule) is not None for rule in verdict.findings)
+            if fixed and word and word != fixed and enough:
+                told.append(f"“{CLAIMS[claim].title}” is {word} rather than {fixed} {VARIANTS[name].when} (*{name}*)")
+    return "; ".join(told)
 
 
 def _holds(verdict: Verdict) -> str:

@@ -6,12 +6,15 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from calattn.experiments.cells import Cell
 from calattn.experiments.claim_report import effect_text, family_title, value_text
 from calattn.experiments.claims import CLAIMS
 from calattn.experiments.evidence import Results, outcomes_of
-from calattn.experiments.remarks import seen_phases, unreachable
+from calattn.experiments.phases import find_phases
+from calattn.experiments.remarks import BY_NLL, by_data_set, seen_phases, too_little, turned, unreachable
 from calattn.experiments.results import CellResult
 from calattn.experiments.rival_report import MIXUP, head_with_mixup
+from calattn.experiments.robustness_report import flips, other_readings
 from calattn.experiments.verdicts import READINGS, WIDE, Verdict
 from calattn.report.style import between, number
 
@@ -21,10 +24,11 @@ _POOR = 0.5
 _ORDER = ("holds only under", "holds", "does not hold", "not tested")
 
 
-def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") -> str:
+def summary(found: Mapping[str, Verdict], results: Results, variants: Mapping[str, Mapping[str, Verdict]]) -> str:
     """Counts of verdicts, the effect on ECE before and after temperature scaling, and what all of it is worth.
 
-    `flips`: the answers that hang on the rules, which a reader of the counts alone would not hear of.
+    `variants`: claim → other rules → verdict, for the answers that hang on the rules, of which a reader of the counts alone
+    would not hear.
     """
     stored = list(results.stored())
     if results.scale == "smoke" or not stored:
@@ -32,10 +36,17 @@ def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") 
     lines: list[str] = []
     if out := [f"“{CLAIMS[name].title}”" for name, verdict in found.items() if unreachable(verdict)]:
         lines.append(f"{', '.join(out)} could not have been confirmed: the references leave too little to gain.")
+    if out := [f"“{CLAIMS[name].title}”" for name, verdict in found.items() if too_little(CLAIMS[name], verdict)]:
+        lines.append(
+            f"{', '.join(out)} could not have been confirmed by a fall as large as the paper's, in proportion: the references "
+            "leave too little."
+        )
     lines += _open_sameness(found) + _phase_three(found, results)
-    if flips:
-        lines.append(f"Other rules than those that were fixed beforehand would say otherwise of some (below): {flips}.")
-    mixup = {"before": _with_mixup(results)}
+    if hanging := "; ".join(text for text in (flips(variants), other_readings(variants)) if text):
+        lines.append(
+            f"Other rules than those that were fixed beforehand would say otherwise of some (below): {hanging}."
+        )
+    more = {"before": _with_mixup(results), "after": _with_other_temperatures(found, variants)}
     for name, when in (("ece_falls", "before"), ("complementary_to_ts", "after")):
         parts = [
             f"{effect_text(finding.effect)} at `{rule}` (mean over {len(finding.outcomes)} families)"
@@ -43,8 +54,10 @@ def summary(found: Mapping[str, Verdict], results: Results, *, flips: str = "") 
             if finding.outcomes
         ]
         if parts:
-            told = f"With CalAttn, ECE {when} temperature scaling changes by {', by '.join(parts)}."
-            lines.append(" ".join([told, *mixup.get(when, [])]))
+            told = [f"With CalAttn, ECE {when} temperature scaling changes by {', by '.join(parts)}."]
+            if each := by_data_set(found[name].findings["last"]):
+                told.append(f"At `last` that is {each}.")
+            lines.append(" ".join([*told, *more[when]]))
     lines += [*_worth(found, stored), *_early(stored)]
     listed = "\n".join([*_named(found), *(f"- {line}" for line in lines)])
     return f"\n**In short.** {len(found)} claims:\n\n{listed}\n"
@@ -105,14 +118,21 @@ def _open_sameness(found: Mapping[str, Verdict]) -> list[str]:
 
 
 def _phase_three(found: Mapping[str, Verdict], results: Results) -> list[str]:
-    """Of the phases, the first cannot be seen by construction, and the rise at the end may be."""
+    """Of the phases, the first two cannot be seen by construction, and the rise at the end may be."""
     if found["three_phases"].kind != "does not hold":
         return []
     seen = seen_phases(results)
     rises = sum(each.diverse for each in seen)
+    pictured = results.get(Cell(dataset="cifar10", model="vit", head="calattn"))
+    phases = find_phases(pictured.log) if isinstance(pictured, CellResult) else None
+    apart = ""
+    if phases is not None and not phases.diverse:
+        apart = ", but not in ViT on CIFAR-10, which the paper's figure shows"
+        if phases.crossing:
+            apart += f"; there the mean does cross 1 ({phases.middle.mean:.2f} → {phases.end.mean:.2f})"
     return [
-        f"“{CLAIMS['three_phases'].title}”: the paper's own initialisation leaves no variation that could fall in the first; the "
-        f"rise in the third is seen in {rises} of {len(seen)} networks."
+        f"“{CLAIMS['three_phases'].title}”: the paper's own initialisation leaves no variation that could fall in the first, or "
+        f"below which it could stay in the second; the rise in the third is seen in {rises} of {len(seen)} networks{apart}."
     ]
 
 
@@ -136,6 +156,19 @@ def _with_mixup(results: Results) -> list[str]:
     return [
         f"With mixup, which is meant to keep networks from memorising, it changes by {', by '.join(shown)} at `last`; one seed "
         "each, not judged."
+    ]
+
+
+def _with_other_temperatures(found: Mapping[str, Verdict], variants: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+    """How much hangs on the way in which temperatures are fitted."""
+    name = "complementary_to_ts"
+    if BY_NLL not in variants.get(name, {}):
+        return []
+    other = variants[name][BY_NLL]
+    often, families = turned(found[name], other, "last"), len(found[name].findings["last"].outcomes)
+    return [
+        f"With temperatures of the lowest validation NLL it changes by {effect_text(other.findings['last'].effect)} at `last`, "
+        f"and {often} of the {families} differences have the other sign (*{BY_NLL}*)."
     ]
 
 

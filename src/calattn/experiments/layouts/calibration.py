@@ -48,8 +48,8 @@ def _of_vit(scale: ScaleName) -> tuple[str, ...]:
     if scale != "reduced":
         return ()
     return (
-        "ViT-B was trained at DeiT-S's rate. On CIFAR-10 it has not learned its training images by the end, as DeiT-S and "
-        "Swin-S have and as it has on CIFAR-100 (REPRODUCTION.md): compare calibration with this in mind.",
+        "With CE and CE+BS on CIFAR-10, ViT-B ends at a training accuracy of 82 %, DeiT-S of 99 %, Swin-S of 97 %; on CIFAR-100 "
+        "all three end at 98 % or more (REPRODUCTION.md). Compare calibration with this in mind.",
     )
 
 
@@ -93,7 +93,7 @@ def _accuracy(scale: ScaleName) -> Layout:
 
 
 @LAYOUTS.register("high_confidence")
-def _high_confidence(scale: ScaleName) -> Layout:
+def _high_confidence(_scale: ScaleName) -> Layout:
     false_positives = {"metric": "high_confidence_false_positives"}
     shown = (
         ("error rate at p ≥ 0.9", "high_confidence_error_rate", false_positives),
@@ -123,10 +123,7 @@ def _high_confidence(scale: ScaleName) -> Layout:
             beside("ece", "post"),
             beside("nll", "post"),
         ),
-        notes=(
-            "The paper does not define HCFP@0.90; its number stands beside both readings, a rate and a share.",
-            *_of_vit(scale),
-        ),
+        notes=("The paper does not define HCFP@0.90; its number stands beside both readings, a rate and a share.",),
         intervals=True,
     )
 
