@@ -290,6 +290,12 @@ def test_sums_far_from_one_are_mentioned(tmp_path):
     with pytest.warns(UserWarning, match=r"divided by its sum, which is as far from 1 as 2\.18; if these are sigmoids"):
         read = read_predictions(path, sum_tolerance=5.0)
     np.testing.assert_allclose(read.probs[0].numpy(), sigmoids[0] / 2.18)
+    stream = stream_predictions(path, sum_tolerance=5.0, rows_per_block=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert sum(len(block) for block in stream) == 3
+    assert len(said) == 1, "a second pass has nothing new to say"
     rounded = write_npz(tmp_path / "q.npz", probs=np.array([[0.33, 0.33, 0.33]]), labels=np.array([0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -481,7 +487,24 @@ def test_class_columns_are_sorted_by_number_not_by_name_or_place(tmp_path):
 
 CSV_FAULTS = {
     "no header": ("0.1,0.9,1\n0.2,0.8,0\n", {}, r"has no header: its first line is 0\.1.*header="),
-    "semicolons": ("prob_0;prob_1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "sep line": ("sep=;\nprob_0;prob_1;label\n0,5;0,5;1\n", {}, "first line is not column names but 'sep=.*remove"),
+    "headerless semicolons": (
+        "0,25;0,75;1\n",
+        {"header": ["prob_0", "prob_1", "label"]},
+        "'25;0' is no number; if columns are separated by ';', pass delimiter=';'",
+    ),
+    "thousands or decimals": (
+        "logit_0;logit_1;label\n1,234;2,345;1\n",
+        {},
+        "'1,234' is no number; it has a decimal comma",
+    ),
+    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", {}, "'0,5' is no number; it has a decimal comma"),
+    "a late point": (
+        "prob_0;prob_1;label\n" + "0,5;0,5;1\n" * 60 + "0.5;0,5;1\n",
+        {},
+        "line 62, column 'prob_0': '0.5' has a decimal point, and numbers in lines above have decimal commas",
+    ),
     "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", {}, "several columns named 'prob_0'"),
     "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", {}, "not numbered 0…1: 1 is missing"),
     "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", {}, "numbered 1…2; pass label_offset=1"),
@@ -525,6 +548,24 @@ def test_csv_faults(tmp_path, fault):
     text, options, message = CSV_FAULTS[fault]
     (tmp_path / "p.csv").write_text(text, encoding="utf-8")
     fails(message, tmp_path / "p.csv", **options)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.tsv"])
+def test_semicolons_and_decimal_commas_are_recognised(tmp_path, mark, decimal, name):
+    if name == "p.tsv" and mark != "\t":
+        mark = "\t"
+    lines = ["logit_0;logit_1;label", *(f"{a:.4f};{b:.3e};{k}".replace(".", decimal) for a, b, k in WRITTEN)]
+    text = "\ufeff\r\n" + "\r\n".join(lines).replace(";", mark) + "\r\n"
+    data = text.encode("utf-8")
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    read = read_predictions(tmp_path / name)
+    assert read.logits.tolist() == [pytest.approx([a, b]) for a, b, _ in WRITTEN]
+    assert read.labels.tolist() == [k for *_, k in WRITTEN]
+
+
+WRITTEN = [(1.2345, -0.002, 1), (-12.5, 3.25, 0), (0.0, 1234.0, 1)]
 
 
 def test_csv_remedies_work(tmp_path):
