@@ -373,6 +373,25 @@ def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_pa
 
 
 @pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("given", ["a.npz", "a.csv"])
+@pytest.mark.parametrize(
+    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--temperature", "a")]
+)
+def test_what_is_doubtful_in_a_file_that_is_read_several_times_is_said_once(capsys, saved, tmp_path, given, arguments):
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True) * np.linspace(0.9, 1.1, 600)[:, None]
+    if given == "a.npz":
+        np.savez(tmp_path / given, probs=probs, labels=LABELS)
+    else:
+        table = pa.table({"label": LABELS} | {f"p_{k}": probs[:, k] for k in range(10)})
+        pa.csv.write_csv(table, tmp_path / given)
+    places = {"a": tmp_path / given, "fit": saved, "it.npz": tmp_path / "it.npz"}
+    command, *flags = (places.get(each, each) for each in arguments)
+    found = invoke(capsys, command, tmp_path / given, *flags, "--sum-tolerance", 0.2)
+    assert found.code == 0, found.err
+    assert found.err.count("each row of probabilities was divided by its sum") == 1
+
+
+@pytest.mark.usefixtures("in_blocks")
 def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_path):
     logits, labels = LOGITS.copy(), LABELS.copy()
     labels[::3], logits[400, 2] = -100, -np.inf  # which vector scaling refuses
