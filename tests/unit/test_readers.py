@@ -550,6 +550,61 @@ def test_csv_faults(tmp_path, fault):
     fails(message, tmp_path / "p.csv", **options)
 
 
+@pytest.mark.parametrize("name", ["p.pt", "p.parquet", "p.npz"])
+def test_a_flipped_bit_is_never_read_as_a_number(tmp_path, name):
+    """By the checksums of zip archives, and those of Parquet pages where they were written."""
+    labels = np.arange(200) % 3
+    logits = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
+    path = tmp_path / name
+    if name == "p.pt":
+        torch.save({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)}, path)
+    elif name == "p.npz":
+        write_npz(path, logits=logits, labels=labels)
+    else:
+        table = pa.table({"label": labels} | {f"logit_{k}": logits[:, k] for k in range(3)})
+        pq.write_table(table, path, write_page_checksum=True)
+    whole, data, refused = read_predictions(path), path.read_bytes(), []
+    for place in range(3, len(data), 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            read = read_predictions(path)
+        except PredictionFileError as error:
+            refused.append(str(error))
+        else:
+            assert torch.equal(read.logits, whole.logits), place
+            assert torch.equal(read.labels, whole.labels), place
+    assert all(text.startswith(str(path)) and "\n" not in text for text in refused)
+    assert len(refused) > 0.5 * len(range(3, len(data), 7)), "what is left is padding, and names of what is not read"
+
+
+def test_damage_to_names_and_headers_is_refused(tmp_path):
+    pq.write_table(pa.table({"label": [0, 1], "logit_0": [1.0, 2.0], "logit_1": [2.0, 1.0]}), tmp_path / "p.parquet")
+    data = (tmp_path / "p.parquet").read_bytes()
+    (tmp_path / "p.parquet").write_bytes(data.replace(b"logit_0", b"logit\xdf0"))
+    fails("is not a whole Parquet file .*copy or save it again", tmp_path / "p.parquet")
+    np.save(tmp_path / "p.npy", np.eye(3))
+    data = (tmp_path / "p.npy").read_bytes()
+    (tmp_path / "p.npy").write_bytes(data.replace(b"(3, 3)", b"(3, 3i", 1))
+    fails("is not a whole .npy array .*save it again", tmp_path / "p.npy", kind="logits", labels=[0, 1, 2])
+
+
+def test_a_torch_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"logits": torch.eye(3), "labels": torch.arange(3)}, tmp_path / "p.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert torch.equal(read_predictions(tmp_path / "p.pt").logits, torch.eye(3))
+
+
+def test_a_damaged_torch_file_is_named_so(tmp_path):
+    torch.save({"logits": torch.eye(30), "labels": torch.arange(30)}, tmp_path / "p.pt")
+    data = bytearray((tmp_path / "p.pt").read_bytes())
+    data[data.index(torch.eye(30).numpy().tobytes()) + 4] ^= 1
+    (tmp_path / "p.pt").write_bytes(data)
+    fails(r"is damaged \(Bad CRC-32 for file 'p/data/0'\); copy or save it again", tmp_path / "p.pt")
+
+
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
 @pytest.mark.parametrize("decimal", [".", ","])
 @pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.tsv"])

