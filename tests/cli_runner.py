@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def invoke(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
     code = run([str(argument) for argument in arguments])
     captured = capsys.readouterr()
     return Result(code, captured.out, captured.err)
+
+
+def document_in(path: Path) -> dict:
+    """What a page shows, read back from the file."""
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
 
 
 def predictions(seed: int = 0, *, n: int = 600, sharpness: float = 1.0, **fields: Any) -> calattn.Predictions:

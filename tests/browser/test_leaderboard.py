@@ -128,3 +128,14 @@ def test_it_says_which_predictions_it_judges(opened, board):
 
 def test_a_phone_needs_no_sideways_scrolling(opened, board):
     assert opened(board, width=390).evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_warning_stands_above_the_table(opened, tmp_path):
+    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": None}
+    rows = [row("a", 0.8, 0.05, "none"), row("b", 0.9, 0.07, "none")]
+    document |= {"metrics": METRICS, "rows": rows, "warnings": ["not the same data: a of <b>x</b>; b of y."]}
+    page = opened(write_page(leaderboard_html(document), tmp_path / "i.html"), width=390)
+    said = page.locator("main > [data-warning]")
+    assert said.inner_text() == "Warning: not the same data: a of <b>x</b>; b of y."
+    assert said.bounding_box()["y"] < page.locator("[data-control=filter]").bounding_box()["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser
 
 @pytest.fixture
 def page_of(opened, tmp_path):
-    def open_page(document: dict):
-        return opened(write_page(page_html(document), tmp_path / "p.html"))
+    def open_page(document: dict, **options: object):
+        return opened(write_page(page_html(document), tmp_path / "p.html"), **options)
 
     return open_page
 
@@ -140,3 +140,19 @@ def test_a_verdict_that_tells_nothing_is_grey(page_of):
         text = verdict.evaluate("(one) => getComputedStyle(one).borderLeftColor")
         colours[kind] = [int(part) for part in text[4:-1].split(",")]
     assert max(colours["none"]) - min(colours["none"]) < 20 < max(colours["calibrated"]) - min(colours["calibrated"])
+
+
+def test_a_warning_stands_above_everything_also_on_paper(page_of):
+    a, b = made(), made(boost=2.0)
+    differences = {1: calattn.compare(a, b, num_bootstrap=50)}
+    text = "not the same data: A of imagefolder:/" + "x" * 200 + "; B of <i>y</i>."
+    document = build_document([exhibit(a, "A"), exhibit(b, "B")], comparisons=differences, warnings=[text])
+    for scheme in ("light", "dark"):
+        page = page_of(document, width=390, scheme=scheme)
+        said = page.locator("main > :first-child")
+        assert said.inner_text() == f"Warning: {text}"
+        assert said.bounding_box()["y"] < page.locator(".comparison").bounding_box()["y"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.emulate_media(media="print")
+    assert said.is_visible()
+    assert page_of(build_document([exhibit(a)])).locator("[data-warning]").count() == 0

@@ -411,6 +411,20 @@ def test_class_names_go_with_them(capsys, tmp_path, suffix):
     assert torch.equal(again.labels, predictions().labels)
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_damage_to_what_was_written_is_found_when_it_is_read(capsys, tmp_path, suffix):
+    file, path = write_npz(tmp_path / "a.npz", predictions()), tmp_path / f"probs{suffix}"
+    assert invoke(capsys, "calibrate", file, "--write", path, "--bootstrap", 0).code == 0
+    data = path.read_bytes()
+    for place in range(len(data) // 10, len(data) // 2, len(data) // 30):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        found = invoke(capsys, "evaluate", path, "--bootstrap", 0)
+        assert found.code == 2, place
+        assert len(found.err.splitlines()) == 1
+        assert f"{path} is not a whole" in found.err
+        assert "copy or save it again" in found.err
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize(
     ("names", "why"),

@@ -373,6 +373,25 @@ def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_pa
 
 
 @pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("given", ["a.npz", "a.csv"])
+@pytest.mark.parametrize(
+    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--temperature", "a")]
+)
+def test_what_is_doubtful_in_a_file_that_is_read_several_times_is_said_once(capsys, saved, tmp_path, given, arguments):
+    probs = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True) * np.linspace(0.9, 1.1, 600)[:, None]
+    if given == "a.npz":
+        np.savez(tmp_path / given, probs=probs, labels=LABELS)
+    else:
+        table = pa.table({"label": LABELS} | {f"p_{k}": probs[:, k] for k in range(10)})
+        pa.csv.write_csv(table, tmp_path / given)
+    places = {"a": tmp_path / given, "fit": saved, "it.npz": tmp_path / "it.npz"}
+    command, *flags = (places.get(each, each) for each in arguments)
+    found = invoke(capsys, command, tmp_path / given, *flags, "--sum-tolerance", 0.2)
+    assert found.code == 0, found.err
+    assert found.err.count("each row of probabilities was divided by its sum") == 1
+
+
+@pytest.mark.usefixtures("in_blocks")
 def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_path):
     logits, labels = LOGITS.copy(), LABELS.copy()
     labels[::3], logits[400, 2] = -100, -np.inf  # which vector scaling refuses
@@ -442,7 +461,7 @@ def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
 @pytest.mark.parametrize("given", ["a.npz", "a.safetensors", "a.pt", "a.parquet", "a.csv", "folder"])
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_the_file_that_it_was_fitted_on_is_noticed(capsys, tmp_path, monkeypatch, given, output):
-    """In the words of a file that is read whole, once; text says how many rows it has only where they are counted first."""
+    """In the words of a file that is read whole, once; also of text in one pass, which does not say how many rows it has."""
     source = write(tmp_path / given)
     CALIBRATORS["vector"]().fit(calattn.read_predictions(source)).save(tmp_path / "it.safetensors")
     base = ("calibrate", source, "--apply", tmp_path / "it.safetensors", output[0])
@@ -451,9 +470,44 @@ def test_the_file_that_it_was_fitted_on_is_noticed(capsys, tmp_path, monkeypatch
     whole = invoke(capsys, *base, tmp_path / f"whole.{output[1]}")
     assert (in_blocks.code, whole.code) == (0, 0)
     text = "VectorScaling is applied to the predictions it was fitted on; calibration error measured there is too good."
-    assert whole.err.count(text) == 1
-    counted = given != "a.csv" or output[0] == "--out" or output[1].endswith(".npz")
-    assert in_blocks.err.count(text) == counted
+    assert (in_blocks.err.count(text), whole.err.count(text)) == (1, 1)
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.filterwarnings("error::calattn.posthoc.SameDataWarning")
+@pytest.mark.parametrize("rows", [300, 599, 600])
+def test_text_that_begins_with_what_it_was_fitted_on_is_other_data(capsys, tmp_path, monkeypatch, rows):
+    """And no more of it is held than the calibrator was fitted on, however long it is."""
+    source = write(tmp_path / "a.csv")
+    fitted = calattn.read_predictions(source)
+    labels = fitted.labels.clone()
+    labels[-1] = (labels[-1] + 1) % 10  # of as many rows, the last has another label
+    fitted = fitted.select(torch.arange(rows)) if rows < 600 else fitted.replace(labels=labels)
+    CALIBRATORS["vector"]().fit(fitted).save(tmp_path / "it.safetensors")
+    kept = []
+    add = Fingerprint.add
+
+    def counting(self, block):
+        kept.append(len(block))
+        add(self, block)
+
+    monkeypatch.setattr(Fingerprint, "add", counting)
+    base = ("calibrate", source, "--apply", tmp_path / "it.safetensors")
+    assert invoke(capsys, *base, "--write", tmp_path / "probs.csv").code == 0
+    assert 0 < sum(kept) <= rows
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.filterwarnings("error::calattn.posthoc.SameDataWarning")
+def test_a_calibrator_of_an_older_file_is_applied_to_text_without_a_word(capsys, tmp_path):
+    source = write(tmp_path / "a.csv")
+    calibrator = CALIBRATORS["vector"]().fit(calattn.read_predictions(source))
+    calibrator.num_samples_ = 0
+    calibrator.save(tmp_path / "it.safetensors")
+    found = invoke(
+        capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--write", tmp_path / "probs.csv"
+    )
+    assert found.code == 0, found.err
 
 
 @pytest.mark.parametrize("scale", [None, 2.0])

@@ -9,7 +9,7 @@ import torch
 
 import calattn
 from calattn.posthoc import TemperatureScaling
-from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 
 
 @pytest.fixture
@@ -149,8 +149,25 @@ def test_runs_on_different_data_are_warned_about(capsys, tmp_path):
     assert text in (tmp_path / "t.md").read_text()
     for pair in ((a, b), (a / "predictions" / "test", b / "predictions" / "test")):
         assert "warning: not the same data" in invoke(capsys, "compare", *pair, *few).err
-    page = invoke(capsys, "evaluate", a, b, *few, "--html", tmp_path / "p.html")
-    assert "warning: not the same data" in page.err
+
+
+def test_a_page_of_runs_on_different_data_says_so_at_its_top(capsys, tmp_path):
+    """A page is what is passed on, without what was said on stderr."""
+    a, b, c = (of_data(tmp_path / name, f"imagefolder:/x/{name}", 1.0 + k) for k, name in enumerate("abc"))
+    few, page = ("--bootstrap", 50, "-m", "nll", "--json", "--html", tmp_path / "p.html"), tmp_path / "p.html"
+    found = invoke(capsys, "compare", a, b, *few)
+    assert found.json["warnings"] == document_in(page)["warnings"]
+    assert found.json["warnings"][0].startswith("not the same data: a of imagefolder:/x/a; b of imagefolder:/x/b.")
+    found = invoke(capsys, "evaluate", a, b, c, *few)
+    assert found.err.count("warning: not the same data") == 1, "three runs, one warning"
+    (text,) = document_in(page)["warnings"]
+    assert "a of imagefolder:/x/a; b of imagefolder:/x/b; c of imagefolder:/x/c." in text
+    assert found.json["warnings"] == [text]
+    alone = invoke(capsys, "evaluate", a, *few)
+    assert alone.json["warnings"] == document_in(page)["warnings"] == []
+    beside = invoke(capsys, "evaluate", a, b, "--bootstrap", 0, "-m", "nll", "--json")
+    assert beside.json["warnings"] == [], "side by side, nothing is compared"
+    assert "warning" not in beside.err
 
 
 @pytest.mark.parametrize(

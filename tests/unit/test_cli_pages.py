@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -19,16 +18,8 @@ from calattn.cli import pages, subjects
 from calattn.report.page import document as documents
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.training import train_run
-from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.runs import CPU, small_spec
-
-
-def document_in(path: Path) -> dict:
-    """What a page shows, read back from the file."""
-    text = path.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
-    return json.loads(found.group(1))
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +301,21 @@ def test_only_runs_on_the_same_data_are_ranked_together(capsys, tmp_path):
     assert len({a, c, unknown}) == 3, "a file may be of either data set"
     alone, beside = groups(tmp_path / "runs" / "a", file)
     assert alone == beside, "of one data set and of the same labels: the same samples"
+
+
+def test_a_leaderboard_of_runs_on_different_data_with_the_same_labels_says_so(capsys, tmp_path):
+    for name, data in (("a", "pets"), ("b", "pets"), ("c", "odd")):
+        write_run(tmp_path / "runs" / name, spec=f"data: {{name: 'imagefolder:/x/{data}'}}\n")
+    few = ("--out", tmp_path / "out", "--bootstrap", 0, "-m", "nll", "--json")
+    found = invoke(capsys, "report", tmp_path / "runs", *few)
+    (text,) = document_in(tmp_path / "out" / "index.html")["warnings"]
+    assert text.startswith("not the same data: a and 1 more of imagefolder:/x/pets; c of imagefolder:/x/odd.")
+    assert "each data set is ranked by itself" in text
+    assert found.json["warnings"] == [text]
+    assert found.err.count("warning: not the same data") == 1
+    same = invoke(capsys, "report", tmp_path / "runs" / "a", tmp_path / "runs" / "b", *few)
+    assert same.json["warnings"] == document_in(tmp_path / "out" / "index.html")["warnings"] == []
+    assert "warning" not in same.err
 
 
 def test_nothing_measured_is_a_failure(capsys, tmp_path, run):

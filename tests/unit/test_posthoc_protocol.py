@@ -327,6 +327,21 @@ def test_damaged_header_raises(tmp_path, old, new, message):
         load(path)
 
 
+def test_a_file_that_does_not_say_how_many_samples_is_read(tmp_path):
+    path, fitted = tmp_path / "ts", TemperatureScaling().fit(made_up(0))
+    fitted.save(path)
+    assert load(path).num_samples_ == fitted.num_samples_ == len(made_up(0))
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        ((key, text),) = file.metadata().items()
+    said = f'"samples": {len(made_up(0))}, '
+    assert said in text
+    save_file(load_file(path), path, metadata={key: text.replace(said, "")})
+    assert load(path).num_samples_ == 0
+    assert load(path).temperature_ == fitted.temperature_
+
+
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "ts"
     TemperatureScaling().fit(made_up(0)).save(path)

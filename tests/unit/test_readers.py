@@ -290,6 +290,12 @@ def test_sums_far_from_one_are_mentioned(tmp_path):
     with pytest.warns(UserWarning, match=r"divided by its sum, which is as far from 1 as 2\.18; if these are sigmoids"):
         read = read_predictions(path, sum_tolerance=5.0)
     np.testing.assert_allclose(read.probs[0].numpy(), sigmoids[0] / 2.18)
+    stream = stream_predictions(path, sum_tolerance=5.0, rows_per_block=2)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert sum(len(block) for block in stream) == 3
+    assert len(said) == 1, "a second pass has nothing new to say"
     rounded = write_npz(tmp_path / "q.npz", probs=np.array([[0.33, 0.33, 0.33]]), labels=np.array([0]))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -481,7 +487,24 @@ def test_class_columns_are_sorted_by_number_not_by_name_or_place(tmp_path):
 
 CSV_FAULTS = {
     "no header": ("0.1,0.9,1\n0.2,0.8,0\n", {}, r"has no header: its first line is 0\.1.*header="),
-    "semicolons": ("prob_0;prob_1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "sep line": ("sep=;\nprob_0;prob_1;label\n0,5;0,5;1\n", {}, "first line is not column names but 'sep=.*remove"),
+    "headerless semicolons": (
+        "0,25;0,75;1\n",
+        {"header": ["prob_0", "prob_1", "label"]},
+        "'25;0' is no number; if columns are separated by ';', pass delimiter=';'",
+    ),
+    "thousands or decimals": (
+        "logit_0;logit_1;label\n1,234;2,345;1\n",
+        {},
+        "'1,234' is no number; it has a decimal comma",
+    ),
+    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", {}, "'0,5' is no number; it has a decimal comma"),
+    "a late point": (
+        "prob_0;prob_1;label\n" + "0,5;0,5;1\n" * 60 + "0.5;0,5;1\n",
+        {},
+        "line 62, column 'prob_0': '0.5' has a decimal point, and numbers in lines above have decimal commas",
+    ),
     "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", {}, "several columns named 'prob_0'"),
     "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", {}, "not numbered 0…1: 1 is missing"),
     "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", {}, "numbered 1…2; pass label_offset=1"),
@@ -525,6 +548,79 @@ def test_csv_faults(tmp_path, fault):
     text, options, message = CSV_FAULTS[fault]
     (tmp_path / "p.csv").write_text(text, encoding="utf-8")
     fails(message, tmp_path / "p.csv", **options)
+
+
+@pytest.mark.parametrize("name", ["p.pt", "p.parquet", "p.npz"])
+def test_a_flipped_bit_is_never_read_as_a_number(tmp_path, name):
+    """By the checksums of zip archives, and those of Parquet pages where they were written."""
+    labels = np.arange(200) % 3
+    logits = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
+    path = tmp_path / name
+    if name == "p.pt":
+        torch.save({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)}, path)
+    elif name == "p.npz":
+        write_npz(path, logits=logits, labels=labels)
+    else:
+        table = pa.table({"label": labels} | {f"logit_{k}": logits[:, k] for k in range(3)})
+        pq.write_table(table, path, write_page_checksum=True)
+    whole, data, refused = read_predictions(path), path.read_bytes(), []
+    for place in range(3, len(data), 7):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            read = read_predictions(path)
+        except PredictionFileError as error:
+            refused.append(str(error))
+        else:
+            assert torch.equal(read.logits, whole.logits), place
+            assert torch.equal(read.labels, whole.labels), place
+    assert all(text.startswith(str(path)) and "\n" not in text for text in refused)
+    assert len(refused) > 0.5 * len(range(3, len(data), 7)), "what is left is padding, and names of what is not read"
+
+
+def test_damage_to_names_and_headers_is_refused(tmp_path):
+    pq.write_table(pa.table({"label": [0, 1], "logit_0": [1.0, 2.0], "logit_1": [2.0, 1.0]}), tmp_path / "p.parquet")
+    data = (tmp_path / "p.parquet").read_bytes()
+    (tmp_path / "p.parquet").write_bytes(data.replace(b"logit_0", b"logit\xdf0"))
+    fails("is not a whole Parquet file .*copy or save it again", tmp_path / "p.parquet")
+    np.save(tmp_path / "p.npy", np.eye(3))
+    data = (tmp_path / "p.npy").read_bytes()
+    (tmp_path / "p.npy").write_bytes(data.replace(b"(3, 3)", b"(3, 3i", 1))
+    fails("is not a whole .npy array .*save it again", tmp_path / "p.npy", kind="logits", labels=[0, 1, 2])
+
+
+def test_a_torch_file_without_checksums_is_read(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"logits": torch.eye(3), "labels": torch.arange(3)}, tmp_path / "p.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert torch.equal(read_predictions(tmp_path / "p.pt").logits, torch.eye(3))
+
+
+def test_a_damaged_torch_file_is_named_so(tmp_path):
+    torch.save({"logits": torch.eye(30), "labels": torch.arange(30)}, tmp_path / "p.pt")
+    data = bytearray((tmp_path / "p.pt").read_bytes())
+    data[data.index(torch.eye(30).numpy().tobytes()) + 4] ^= 1
+    (tmp_path / "p.pt").write_bytes(data)
+    fails(r"is damaged \(Bad CRC-32 for file 'p/data/0'\); copy or save it again", tmp_path / "p.pt")
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.tsv"])
+def test_semicolons_and_decimal_commas_are_recognised(tmp_path, mark, decimal, name):
+    if name == "p.tsv" and mark != "\t":
+        mark = "\t"
+    lines = ["logit_0;logit_1;label", *(f"{a:.4f};{b:.3e};{k}".replace(".", decimal) for a, b, k in WRITTEN)]
+    text = "\ufeff\r\n" + "\r\n".join(lines).replace(";", mark) + "\r\n"
+    data = text.encode("utf-8")
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    read = read_predictions(tmp_path / name)
+    assert read.logits.tolist() == [pytest.approx([a, b]) for a, b, _ in WRITTEN]
+    assert read.labels.tolist() == [k for *_, k in WRITTEN]
+
+
+WRITTEN = [(1.2345, -0.002, 1), (-12.5, 3.25, 0), (0.0, 1234.0, 1)]
 
 
 def test_csv_remedies_work(tmp_path):

@@ -125,7 +125,8 @@ def _page(
         with working(f"evaluating {_plain(each)}", source):
             evaluations.append(calattn.evaluate(source, target=target, **measure.arguments()))
     numbered = dict(enumerate(comparisons.values(), start=1))
-    pages.write(html, found, sources, evaluations, comparisons=numbered, data_root=data_root)
+    doubts = _warnings(found)
+    pages.write(html, found, sources, evaluations, comparisons=numbered, warnings=doubts, data_root=data_root)
 
 
 def _over_seeds(

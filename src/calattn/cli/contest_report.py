@@ -11,7 +11,11 @@ if TYPE_CHECKING:
     from calattn.cli.contest import Contest, Entry, Material
     from calattn.posthoc import Calibrator
 
-_BOOKKEEPING = ("num_classes_", "fitted_on_")  # learned by every calibrator, and of no interest to who fitted it
+_BOOKKEEPING = (
+    "num_classes_",
+    "num_samples_",
+    "fitted_on_",
+)  # learned by every calibrator, and of no interest to who fitted it
 
 
 def document(contest: Contest, material: Material) -> dict[str, Any]:

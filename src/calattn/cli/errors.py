@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,7 +66,7 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
     outcome = Outcome()
     with _readers_may_leave(outcome), warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
-        warnings.showwarning = cast(Any, _warn_in_debug if debug else _warn)
+        warnings.showwarning = cast(Any, _warn_in_debug if debug else _warner())
         try:
             yield outcome
             sys.stdout.flush()
@@ -338,10 +338,18 @@ def _warning_line(text: str) -> None:
     errors_to().print(f"calattn: [yellow]warning[/yellow]: {line}", soft_wrap=True, highlight=False)
 
 
-def _warn(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-    # Other packages' warnings are about their code, not about what the user asked for.
-    if category.__module__.startswith("calattn") or filename.startswith(_PACKAGE):
-        _warning_line(str(message))
+def _warner() -> Callable[..., None]:
+    """What shows warnings, each once: Python tells them apart by the line that reads a file, and a command may have several."""
+    said: set[str] = set()
+
+    def warn(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+        # Other packages' warnings are about their code, not about what the user asked for.
+        ours = category.__module__.startswith("calattn") or filename.startswith(_PACKAGE)
+        if ours and str(message) not in said:
+            said.add(str(message))
+            _warning_line(str(message))
+
+    return warn
 
 
 def _warn_in_debug(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:

@@ -85,13 +85,15 @@ def evaluate(
             evaluations[title] = calattn.evaluate(source, target=target, **measure.arguments())
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
+    paired = {} if html is None else _paired(found, list(sources.values()))
+    doubts = _doubts([found[0], *(found[place] for place in paired)])
     if json:
-        print_json(document(evaluations, found))
+        print_json(document(evaluations, found, doubts))
     else:
         from calattn.report import evaluation_table
 
         print_table(evaluation_table(evaluations))
-    write(out, evaluations, found)
+    write(out, evaluations, found, doubts)
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 
@@ -108,8 +110,9 @@ def evaluate(
             found,
             list(sources.values()),
             list(evaluations.values()),
-            comparisons=_comparisons(found, list(sources.values()), measure, target),
+            comparisons=_comparisons(found, next(iter(sources.values())), paired, measure, target),
             validations=given,
+            warnings=doubts,
             data_root=data_root,
         )
 
@@ -157,12 +160,9 @@ def _files(paths: list[Path], reader: options.Reader) -> list[Subject]:
     return subjects.find(paths, reader=reader, choice=options.Choice(split=["validation"]))
 
 
-def _comparisons(
-    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
-) -> dict[int, dict[str, Difference]]:
-    """Each against the first, where both are of the same samples; a note where not."""
+def _paired(found: list[Subject], sources: list[Predictions | Blocks]) -> dict[int, Predictions]:
+    """Those of the first's samples, in its order, by their place; a note where they are of others."""
     import calattn
-    from calattn.cli import same_data
     from calattn.cli.compare import same_samples
 
     a, result = sources[0], {}
@@ -174,16 +174,39 @@ def _comparisons(
             )
             continue
         try:
-            paired = same_samples(a, b, name_a=name_a, name_b=name_b)
+            result[place] = same_samples(a, b, name_a=name_a, name_b=name_b)
         except ValueError as error:
             note(f"{name_b} is not compared with {name_a} on the page: {error}")
-            continue
-        if (doubt := same_data.warning([found[0], found[place]])) is not None:
-            warnings.warn(doubt, stacklevel=1)
-        with working(f"comparing {name_b} with {name_a}", paired):
-            arguments = measure.arguments()
-            if arguments["num_bootstrap"] != 0:
-                result[place] = calattn.compare(a, paired, target=target, **arguments)
+    return result
+
+
+def _doubts(compared: list[Subject]) -> list[str]:
+    """What is to be said of the comparisons, on stderr, in JSON and on the page."""
+    from calattn.cli import same_data
+
+    doubt = same_data.warning(compared)
+    if doubt is None:
+        return []
+    warnings.warn(doubt, stacklevel=1)
+    return [doubt]
+
+
+def _comparisons(
+    found: list[Subject],
+    first: Predictions | Blocks,
+    paired: dict[int, Predictions],
+    measure: options.Measure,
+    target: str | None,
+) -> dict[int, dict[str, Difference]]:
+    """Each against the first; none without resamples."""
+    import calattn
+
+    arguments = measure.arguments()
+    result = {}
+    for place, predictions in paired.items() if arguments["num_bootstrap"] != 0 else ():
+        name_a, name_b = (found[i].title.replace("\n", " ") for i in (0, place))
+        with working(f"comparing {name_b} with {name_a}", predictions):
+            result[place] = calattn.compare(first, predictions, target=target, **arguments)
     return result
 
 
@@ -199,7 +222,7 @@ def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
         yield
 
 
-def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[str, Any]:
+def document(evaluations: dict[str, Evaluation], found: list[Subject], doubts: Sequence[str]) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     first = next(iter(evaluations.values()))
     return {
@@ -208,6 +231,7 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[s
         "bins": first.options.num_bins,
         "level": first.level,
         "resamples": first.num_bootstrap,
+        "warnings": list(doubts),
         "results": [
             each.described()
             | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
@@ -217,14 +241,14 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject]) -> dict[s
     }
 
 
-def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject]) -> None:
+def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject], doubts: Sequence[str]) -> None:
     from calattn.report import evaluation_markdown, evaluation_rows, rows_to_csv
 
     if out is None:
         return
     plain = {title.replace("\n", " "): evaluation for title, evaluation in evaluations.items()}
     if out.suffix == ".json":
-        text = json_text(document(evaluations, found))
+        text = json_text(document(evaluations, found, doubts))
     else:
         text = evaluation_markdown(plain) if out.suffix == ".md" else rows_to_csv(evaluation_rows(plain))
     write_text(out, text)

@@ -87,7 +87,7 @@ class Reader:
         float | None, _read("--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files).")
     ] = None
     delimiter: Annotated[
-        str | None, _read("--delimiter", text="Of text files, where it is no comma (.tsv: no tab).")
+        str | None, _read("--delimiter", text="Of text files; found in the first line: comma, ; tab or |.")
     ] = None
     header: Annotated[str | None, _read("--header", text="Column names of a text file that has none: a,b.")] = None
     features: Annotated[

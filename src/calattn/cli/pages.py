@@ -33,6 +33,7 @@ def write(
     validations: Mapping[int, Predictions] | None = None,
     title: str | None = None,
     home: str | None = None,
+    warnings: Sequence[str] = (),
     data_root: Path | None = None,
 ) -> None:
     """Writes the page of the subjects; `validations` by subject number, where a caller was given some."""
@@ -52,7 +53,9 @@ def write(
             bar.update(task, description=escape(text))
             bar.advance(task)
 
-        document = build_document(exhibits, comparisons=comparisons, title=title, home=home, step=step)
+        document = build_document(
+            exhibits, comparisons=comparisons, title=title, home=home, warnings=warnings, step=step
+        )
         write_page(page_html(document), path)
         bar.advance(task)
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")

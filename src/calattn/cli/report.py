@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,8 +95,11 @@ def report(
         rows, title=title or "Calibration leaderboard", split=choice.splits()[0], checkpoint=choice.checkpoint
     )
     write_page(leaderboard_html(document), out / "index.html")
+    for doubt in document["warnings"]:
+        warnings.warn(doubt, stacklevel=1)
     if json:
-        print_json({"schema": 1, "command": "report", "index": str(out / "index.html"), "rows": document["rows"]})
+        said = {key: document[key] for key in ("warnings", "rows")}
+        print_json({"schema": 1, "command": "report", "index": str(out / "index.html"), **said})
     else:
         results_to().print(str(out / "index.html"), markup=False, soft_wrap=True)
     damaged = [row.title for row in rows if row.damaged]
@@ -209,8 +213,6 @@ def _row(
 
 def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | None, float | None]:
     """After temperature scaling by NLL on the validation split, where there is one."""
-    import warnings
-
     import calattn
     from calattn.posthoc import FitWarning
 
@@ -261,6 +263,7 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
         "title": title,
         "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
         + _SEEDS * _differ_in_seed(rows),
+        "warnings": _warnings(rows),
         "metrics": _metrics(rows),
         "rows": [
             {
@@ -274,6 +277,17 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
             for row, group in zip(rows, _groups(rows), strict=True)
         ],
     }
+
+
+def _warnings(rows: Sequence[Row]) -> list[str]:
+    """Where runs on different data have the same labels: they look alike, and are not ranked together."""
+    from calattn.cli import same_data
+
+    alike: dict[str, list[tuple[str, str | None]]] = {}
+    for row in rows:
+        if row.labels is not None:
+            alike.setdefault(row.labels, []).append((row.title, row.data))
+    return [doubt for named in alike.values() if (doubt := same_data.warning_of_ranking(named)) is not None]
 
 
 def _groups(rows: Sequence[Row]) -> list[str | None]:

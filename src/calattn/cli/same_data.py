@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from calattn.cli import run_facts
@@ -30,16 +30,34 @@ def data_of(subject: Subject) -> str | None:
 
 def warning(found: Sequence[Subject]) -> str | None:
     """What is to be said of a paired comparison of subjects that were made of different data; None where none is known."""
-    titles: dict[str, list[str]] = {}
-    for each in found:
-        if (data := data_of(each)) is not None:
-            titles.setdefault(data, []).append(each.title.split("\n")[0])
+    if (doubt := _doubt((each.title.split("\n")[0], data_of(each)) for each in found)) is None:
+        return None
+    return (
+        f"{doubt}, and then paired differences and p mean nothing. Compare runs on the same data (one folder under two paths "
+        "is the same)"
+    )
+
+
+def warning_of_ranking(found: Iterable[tuple[str, str | None]]) -> str | None:
+    """The same of a table of titles and their data, where runs on other data are ranked apart."""
+    doubt = _doubt(found)
+    return (
+        None
+        if doubt is None
+        else f"{doubt}, so each data set is ranked by itself (a folder under two paths counts as two)"
+    )
+
+
+def _doubt(found: Iterable[tuple[str, str | None]]) -> str | None:
+    titles: dict[str, dict[str, None]] = {}  # the keys in their order: a run and the same run scaled are one
+    for title, data in found:
+        if data is not None:
+            titles.setdefault(data, {})[title] = None
     if len(titles) < 2:
         return None
-    made = "; ".join(f"{_some(names)} of {data}" for data, names in titles.items())
+    made = "; ".join(f"{_some(list(names))} of {data}" for data, names in titles.items())
     return (
-        f"not the same data: {made}. Labels agree, which those of other images can too: the samples may not be the same, and "
-        "then paired differences and p mean nothing. Compare runs on the same data (one folder under two paths is the same)"
+        f"not the same data: {made}. Labels agree, which those of other images can too: the samples may not be the same"
     )
 
 

@@ -33,8 +33,7 @@ class Blocks:
     """Predictions of a large file, block by block and as often as one likes, with a progress bar each time.
 
     Whoever iterates works between two blocks, so that the bar shows the work and not the reading alone; a second pass is
-    where intervals come from. Of a file that does not say how long it is (CSV), the first pass finds out; only a pass that knows
-    can tell whether the calibrator was fitted on this very file.
+    where intervals come from. Of a file that does not say how long it is (CSV), the first pass finds out.
     """
 
     stream: PredictionStream
@@ -66,15 +65,20 @@ class Blocks:
 
     def _as_read(self) -> Iterator[Predictions]:
         """The file's own blocks; at the end of them, once, a warning where the calibrator was fitted on just these."""
-        if self.calibrator is None or self.rows is None or self._compared:
+        if self.calibrator is None or self._compared:
             yield from self.stream
             return
-        fingerprint = Fingerprint(self.rows)
+        # Text does not say how many rows it has, but is what was fitted on only if it has as many.
+        rows = self.calibrator.num_samples_ if self.rows is None else self.rows
+        fingerprint, seen = Fingerprint(rows), 0
         for block in self.stream:
-            fingerprint.add(block)
+            seen += len(block)
+            if seen <= rows:  # of a longer file the fingerprint would grow in vain
+                fingerprint.add(block)
             yield block
-        self._compared = True
-        self.calibrator.warn_if_fitted_on(fingerprint.text())
+        self._compared = rows > 0
+        if seen == rows:
+            self.calibrator.warn_if_fitted_on(fingerprint.text())
 
     def count(self) -> int:
         """The number of samples; where the file does not say, by a pass over it."""

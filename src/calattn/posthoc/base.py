@@ -56,6 +56,8 @@ class Calibrator(abc.ABC):
 
     num_classes_: int = dataclasses.field(init=False, repr=False)
     fitted_on_: str = dataclasses.field(init=False, repr=False)
+    num_samples_: int = dataclasses.field(init=False, repr=False)
+    """How many it was fitted on; 0 where a file from before this was kept does not say."""
 
     @abc.abstractmethod
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
@@ -71,7 +73,8 @@ class Calibrator(abc.ABC):
         learned = self._fit(predictions)
         if self.by_class:
             _warn_of_absent_classes(predictions, type(self).__name__)
-        learned |= {"num_classes_": predictions.num_classes, "fitted_on_": predictions.fingerprint()}
+        learned |= {"num_classes_": predictions.num_classes, "num_samples_": len(predictions)}
+        learned |= {"fitted_on_": predictions.fingerprint()}
         assert set(learned) == set(self.learned_names()), f"{set(learned) ^ set(self.learned_names())}"
         for name, value in learned.items():
             setattr(self, name, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,7 @@ class NpyStream:
             else:
                 # Version 3 differs from 2 in the encoding of record names, and records are not for us.
                 self.shape, self._fortran, self.dtype = np.lib.format.read_array_header_2_0(file)
-        except ValueError as error:
+        except (ValueError, SyntaxError, tokenize.TokenError) as error:
             raise PredictionFileError(f"{where} is not a whole .npy array ({error}); save it again") from None
         expected = file.tell() + math.prod(self.shape) * self.dtype.itemsize
         if not self.dtype.hasobject and size != expected:

@@ -51,6 +51,7 @@ class PredictionStream:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = floor, sum_tolerance
         self._farthest_sum = 1.0
+        self._said: set[str] = set()
         self.split = source.split if split is None else split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
@@ -146,13 +147,18 @@ class PredictionStream:
                 self.block_rows = rows
                 yield block
         self._check_end(start, seen)
-        if suspicion.text and not source.is_ours:
-            warnings.warn(f"{self.path}: {self._name_of_labels} {suspicion.text}", stacklevel=2)
+        for text in self._doubts(suspicion):
+            if text not in self._said:  # in an earlier pass
+                self._said.add(text)
+                warnings.warn(text, stacklevel=2)
+
+    def _doubts(self, suspicion: _Suspicion) -> Iterator[str]:
+        if suspicion.text and not self._source.is_ours:
+            yield f"{self.path}: {self._name_of_labels} {suspicion.text}"
         if abs(self._farthest_sum - 1) > _ROUNDING:
-            warnings.warn(
+            yield (
                 f"{self.path}: each row of probabilities was divided by its sum, which is as far from 1 as "
-                f"{self._farthest_sum:.3g}; if these are sigmoids, one for each class, that is no softmax",
-                stacklevel=2,
+                f"{self._farthest_sum:.3g}; if these are sigmoids, one for each class, that is no softmax"
             )
 
     def _check_end(self, rows: int, seen: int) -> None:

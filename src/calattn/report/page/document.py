@@ -6,9 +6,9 @@ import dataclasses
 import datetime
 import importlib.metadata
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
+from warnings import catch_warnings, simplefilter
 
 import torch
 from jaxtyping import Int
@@ -63,11 +63,13 @@ def build_document(
     comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
     title: str | None = None,
     home: str | None = None,
+    warnings: Sequence[str] = (),
     step: Step | None = None,
 ) -> dict[str, Any]:
     """What the page shows of the exhibits; `comparisons` are differences from the first, by exhibit number.
 
-    `home` is the page that links here, beside this one. `step` is told what is being worked on.
+    `home` is the page that links here, beside this one. `warnings` stand above everything else. `step` is told what is being
+    worked on.
     """
     if not exhibits:
         raise ValueError("exhibits is empty: there is nothing to show")
@@ -87,6 +89,7 @@ def build_document(
         "title": title or ", ".join(exhibit.title for exhibit in exhibits),
         "level": first.level,
         "home": home,
+        "warnings": list(warnings),
         "subjects": subjects,
         "comparisons": [
             _comparison(exhibits, place, differences) for place, differences in (comparisons or {}).items()
@@ -208,8 +211,8 @@ def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[
     of_top = exhibit.evaluation.options.target is None
     objectives: dict[Literal["nll", "ece"], bool] = {"nll": possible, "ece": of_top}
     for objective in (name for name, wanted in objectives.items() if wanted):
-        with warnings.catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
-            warnings.simplefilter("ignore", FitWarning)
+        with catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
+            simplefilter("ignore", FitWarning)
             fitted = TemperatureScaling(objective=objective, num_bins=exhibit.evaluation.options.num_bins).fit(on)
         if fitted.converged_:
             inside = LOWEST <= fitted.temperature_ <= HIGHEST

@@ -44,6 +44,10 @@
   const isNearby = (href) =>
     typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/]{2})/i.test(href.replace(/[\u0000-\u0020]/g, ""));
 
+  /** What has to be known before anything below is believed; also on paper. */
+  const warning = (text) =>
+    h("p", { class: "notice warning", role: "note", "data-warning": true }, h("strong", {}, "Warning: "), text);
+
   function readDocument() {
     const found = JSON.parse(document.getElementById("document").textContent);
     const title = document.getElementById("title");
@@ -51,11 +55,15 @@
     if (isNearby(found.home)) {
       title.before(h("p", { class: "home no-print" }, h("a", { href: found.home, "data-home": true }, "← all runs")));
     }
-    if (found.schema === 1) return found;
+    const content = document.getElementById("content");
+    if (found.schema === 1) {
+      content.append(...(found.warnings || []).map(warning));
+      return found;
+    }
     const text =
       `This page reads documents of schema 1, but got schema ${found.schema}. ` +
       "Write it again with the calattn that made the data.";
-    document.getElementById("content").append(h("p", { class: "notice" }, text));
+    content.append(h("p", { class: "notice" }, text));
     return null;
   }
 
