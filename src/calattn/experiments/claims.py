@@ -339,9 +339,9 @@ _count(
     "the second phase; at the end (last tenth) at least a tenth above its mean there; the mean of s "
     "above 1 in the second phase and below 1 at the end. Holds if most networks on CIFAR-10 show all "
     "four. The paper's head starts as s = 1 for every image (its initialisation), so the variation starts at zero and cannot "
-    "fall, nor can a later one stay below it, and a mean that falls from 1 would have to rise above 1 again before it could "
-    "cross 1 from above. Each part is therefore shown by itself, for every network with CalAttn. Epoch 1 is the end of the "
-    "first epoch.",
+    "fall, which makes our test of the second phase nearly impossible to pass as well, and a mean that falls from 1 would have "
+    "to rise above 1 again before it could cross 1 from above. Each part is therefore shown by itself, for every network with "
+    "CalAttn. Epoch 1 is the end of the first epoch.",
 )
 _compare(
     "calattn_ts_best",

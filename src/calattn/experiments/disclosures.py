@@ -102,6 +102,6 @@ AMENDMENTS: dict[ScaleName, tuple[str, ...]] = {
         "that changed no judged decision, and one that is not judged: "
         "NLL after scaling, CIFAR-100, CE+BS, was then better instead of traded, with one seed. With three it is within chance.) "
         "Added last: *T by NLL* among the other rules, means by data set, what a fall in the proportion of the paper's would be, "
-        "and that claims can be contradicted by one rule and undecided by another.",
+        "and which claims get another word by other rules of decision.",
     )
 }

@@ -295,19 +295,20 @@ def _one_seed(verdict: Verdict, variants: Mapping[str, Verdict]) -> str:
     other = variants.get(ONE_SEED)
     if other is None or verdict.seeds[:1] != (1,):
         return ""
-    if all(_counts(other, rule) == _counts(verdict, rule) for rule in verdict.findings):
+    if all(decided(other, rule) == decided(verdict, rule) for rule in verdict.findings):
         return ""
     shown = [
         f"better in {better}, worse in {worse} of {len(other.findings[rule].outcomes)} at `{rule}`"
         for rule in verdict.findings
-        for better, worse in (_counts(other, rule),)
+        for better, worse in (decided(other, rule),)
     ]
     return (
         f"With the spread over seeds of other families for those that have one seed (*{ONE_SEED}*): {'; '.join(shown)}."
     )
 
 
-def _counts(verdict: Verdict, rule: str) -> tuple[int, int]:
+def decided(verdict: Verdict, rule: str) -> tuple[int, int]:
+    """How many families are better, and how many worse."""
     counts = verdict.findings[rule].counts
     return counts.get("better", 0), counts.get("worse", 0)
 
@@ -320,12 +321,18 @@ def _other_temperature(verdict: Verdict, variants: Mapping[str, Verdict]) -> str
         return ""
     shown = []
     for rule, finding in verdict.findings.items():
-        often, (better, worse) = turned(verdict, other, rule), _counts(other, rule)
-        shown.append(
-            f"better in {better}, worse in {worse} of {len(finding.outcomes)} at `{rule}`, where {often} "
-            f"{'difference changes its sign' if often == 1 else 'differences change their sign'}"
+        often, (better, worse) = turned(verdict, other, rule), decided(other, rule)
+        counted = (
+            f"better in {better}, worse in {worse} of {len(finding.outcomes)} at `{rule}`{_undecided(other, rule)}"
         )
+        changes = "difference changes its sign" if often == 1 else "differences change their sign"
+        shown.append(f"{counted}, where {often} {changes}")
     return f"With temperatures of the lowest validation NLL (*{BY_NLL}*): {'; '.join(shown)}."
+
+
+def _undecided(verdict: Verdict, rule: str) -> str:
+    count = verdict.findings[rule].counts.get("undecided", 0)
+    return f" ({count} undecided: no interval)" if count else ""
 
 
 def turned(verdict: Verdict, other: Verdict, rule: str) -> int:

@@ -168,10 +168,8 @@ def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Ce
     if not left:
         return ""
     titles = [f"“{claims.CLAIMS[name].title}”" for name, verdict in found.items() if verdict.missing]
-    can_change = ", ".join(titles) or "no verdict"
-    return (
-        f"**So far:** {left} of {len(wanted)} planned networks have no result. What they can change: {can_change}.\n\n"
-    )
+    families = f" Families still missing belong to {', '.join(titles)}." if titles else ""
+    return f"**So far:** {left} of {len(wanted)} planned networks have no result.{families}\n\n"
 
 
 def _links(folder: str | None) -> str:
