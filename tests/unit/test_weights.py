@@ -156,7 +156,7 @@ def test_pretrained_weights_that_cannot_be_fetched(monkeypatch):
     assert str(caught.value) == (
         "cannot fetch the pretrained weights of vit_tiny_patch16_224 (we cannot find the files in the cache); check the network, "
         "or save timm.create_model('vit_tiny_patch16_224', pretrained=True, num_classes=7, in_chans=1).state_dict() where there "
-        "is one and set model.weights=FILE in place of model.pretrained=true"
+        "is one and set model.weights=FILE in place of model.pretrained=true, with data.mean and data.std from its pretrained_cfg"
     )
 
 

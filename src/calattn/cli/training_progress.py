@@ -52,6 +52,9 @@ class TrainingProgress:
         )
         self.updates(0)
 
+    def note(self, text: str) -> None:
+        self._print(text)
+
     def updates(self, count: int) -> None:
         self._done += count
         epoch = min(self._done // self._per_epoch + 1, self._epochs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,29 @@ def normalisation(spec: RunSpec, dataset: data.Dataset) -> tuple[tuple[float, ..
     return mean, std
 
 
+def with_pretrained_normalisation(spec: RunSpec, model: CalibratedModel, dataset: data.Dataset) -> RunSpec:
+    """The spec with the mean and deviation that timm states for the pretrained weights in the model, unless it has its own.
+
+    Images of another number of channels than timm's are normalised by the averages over timm's channels: for one channel it
+    adds up the first layer's weights, and then does the same to a grey image as before to three equal channels, if these had
+    one mean and deviation (nearly so if not).
+    """
+    stated = getattr(model, "pretrained_cfg", None) or {}
+    if not spec.model.pretrained or spec.data.mean is not None or not (stated.get("mean") and stated.get("std")):
+        return spec
+    mean, std = (_for_channels(stated[key], dataset.channels) for key in ("mean", "std"))
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"mean": mean, "std": std})})
+
+
+def _for_channels(numbers: Sequence[float], channels: int) -> tuple[float, ...]:
+    """One a channel.
+
+    >>> _for_channels([0.485, 0.456, 0.406], 1)
+    (0.449,)
+    """
+    return tuple(map(float, numbers)) if len(numbers) == channels else (statistics.fmean(numbers),) * channels
+
+
 def build_augment(spec: RunSpec, found: RunData) -> Augment:
     chosen, size = spec.augment, network_size(spec, found.train)
     mean, std = normalisation(spec, found.dataset)
@@ -200,7 +224,8 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             raise ConnectionError(
                 f"cannot fetch the pretrained weights of {name} ({' '.join(str(error).split())}); check the network, or save "
                 f"timm.create_model({name!r}, pretrained=True, num_classes={num_classes}, in_chans={channels}).state_dict() "
-                "where there is one and set model.weights=FILE in place of model.pretrained=true"
+                "where there is one and set model.weights=FILE in place of model.pretrained=true, with data.mean and data.std "
+                "from its pretrained_cfg"
             ) from None
         except TypeError as error:
             raise ValueError(

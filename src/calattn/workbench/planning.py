@@ -62,7 +62,10 @@ class Plan:
 
 
 def run_path(spec: RunSpec) -> Path:
-    """runs/<name>-<hash>: the same spec gives the same folder, so that the same command resumes."""
+    """runs/<name>-<hash>: the same spec gives the same folder, so that the same command resumes.
+
+    The hash is that of the spec before the normalisation of pretrained weights is put in: it is known once they are loaded.
+    """
     name = spec.name or "-".join([spec.data.name, spec.model.backbone, spec.model.head, spec.loss.name])
     safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
     return Path("runs") / f"{safe}-{spec.hash[:8]}"
@@ -74,6 +77,8 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     found = build.load_data(spec, root=runtime.data_root)
     size = build.network_size(spec, found.train)
     model = build.build_model(spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
+    run = run or run_path(spec)
+    spec = build.with_pretrained_normalisation(spec, model, found.dataset)
     updates = build.check_run(spec, model, found)
     cost = overhead(model)
     seconds, measured = _timed(spec, runtime, model, found.dataset.channels, size)
@@ -81,7 +86,7 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     epochs = spec.train.epochs if runtime.until_epoch is None else min(runtime.until_epoch, spec.train.epochs)
     return Plan(
         spec=spec,
-        run=run or run_path(spec),
+        run=run,
         backbone=fitted(spec.model.backbone, size)[0],
         backbone_params=cost.backbone_params,
         head_params=cost.added_params,

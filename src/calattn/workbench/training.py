@@ -43,6 +43,9 @@ class RunReporter(Reporter, Protocol):
     def start(self, folder: RunFolder, *, epochs: int, updates_per_epoch: int, done: int, main: bool) -> None:
         """Told to every process; all else only to the `main` one."""
 
+    def note(self, text: str) -> None:
+        """What was decided that the spec had left open."""
+
     def predicted(self, count: int, total: int) -> None: ...
 
     def finished(self, folder: RunFolder, *, before: bool) -> None: ...
@@ -66,6 +69,8 @@ def train_run(
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
     told = reporter if main else None
+    begun = None if overwrite else _as_begun(RunFolder(path), spec)
+    spec = begun or spec
     if not overwrite:
         _refuse_other_weights(RunFolder(path), spec)
     if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
@@ -79,6 +84,8 @@ def train_run(
         channels=found.dataset.channels,
         size=build.network_size(spec, found.train),
     )
+    given, normalised = spec, build.with_pretrained_normalisation(spec, model, found.dataset)
+    spec = begun or normalised
     build.check_run(spec, model, found)
     if main:
         _warn_of_untested_classes(found)
@@ -86,6 +93,8 @@ def train_run(
     with folder:
         if main:
             _record(folder, spec, found)
+            if normalised is not given:
+                _tell_of_normalisation(spec, normalised, found, told)
         fabric.barrier()
         trainer = _trainer(spec, runtime, fabric, model, found, folder, told)
         trainer.resume()
@@ -179,6 +188,37 @@ def _warn_of_untested_classes(found: build.RunData) -> None:
         warnings.warn(
             f"the test images hold none of {len(missing)} of the {len(counts)} classes ({some(missing)}): what is measured on "
             "them says nothing about these; add some, or judge the run on other images (calattn predict --data)",
+            stacklevel=3,
+        )
+
+
+def _as_begun(folder: RunFolder, spec: RunSpec) -> RunSpec | None:
+    """A spec that leaves the normalisation to its pretrained weights, with the one that the run in the folder began with.
+
+    None where there is no run, or the spec says it all. Runs of versions that took the data set's go on with that; if the run is
+    of another spec, it differs in more, and is refused.
+    """
+    if not spec.model.pretrained or spec.data.mean is not None or not folder.spec_path.is_file():
+        return None
+    old = folder.spec().data
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"mean": old.mean, "std": old.std})})
+
+
+def _tell_of_normalisation(
+    taken: RunSpec, pretrained: RunSpec, found: build.RunData, reporter: RunReporter | None
+) -> None:
+    """Of a run that takes the mean and deviation of its pretrained weights, or that has begun without them."""
+    mean, std = build.normalisation(pretrained, found.dataset)
+    if taken is pretrained and reporter is not None:
+        first, second = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (mean, std))
+        reporter.note(
+            f"images are normalised as for the pretrained weights: mean {first}, deviation {second} (data.mean and data.std set "
+            "others)"
+        )
+    if build.normalisation(taken, found.dataset) != (mean, std):
+        warnings.warn(
+            "the run began with the mean and deviation of the data set, not of the pretrained weights, and goes on so; "
+            "--overwrite starts again with theirs",
             stacklevel=3,
         )
 
