@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from calattn import checks
 from calattn.checks import ArrayLike
+from calattn.posthoc import contract
 from calattn.types import Predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
@@ -61,7 +62,7 @@ class Calibrator(abc.ABC):
 
     @abc.abstractmethod
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        """The learned values by name. Sets nothing, so a failing refit leaves the calibrator as it was."""
+        """The learned values by name, one a field with `init=False`. Sets nothing, so a failing refit leaves all as it was."""
 
     @abc.abstractmethod
     def _apply(self, predictions: Predictions) -> Predictions:
@@ -71,12 +72,12 @@ class Calibrator(abc.ABC):
         """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
         _check_predictions(predictions, *labels)
         learned = self._fit(predictions)
+        contract.check_learned(type(self), learned)
         if self.by_class:
             _warn_of_absent_classes(predictions, type(self).__name__)
-        learned |= {"num_classes_": predictions.num_classes, "num_samples_": len(predictions)}
-        learned |= {"fitted_on_": predictions.fingerprint()}
-        assert set(learned) == set(self.learned_names()), f"{set(learned) ^ set(self.learned_names())}"
-        for name, value in learned.items():
+        own = {"num_classes_": predictions.num_classes, "num_samples_": len(predictions)}
+        own |= {"fitted_on_": predictions.fingerprint()}
+        for name, value in (learned | own).items():
             setattr(self, name, value)
         return self
 
@@ -100,7 +101,15 @@ class Calibrator(abc.ABC):
         """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""
         _check_predictions(predictions)
         self.check_classes(predictions.num_classes)
-        return self._apply(predictions)
+        return self._checked_apply(predictions)
+
+    def _checked_apply(self, predictions: Predictions) -> Predictions:
+        """What `_apply` gives, once it is what everything after it relies on."""
+        who = type(self).__name__
+        with contract.blaming(who):
+            found = self._apply(predictions)
+            contract.check_applied(who, found, predictions)
+        return found
 
     def predict_proba(
         self, logits: ArrayLike, *, scale: ArrayLike | None = None, features: ArrayLike | None = None
@@ -121,7 +130,7 @@ class Calibrator(abc.ABC):
             features=None if features is None else checks.as_tensor(features, "features"),
         )
         self.check_classes(predictions.num_classes)
-        return self._apply(predictions).probs
+        return self._checked_apply(predictions).probs
 
     def module(self) -> nn.Module:
         """The fitted calibrator as a module that maps logits (and features, where it reads them) to calibrated logits.

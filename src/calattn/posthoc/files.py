@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from calattn.atomic import atomic_write
 from calattn.posthoc.base import Calibrator
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.registry import UnknownName
 
 FORMAT = 1
 _KEY = "calattn.calibrator"
@@ -39,8 +41,15 @@ def save(calibrator: Calibrator, path: str | Path) -> None:
         ),  # not among the learned: files of format 1 do without, and their readers too
         "learned": numbers,
     }
+    try:
+        text = json.dumps(header)
+    except TypeError as error:  # an option; what is learned was checked by `fit`
+        raise ValueError(
+            f"{type(calibrator).__name__} has an option that a file cannot hold ({error}); options are numbers, text, and "
+            "tuples, lists and dicts of them"
+        ) from None
     with atomic_write(path) as partial:
-        save_file(tensors, partial, metadata={_KEY: json.dumps(header)})
+        save_file(tensors, partial, metadata={_KEY: text})
 
 
 def load(path: str | Path) -> Calibrator:
@@ -60,7 +69,7 @@ def load(path: str | Path) -> Calibrator:
         if header["format"] > FORMAT:
             raise ValueError(f"{path} has format {header['format']}; this calattn reads up to {FORMAT}")
         options = {key: tuple(it) if isinstance(it, list) else it for key, it in header["options"].items()}
-        calibrator = CALIBRATORS[header["calibrator"]](**options)
+        calibrator = _registered(header["calibrator"], path)(**options)
         learned: dict[str, Any] = header["learned"] | {"num_samples_": header.get("samples", 0)}
         for name, tensor in tensors.items():
             group, _, key = name.partition("/")
@@ -91,6 +100,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(header, dict):
         raise ValueError(f"{path} is a safetensors file, but not one a calibrator was saved to")
     return header, tensors
+
+
+def _registered(name: str, path: str | Path) -> Callable[..., Calibrator]:
+    """The class of that name; the file of one that nobody has registered yet is not damaged."""
+    try:
+        return CALIBRATORS[name]
+    except UnknownName as error:
+        raise ValueError(
+            f"{path} needs the calibrator {name!r}, which nothing imported so far has registered: import the module with its "
+            f"CALIBRATORS.register({name!r}) first (from a shell: calattn --plugin MODULE …); {error}"
+        ) from None
 
 
 def _registered_name(calibrator: Calibrator) -> str:
