@@ -385,10 +385,10 @@ CASES = [
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),
-        ("it has test, validation", "calattn predict run --data DATA"),
+        ("it has test, validation", "calattn train run/spec.yaml --out run"),
     ),
     Case("unknown checkpoint", on_run("evaluate run --checkpoint best"), ("--checkpoint must be one of last",)),
-    Case("run without predictions", empty_run, ("has no predictions yet", "calattn predict run")),
+    Case("run without predictions", empty_run, ("has no predictions yet", "calattn train run/spec.yaml")),
     # compare
     Case("different samples", other_samples, ("labels differ, the first in row", "the same samples")),
     Case("different lengths", other_length, ("a.npz has 600 samples and b.npz has 500", "the same samples")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from PIL import Image
 import calattn
 from calattn.cli import subjects
 from calattn.posthoc import TemperatureScaling
+from calattn.workbench.folder import RunFolder
+from calattn.workbench.spec import RunSpec
 from tests.cli_runner import invoke, predictions, write_npz, write_run
 
 
@@ -189,12 +192,39 @@ def test_run_folder_splits_and_checkpoints(capsys, tmp_path):
     assert (default["split"], default["checkpoint"]) == ("test", "last")
 
 
+def with_checkpoint(run):
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "state-00000001.safetensors").touch()
+    return run
+
+
 def test_missing_split_names_those_that_are_there(capsys, tmp_path):
-    run = write_run(tmp_path / "run")
+    run = with_checkpoint(write_run(tmp_path / "run"))
     result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")
     assert result.code == 2
     assert "it has test, validation; make them with: calattn predict" in result.err
     assert "--checkpoint best-nll" in result.err
+
+
+def test_a_run_without_a_checkpoint_is_not_sent_to_predict(capsys, tmp_path):
+    """`calattn predict` would only answer that it has to be trained."""
+    run = write_run(tmp_path / "run")
+    train = f"it has no checkpoint to make them with either; train it: calattn train {run}/spec.yaml --out {run}"
+    result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")
+    assert result.code == 2
+    assert f"no predictions of test.best-nll; it has test, validation; {train}" in result.err
+    shutil.rmtree(run / "predictions")
+    for arguments in (("evaluate", run), ("report", run, "--out", tmp_path / "page")):
+        result = invoke(capsys, *arguments)
+        assert f"{run} has no predictions yet; {train}" in result.err
+        assert "calattn predict" not in result.err
+    assert train.partition("; train it: ")[2] in invoke(capsys, "predict", run).err
+    with RunFolder.create_or_open(tmp_path / "busy", RunSpec()):
+        assert "and is being written by process" in invoke(capsys, "evaluate", tmp_path / "busy").err
+    (run / "predictions").mkdir()
+    (run / "spec.yaml").unlink()
+    result = invoke(capsys, "evaluate", run)
+    assert "it has no checkpoint and no spec.yaml, so they cannot be made: name what it has" in result.err
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "calibrate"])
@@ -226,7 +256,7 @@ def test_folders_are_not_listed_as_files(capsys, tmp_path):
 
 
 def test_a_split_that_predict_does_not_make_is_not_suggested(capsys, tmp_path):
-    run = write_run(tmp_path / "my run")
+    run = with_checkpoint(write_run(tmp_path / "my run"))
     result = invoke(capsys, "evaluate", run, "--split", "train")
     assert result.code == 2
     assert "its own are validation and test" in result.err

@@ -157,7 +157,7 @@ def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
     assert rows["a"]["facts"]["head"] == "calattn"
     assert rows["a"]["facts"]["data"] == "digits"
     assert rows["broken"]["href"] is None
-    assert "calattn predict" in rows["broken"]["note"]
+    assert "calattn train" in rows["broken"]["note"]
     page = document_in(out / rows["a"]["href"])["subjects"][0]
     values = {row["name"]: row["value"] for row in page["metrics"]}
     assert rows["a"]["values"]["ece"]["value"] == values["ece"]

@@ -266,11 +266,28 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
     have = sorted(each.parent.name for each in folder.glob(f"*/{MANIFEST}"))
     said = f"no predictions of {path.name}; it has {', '.join(have)}" if have else "no predictions yet"
     command = f"calattn predict {shlex.quote(str(run))}"
+    without = _no_checkpoint(run)
     if split in _OWN_SPLITS:
-        how = f"make them with: {command} --split {split}" + f" --checkpoint {rule}" * (rule != "last")
+        how = without or f"make them with: {command} --split {split}" + f" --checkpoint {rule}" * (rule != "last")
     else:
-        how = f"its own are {' and '.join(_OWN_SPLITS)}; those of other images are made with: {command} --data DATA"
+        how = without or f"those of other images are made with: {command} --data DATA"
+        how = f"its own are {' and '.join(_OWN_SPLITS)}; {how}"
     raise PredictionFileMissing(f"{run} has {said}; {how}")
+
+
+def _no_checkpoint(run: Path) -> str | None:
+    """What to do where `calattn predict` has nothing to predict with; None where it has."""
+    from calattn.workbench.folder import RunFolder
+
+    folder = RunFolder(run)
+    if any(folder.checkpoints_path.glob("state-*.safetensors")):
+        return None
+    if (process := folder.writer()) is not None:
+        return f"it has no checkpoint yet either, and is being written by process {process}: wait for it"
+    if not folder.spec_path.is_file():
+        return f"it has no checkpoint and no {folder.spec_path.name}, so they cannot be made: name what it has"
+    command = shlex.join(["calattn", "train", str(folder.spec_path), "--out", str(run)])
+    return f"it has no checkpoint to make them with either; train it: {command}"
 
 
 def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) -> list[str]:
