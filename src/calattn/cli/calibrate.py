@@ -113,8 +113,7 @@ def calibrate(
     left_out = wanted.left_out(material.judge.num_classes)
     found = contest.held(wanted.names, material, lambda: measure.arguments() | {"metrics": metrics}, left_out)
     if not found.entries:
-        reasons = contest_report.reasons(found)
-        raise ValueError("; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()))
+        raise contest_report.nothing_done(found)
     report = contest_report.document(found, material)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
@@ -129,6 +128,8 @@ def calibrate(
             _show(found, material, single=single)
     if found.not_run:
         raise KeyboardInterrupt
+    if found.failed:
+        raise contest_report.failure(found)
 
 
 calibrate.epilog = examples(  # type: ignore[attr-defined]

@@ -13,8 +13,10 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from calattn.cli import failures
 from calattn.cli.console import note, progress
 from calattn.cli.errors import as_flags
+from calattn.cli.failures import Failure
 from calattn.cli.overlap import Overlap, overlap
 
 if TYPE_CHECKING:
@@ -123,7 +125,8 @@ class Entry:
 class Contest:
     """The predictions as they are, the entries, best first, why others could not take part, and which Ctrl-C kept from it.
 
-    Judged `in_sample` there is no leader, and the entries stay in the order in which they were named.
+    Judged `in_sample` there is no leader, and the entries stay in the order in which they were named. `failed` are those of
+    `skipped` whose own code broke.
     """
 
     before: Evaluation
@@ -132,6 +135,7 @@ class Contest:
     in_sample: bool = False
     caveat: str | None = None
     not_run: tuple[str, ...] = ()
+    failed: dict[str, Failure] = dataclasses.field(default_factory=dict)
 
     @property
     def no_leader(self) -> str | None:
@@ -160,7 +164,7 @@ def held(
     import calattn
 
     entries: list[Entry] = []
-    skipped = dict(left_out or {})
+    skipped, failed = dict(left_out or {}), {}
     todo = sorted((name for name in methods if name not in skipped), key=_cost)
     with progress() as bar:
         task = bar.add_task("as it is", total=len(todo) * (material.num_folds + 2))
@@ -181,6 +185,8 @@ def held(
             todo.pop(0)
             if isinstance(entry, Entry):
                 entries.append(entry)
+            elif isinstance(entry, Failure):
+                skipped[name], failed[name] = entry.text, entry
             else:
                 skipped[name] = entry
             bar.update(task, completed=(len(entries) + len(skipped) - len(left_out or ())) * (material.num_folds + 2))
@@ -194,14 +200,17 @@ def held(
             in_sample=material.in_sample,
             caveat=material.caveat,
             not_run=tuple(sorted(todo, key=as_named)),
+            failed={name: failed[name] for name in sorted(failed, key=as_named)},
         )
         return dataclasses.replace(found, entries=_compared(found, material.judge, arguments, bar))
 
 
-def _entered(name: str, material: Material, arguments: dict[str, Any], step: Callable[[str], None]) -> Entry | str:
-    """The method's entry, or the reason why it has none."""
+def _entered(
+    name: str, material: Material, arguments: dict[str, Any], step: Callable[[str], None]
+) -> Entry | str | Failure:
+    """The method's entry, or the reason why it has none, or what broke in its code."""
     import calattn
-    from calattn.posthoc import AbsentClassWarning, SameDataWarning, cross_fit
+    from calattn.posthoc import CALIBRATORS, AbsentClassWarning, SameDataWarning, cross_fit
     from calattn.readers.stream import naming_rows_of_file
 
     make = _factory(name, material)
@@ -211,11 +220,12 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
         step(f"{name}, fold {next(fold)} of {material.num_folds}")
         return make()
 
-    calibrator = make()
-    _warm_up(make)
+    calibrator: Calibrator | None = None
     # In-sample one sentence says it for all methods.
     with _gathered(without=(SameDataWarning,) if material.in_sample else ()) as texts:
         try:
+            calibrator = make()
+            _warm_up(make)
             step(f"{name}, {'on all' if material.folds is not None else 'fitting'}")
             start = time.perf_counter()
             # All samples first: an error then names the row of the file, not of a fold.
@@ -232,8 +242,11 @@ def _entered(name: str, material: Material, arguments: dict[str, Any], step: Cal
                     # Of all samples the fit before has said it; that a class is alone in its fold, `folds_of`.
                     warnings.simplefilter("ignore", AbsentClassWarning)
                     calibrated = cross_fit(for_a_fold, material.judge, folds=material.folds)
-        except ValueError as error:  # features that are not there, zero probabilities that cannot be mixed
-            return _reason(error, calibrator)
+        except Exception as error:  # it may be anybody's code, and one mistake must not cost the others their results
+            failures.reraise_if_stopped(error)
+            if isinstance(error, ValueError) and str(error).strip():
+                return _reason(error, calibrator)  # features that are not there, zeros that cannot be mixed
+            return failures.of(error, calibrator or CALIBRATORS[name])
     for text in texts:
         warnings.warn(f"{name}: {text}", stacklevel=1)
     step(f"{name}, intervals")
@@ -268,7 +281,10 @@ def _factory(name: str, material: Material) -> Callable[[], Calibrator]:
 
 
 def _warm_up(make: Callable[[], Calibrator]) -> None:
-    """Fit a few made-up samples: what a first fit imports (scikit-learn takes a second) is not the method's time."""
+    """Fit a few made-up samples: what a first fit imports (scikit-learn takes a second) is not the method's time.
+
+    A method may refuse them (too few, too few classes, no such features), which says nothing of the samples it is for.
+    """
     import torch
 
     from calattn import Predictions
@@ -277,12 +293,18 @@ def _warm_up(make: Callable[[], Calibrator]) -> None:
     logits, features = torch.randn(30, 3, generator=drawn), torch.randn(30, 4, generator=drawn)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        make().fit(Predictions(logits=logits, labels=torch.arange(30) % 3, features=features))
+        try:
+            make().fit(Predictions(logits=logits, labels=torch.arange(30) % 3, features=features))
+        except Exception as error:
+            failures.reraise_if_stopped(error)
 
 
-def _reason(error: ValueError, calibrator: Calibrator) -> str:
-    """An error in the words of the command line, the same for all methods that stumble over the same thing."""
-    return as_flags(str(error).replace(type(calibrator).__name__, "the method"))
+def _reason(error: ValueError, calibrator: Calibrator | None) -> str:
+    """An error in the words of the command line, the same for all methods that stumble over the same thing.
+
+    A method of the class (`Mine._apply`) keeps its name: that is where to look.
+    """
+    return as_flags(re.sub(rf"\b{type(calibrator).__name__}\b(?!\.)", "the method", str(error)))
 
 
 @contextlib.contextmanager

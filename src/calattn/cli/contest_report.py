@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from calattn.cli.errors import MethodFailed
+
 if TYPE_CHECKING:
     from calattn import Difference
     from calattn.cli.contest import Contest, Entry, Material
@@ -40,7 +42,10 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "tied_with_leader": _tied(contest),
         "verdict": verdict_lines(contest),
         "methods": [_described(entry) for entry in contest.entries],
-        "skipped": [{"method": method, "reason": reason} for method, reason in contest.skipped.items()],
+        "skipped": [
+            {"method": method, "reason": reason, "failed": method in contest.failed}
+            for method, reason in contest.skipped.items()
+        ],
         "not_run": list(contest.not_run),
     }
 
@@ -122,6 +127,26 @@ def reasons(contest: Contest) -> dict[str, list[str]]:
     for name, reason in contest.skipped.items():
         found.setdefault(reason, []).append(name)
     return found
+
+
+def nothing_done(contest: Contest) -> Exception:
+    """The error of a contest without entries: why each method has none."""
+    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons(contest).items())
+    return _failed(text, contest) if contest.failed else ValueError(text)
+
+
+def failure(contest: Contest) -> MethodFailed:
+    """The error of a contest in which methods broke, after all that the others gave was shown and kept."""
+    told = ", ".join(f"{name} ({type(each.error).__name__})" for name, each in contest.failed.items())
+    count = f"{len(contest.failed)} of {len(contest.entries) + len(contest.skipped)} methods failed"
+    return _failed(f"{count}, and the results are without: {told}", contest)
+
+
+def _failed(text: str, contest: Contest) -> MethodFailed:
+    failures = list(contest.failed.values())
+    error = MethodFailed(text, code=max(each.code for each in failures))  # 70, a bug of ours, above 1
+    error.__cause__ = failures[0].error  # for --debug
+    return error
 
 
 def _about_floor(material: Material) -> str:

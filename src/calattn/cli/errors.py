@@ -40,6 +40,14 @@ class Outcome:
     code: int = OK
 
 
+class MethodFailed(RuntimeError):
+    """A method's own code broke: the message says whose mistake that is, and so does the exit code."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 _signals: list[int] = []
 
 
@@ -109,6 +117,8 @@ def code_of(error: BaseException) -> int:
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
+    if isinstance(error, MethodFailed):
+        return error.code
     if _signals and _unexpected(error):
         return 128 + _signals[-1]
     if isinstance(error, BrokenPipeError):
@@ -135,6 +145,8 @@ def message_of(error: BaseException) -> str:
         return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
     if isinstance(error, _CLICK):
         return _usage(error)
+    if isinstance(error, MethodFailed):
+        return str(error)
     if isinstance(error, MemoryError) or _out_of_memory(error):
         return (
             f"out of memory: {_one_line(error)}; use a smaller batch or a smaller file, or a machine with more memory"

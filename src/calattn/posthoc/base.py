@@ -75,9 +75,8 @@ class Calibrator(abc.ABC):
         contract.check_learned(type(self), learned)
         if self.by_class:
             _warn_of_absent_classes(predictions, type(self).__name__)
-        own = {"num_classes_": predictions.num_classes, "num_samples_": len(predictions)}
-        own |= {"fitted_on_": predictions.fingerprint()}
-        for name, value in (learned | own).items():
+        learned = learned | {"num_classes_": predictions.num_classes, "num_samples_": len(predictions)}
+        for name, value in (learned | {"fitted_on_": predictions.fingerprint()}).items():
             setattr(self, name, value)
         return self
 
