@@ -192,6 +192,18 @@ def test_what_it_makes_of_predictions_is_its_own_doing(capsys, file, register, a
     assert "remove such rows" not in alone.err
 
 
+def test_one_that_no_file_holds_costs_the_others_nothing(capsys, file, register, tmp_path):
+    register("mine", lambda: Shift())
+    result = invoke(capsys, "calibrate", file, "--method", "mine,vector", *QUICK, "--out", tmp_path / "out")
+    assert result.code == 0
+    assert "out/mine has no calibrator.safetensors: Shift is not registered; add it" in result.err
+    assert sorted(place.name for place in (tmp_path / "out" / "mine").iterdir()) == ["predictions"]
+    assert (tmp_path / "out" / "vector" / "calibrator.safetensors").is_file()
+    alone = invoke(capsys, "calibrate", file, "--method", "mine", *QUICK, "--out", tmp_path / "alone")
+    assert alone.code == 2
+    assert not (tmp_path / "alone").exists()
+
+
 def test_ctrl_c_that_an_import_swallowed_stops_the_contest(capsys, file, register, monkeypatch):
     """While a compiled module is imported, Ctrl-C can come out as an error of that module."""
 

@@ -132,6 +132,12 @@ def save(
                 calibrator.save(place / CALIBRATOR)
             except SafetensorError as error:  # of a full disk; it is no OSError
                 raise OSError(f"cannot write {out}: {error}; free some space, or write elsewhere") from error
+            except (
+                ValueError
+            ) as error:  # no registered class, an option that no file holds: the others' files are sound
+                if not name:
+                    raise
+                note(f"{out / name} has no {CALIBRATOR}: {error}")
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
         _check_folder(out, overwrite, write)  # again: somebody may have been quicker
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")

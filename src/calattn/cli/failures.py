@@ -28,7 +28,7 @@ def of(error: Exception, method: object) -> Failure:
         return Failure(error=error, text=message_of(error), code=code)
     text = f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'} ({_place(error, method)})"
     if not _is_ours(method):
-        return Failure(error=error, text=f"{text}; rerun with this method alone and --debug", code=FAILED)
+        return Failure(error=error, text=f"{text}; --debug with this method alone shows the traceback", code=FAILED)
     return Failure(
         error=error, text=f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG
     )
