@@ -8,7 +8,7 @@ import torch
 from calattn import Predictions, compare, evaluate
 from calattn.metrics import METRICS, MetricState, evaluation, ranks
 from calattn.metrics.state import BUILT_IN, Metric
-from tests.cli_runner import invoke, predictions, write_npz
+from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.samples import logits_and_labels
 
 # Each built-in metric once more, as somebody else would write it: (parts, read, raised).
@@ -179,3 +179,19 @@ def test_a_metric_is_checked_where_it_is_made(change, words):
     right = {"title": "m", "parts": ("bins",), "read": overconfident, "better": "lower"}
     with pytest.raises(ValueError, match=words):
         Metric(**right | change)
+
+
+def test_pages_show_it_and_define_it_in_its_own_words(capsys, registry, tmp_path):
+    words = "Mean gap of the bins that are too sure. {braces} stay."
+    registry.add("overconfidence", Metric("overconf", ("bins",), overconfident, "lower", text=words))
+    registry.add("unexplained", Metric("unexplained", ("bins",), overconfident, "lower"))
+    file, page = write_npz(tmp_path / "a.npz", predictions()), tmp_path / "a.html"
+    assert invoke(capsys, "evaluate", file, "-m", "overconfidence,ece", "--html", page).code == 0
+    defined = dict(document_in(page)["methods"])
+    assert defined["overconf"] == words
+    assert defined["unexplained"] == "A metric added under the name unexplained; lower is better."
+    assert "overconf" in [each["title"] for each in document_in(page)["subjects"][0]["metrics"]]
+    # and where nobody asks for it
+    assert invoke(capsys, "evaluate", file, "-m", "ece", "--html", page).code == 0
+    run = write_run(tmp_path / "run")
+    assert invoke(capsys, "report", run, "--out", tmp_path / "report").code == 0
