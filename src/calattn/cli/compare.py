@@ -143,8 +143,18 @@ def _over_seeds(
         for pair in over_seeds.pairs(groups[0], other):
             samples, part = _compared(list(pair), [each.source() for each in pair], measure, target)
             parts.append(next(iter(part.values())))
-        comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in parts[0]}
-    return groups, samples, comparisons
+        shared = _in_all(parts, f"{other.title} against {groups[0].title}, not in every seed")
+        comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in shared}
+    shared = _in_all(list(comparisons.values()), "not in every comparison")
+    return groups, samples, {title: {name: part[name] for name in shared} for title, part in comparisons.items()}
+
+
+def _in_all(parts: Sequence[Mapping[str, Difference]], where: str) -> list[str]:
+    """The metrics that all have; those that some lack, because they could not be resampled, are named."""
+    for name in dict.fromkeys(itertools.chain.from_iterable(parts)):
+        if not all(name in part for part in parts):
+            note(f"{name} is left out: {where}")
+    return [name for name in parts[0] if all(name in part for part in parts)]
 
 
 def _compared(
