@@ -138,10 +138,12 @@ def test_what_cannot_be_resampled_is_named(registry):
         "worst_class", Metric("worst class", ("classes",), lambda s: float(s.class_bins().per_class().max()), "lower")
     )
     a, b = pair(600)
-    with pytest.warns(UserWarning, match="worst class is not compared: .* read only once"):
+    with pytest.warns(evaluation.NotComparedWarning, match="worst class is not compared: .* read only once"):
         assert list(compare(iter([a]), iter([b]), metrics=["worst_class", "ece"], num_bootstrap=40)) == ["ece"]
     sure = Predictions(logits=10 * torch.eye(3).repeat(10, 1), labels=torch.arange(3).repeat(10))
-    with pytest.warns(UserWarning, match=r"confidence of errors at p ≥ 0.9 is not compared: .* fewer than 10 errors"):
+    with pytest.warns(
+        evaluation.NotComparedWarning, match=r"confidence of errors at p ≥ 0.9 is not compared: .* fewer than 10 errors"
+    ):
         compare(sure, sure, metrics="high_confidence_error_confidence", num_bootstrap=40)
     found = evaluate(iter([a]), metrics=["worst_class", "ece"], num_bootstrap=40)
     assert (found["worst_class"].low, found["ece"].low is None) == (None, False)

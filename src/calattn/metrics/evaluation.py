@@ -30,6 +30,10 @@ _ROUNDING = 1e-9
 _PIECE = 1 << 18
 
 
+class NotComparedWarning(UserWarning):
+    """A metric that was asked for cannot be resampled, so there is no difference of it."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(Mapping[str, MetricRow]):
     """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout."""
@@ -276,7 +280,7 @@ def _warn_left_out(names: list[str], options: Options) -> None:
             if "classes" in METRICS[name].parts
             else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
         )
-        warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", stacklevel=3)
+        warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
 
 def _names(metrics: str | Iterable[str] | None, target: int | None = None) -> tuple[str, ...]:
