@@ -285,3 +285,36 @@ def test_a_metric_that_one_of_several_lacks_is_a_dash_there(capsys, tmp_path):
     assert "0.3.npz against 2.0.npz: nothing could be compared." in found.out
     row = next(line for line in out.read_text().splitlines() if line.startswith("| confidence of errors"))
     assert [cell.strip() for cell in row.strip("|").split("|")][2:5] == ["–", "–", "–"]
+
+
+def test_latex_has_the_numbers_of_the_markdown_and_nothing_unescaped(capsys, tmp_path):
+    a, b = of_data(tmp_path / "a_1 & 50%", "imagefolder:/x/pets"), of_data(tmp_path / "b", "imagefolder:/x/cats", 2.0)
+    for suffix in ("md", "tex"):
+        out = ("--bootstrap", 50, "-m", "nll,high_confidence_error_rate", "--out", tmp_path / f"t.{suffix}")
+        assert invoke(capsys, "compare", a, b, *out).code == 0
+    text, table = (tmp_path / "t.tex").read_text(), (tmp_path / "t.md").read_text()
+    assert text.isascii()
+    assert text.startswith("% needs \\usepackage{booktabs}\n\\begin{table}\n")
+    rows = [line.removesuffix(" \\\\").split(" & ") for line in text.splitlines() if line.endswith("\\\\")]
+    assert [len(row) for row in rows] == [5, 5, 5]
+    assert rows[0] == ["", "a\\_1 \\& 50\\%", "b", "difference", "p"]
+    for line, row in zip([each for each in table.splitlines() if each.startswith("| ")][1:], rows[1:], strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        plain = [
+            cell.replace("$-$", "−").replace("$\\ge$", "≥").replace("{[}", "[").replace("{]}", "]") for cell in row
+        ]
+        assert plain == cells
+    assert "not the same data: " in text.split("\\end{tabular}")[1]
+
+
+def test_latex_of_methods_says_what_its_intervals_cover(capsys, tmp_path):
+    runs = []
+    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    out = tmp_path / "seeds.tex"
+    assert invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "ece", "--out", out).code == 0
+    assert (
+        "\\caption{Mean $\\pm$ standard deviation over seeds; 95 \\% intervals cover other trainings" in out.read_text()
+    )
