@@ -7,6 +7,9 @@ import torch
 
 from calattn import Predictions, compare, evaluate
 from calattn.metrics import METRICS, MetricState, evaluation, ranks
+from calattn.metrics.bootstrap import weight_blocks
+from calattn.metrics.columns import blocks_of
+from calattn.metrics.resampled import class_tables
 from calattn.metrics.state import BUILT_IN, Metric
 from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.samples import logits_and_labels
@@ -114,7 +117,21 @@ def test_a_metric_of_several_parts_reads_them_of_one_resample(registry):
     assert (len(seen), max(seen)) == (21, pytest.approx(0, abs=1e-3))
 
 
-def test_an_infinite_nll_is_infinite_in_the_resamples_that_hold_it(registry):
+def test_class_sums_are_those_of_the_repeated_rows():
+    p = pair(700)[0]
+    weights = next(weight_blocks(700, 3, torch.Generator().manual_seed(3)))
+    blocks = ((block.rows.start, block) for block in blocks_of(p.logits, p.labels, "logits"))
+    for weight, found in zip(weights, class_tables(blocks, weights, 10, 15), strict=True):
+        rows = torch.arange(700).repeat_interleave(weight.long())
+        slow = MetricState("classwise_ece").update_logits(p.logits[rows], p.labels[rows]).class_bins()
+        for part in ("count", "confidence", "correct"):
+            assert torch.allclose(getattr(found, part), getattr(slow, part), rtol=1e-5), part
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_an_infinite_nll_is_infinite_in_the_resamples_that_hold_it(registry, monkeypatch, large):
+    if large:
+        monkeypatch.setattr(evaluation, "IN_MEMORY", 10)
     registry.add("perplexity", Metric("perplexity", ("scores",), lambda s: 2 ** s.scores.read()["nll"], "lower"))
     probs = torch.tensor([[0.9, 0.1]] * 19 + [[1.0, 0.0]])
     found = evaluate(Predictions.from_probs(probs, torch.tensor([0] * 19 + [1])), metrics="perplexity")["perplexity"]
@@ -128,6 +145,13 @@ def test_the_command_compares_and_evaluates_it(capsys, tmp_path):
     names = ("-m", "overconfidence,ece")
     found = invoke(capsys, "compare", *files, *names, "--json").json["comparisons"][0]["differences"]
     assert set(found) == {"overconfidence", "ece"}
+    assert found["overconfidence"]["low"] < found["overconfidence"]["difference"] < found["overconfidence"]["high"]
+    runs = []
+    for place, head in enumerate(("none", "calattn")):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=1 + place + seed / 10))
+    found = invoke(capsys, "compare", *runs, "--over-seeds", *names, "--json").json["comparisons"][0]["differences"]
     assert found["overconfidence"]["low"] < found["overconfidence"]["difference"] < found["overconfidence"]["high"]
     shown = invoke(capsys, "evaluate", files[0], *names, "--json").json["results"][0]["metrics"]["overconfidence"]
     assert shown["low"] < shown["value"] < shown["high"]
