@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from calattn.backbones import BACKBONES
+from calattn.data import DATASETS
+from calattn.heads import HEADS
+from calattn.losses import LOSSES
+from calattn.metrics import METRICS
 from calattn.posthoc import CALIBRATORS
 
 ROOT = Path(__file__).parents[2]
@@ -15,16 +20,12 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture
-def calibrators_as_before(monkeypatch):
-    """What a page registers ends with it: other tests go through all calibrators."""
-    monkeypatch.setattr(CALIBRATORS, "_items", dict(CALIBRATORS._items))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-@pytest.mark.usefixtures("untyped", "calibrators_as_before")
+@pytest.mark.usefixtures("untyped")
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for registry in (BACKBONES, DATASETS, HEADS, LOSSES, METRICS, CALIBRATORS):  # what a page registers is forgotten after it
+        monkeypatch.setattr(registry, "_items", dict(registry._items))
     text = page.read_text()
     names: dict[str, object] = {"__name__": "__docs__"}
     for block in BLOCK.finditer(text):

@@ -238,3 +238,83 @@ def test_a_metric_that_has_no_resamples_leaves_nothing_to_compare(capsys, tmp_pa
     path = write_npz(tmp_path / "sure.npz", sure)
     found = invoke(capsys, "compare", path, path, "-m", "high_confidence_error_confidence", "--json")
     assert (found.code, found.json["target"], found.json["comparisons"][0]["differences"]) == (0, None, {})
+
+
+def test_the_markdown_of_methods_has_what_the_console_has(capsys, tmp_path):
+    runs = []
+    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    out = tmp_path / "seeds.md"
+    arguments = ("compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "ece,nll")
+    shown = invoke(capsys, *arguments, "--out", out).out
+    for row in (line for line in out.read_text().splitlines() if line.startswith(("| ECE", "| NLL"))):
+        title, a, b, difference, p = (cell.strip() for cell in row.strip("|").split("|"))
+        assert " ± " in a
+        assert " ± " in b
+        for cell in (title, a, b, difference.split()[0], p):
+            assert cell in shown
+    assert (
+        "Mean ± standard deviation over seeds; 95 % intervals cover other trainings and other samples"
+        in out.read_text()
+    )
+    assert "Paired" not in out.read_text()
+
+
+def test_a_metric_that_one_seed_lacks_is_left_out_and_named(capsys, tmp_path):
+    """Resamples of few confident errors say nothing: the first seed's have too few of them, the second's do not."""
+    runs = []
+    for head, sharpness in (("none", 0.4), ("calattn", 0.5)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + 2 * seed))
+    names = "high_confidence_error_confidence,ece"
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", names, "--json")
+    assert (found.code, list(found.json["comparisons"][0]["differences"])) == (0, ["ece"])
+    assert "high_confidence_error_confidence is left out: " in " ".join(found.err.split())
+
+
+def test_a_metric_that_one_of_several_lacks_is_a_dash_there(capsys, tmp_path):
+    a, b, c = (write_npz(tmp_path / f"{s}.npz", predictions(sharpness=s)) for s in (2.0, 0.3, 2.5))
+    out = tmp_path / "t.md"
+    found = invoke(
+        capsys, "compare", a, b, c, "--bootstrap", 50, "-m", "high_confidence_error_confidence", "--out", out
+    )
+    assert (found.code, "is not compared: there are" in " ".join(found.err.split())) == (0, True)
+    assert "0.3.npz against 2.0.npz: nothing could be compared." in found.out
+    row = next(line for line in out.read_text().splitlines() if line.startswith("| confidence of errors"))
+    assert [cell.strip() for cell in row.strip("|").split("|")][2:5] == ["–", "–", "–"]
+
+
+def test_latex_has_the_numbers_of_the_markdown_and_nothing_unescaped(capsys, tmp_path):
+    a, b = of_data(tmp_path / "a_1 & 50%", "imagefolder:/x/pets"), of_data(tmp_path / "b", "imagefolder:/x/cats", 2.0)
+    for suffix in ("md", "tex"):
+        out = ("--bootstrap", 50, "-m", "nll,high_confidence_error_rate", "--out", tmp_path / f"t.{suffix}")
+        assert invoke(capsys, "compare", a, b, *out).code == 0
+    text, table = (tmp_path / "t.tex").read_text(), (tmp_path / "t.md").read_text()
+    assert text.isascii()
+    assert text.startswith("% needs \\usepackage{booktabs}\n\\begin{table}\n")
+    rows = [line.removesuffix(" \\\\").split(" & ") for line in text.splitlines() if line.endswith("\\\\")]
+    assert [len(row) for row in rows] == [5, 5, 5]
+    assert rows[0] == ["", "a\\_1 \\& 50\\%", "b", "difference", "p"]
+    for line, row in zip([each for each in table.splitlines() if each.startswith("| ")][1:], rows[1:], strict=True):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        plain = [
+            cell.replace("$-$", "−").replace("$\\ge$", "≥").replace("{[}", "[").replace("{]}", "]") for cell in row
+        ]
+        assert plain == cells
+    assert "not the same data: " in text.split("\\end{tabular}")[1]
+
+
+def test_latex_of_methods_says_what_its_intervals_cover(capsys, tmp_path):
+    runs = []
+    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
+        for seed in (0, 1):
+            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
+            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    out = tmp_path / "seeds.tex"
+    assert invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "ece", "--out", out).code == 0
+    assert (
+        "\\caption{Mean $\\pm$ standard deviation over seeds; 95 \\% intervals cover other trainings" in out.read_text()
+    )

@@ -330,3 +330,16 @@ def test_titles_are_as_long_as_it_takes(tmp_path):
     paths = [tmp_path / "x" / "a.npz", tmp_path / "y" / "a.npz", tmp_path / "y" / "a.npz"]
     assert subjects.titles(paths, [None] * 3) == ["x/a.npz", "y/a.npz", "y/a.npz (2)"]
     assert subjects.titles(paths[:1], [None]) == ["a.npz"]
+
+
+def test_latex_has_the_cells_of_the_markdown(capsys, tmp_path):
+    file = write_npz(tmp_path / "a_b.npz", predictions())
+    for suffix in ("md", "tex"):
+        arguments = ("evaluate", file, "--target", 1, "-m", "ece,nll", "--bootstrap", 50)
+        assert invoke(capsys, *arguments, "--out", tmp_path / f"t.{suffix}").code == 0
+    text, table = (tmp_path / "t.tex").read_text(), (tmp_path / "t.md").read_text()
+    assert text.isascii()
+    assert " & a\\_b.npz \\\\\n\\midrule\nECE of P(1) & " in text
+    assert "calibration errors of P(1) against ``the label is 1''" in text
+    cells = next(line for line in table.splitlines() if line.startswith("| NLL")).strip("| ").split(" | ")
+    assert f"{cells[0]} & {cells[1].replace('[', '{[}').replace(']', '{]}')} \\\\\n" in text

@@ -10,9 +10,8 @@ import torch
 import calattn
 from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState, columns
-from calattn.metrics.bootstrap import ColumnResampler, weight_blocks
+from calattn.metrics.bootstrap import ColumnResampler, two_sided, weight_blocks
 from calattn.metrics.columns import columns_of
-from calattn.metrics.evaluation import _two_sided
 from calattn.metrics.state import Options
 from calattn.metrics.torchmetrics import CalibrationMetrics
 from tests.samples import logits_and_labels
@@ -109,12 +108,12 @@ def test_p_value_by_hand():
     draws = torch.tensor([-1.0] * 5 + [3.0] * 94, dtype=torch.float64) - 2.0
     # moved onto a difference of 1: the five low ones end below zero
     expected = 2 * (5 + 1) / (99 + 1)
-    assert _two_sided(1.0, draws, moved=True) == pytest.approx(expected)
+    assert two_sided(1.0, draws, moved=True) == pytest.approx(expected)
     # as they are: five at −3, the rest at 1; and draws of exactly zero count on both sides
-    assert _two_sided(1.0, draws, moved=False) == pytest.approx(expected)
-    assert _two_sided(1.0, torch.tensor([0.0] * 40 + [1.0] * 59), moved=False) == pytest.approx(2 * 41 / 100)
+    assert two_sided(1.0, draws, moved=False) == pytest.approx(expected)
+    assert two_sided(1.0, torch.tensor([0.0] * 40 + [1.0] * 59), moved=False) == pytest.approx(2 * 41 / 100)
     # also where moving would carry them away from zero
-    assert _two_sided(0.9, torch.tensor([0.0] * 40 + [1.0] * 59), moved=True) == pytest.approx(2 * 41 / 100)
+    assert two_sided(0.9, torch.tensor([0.0] * 40 + [1.0] * 59), moved=True) == pytest.approx(2 * 41 / 100)
 
 
 def test_the_difference_of_a_mean_is_not_moved():
@@ -134,7 +133,7 @@ def test_both_sides_of_a_comparison_see_the_same_resamples_and_an_evaluation_oth
         seeds.append(generator.initial_seed())
         return weight_blocks(n, count, generator, *width)
 
-    monkeypatch.setattr("calattn.metrics.evaluation.weight_blocks", recorded)
+    monkeypatch.setattr("calattn.metrics.bootstrap.weight_blocks", recorded)
     logits, labels = (each[:30] for each in logits_and_labels("ten_classes"))
     p = Predictions(logits=logits, labels=labels)
     options = {"metrics": "accuracy", "num_bootstrap": 10}

@@ -10,7 +10,7 @@ import torchmetrics.classification as tm
 from torchmetrics import MetricCollection, MetricTracker
 
 from calattn import metrics
-from calattn.metrics import METRICS, MetricState
+from calattn.metrics import METRICS, MetricState, packedranks
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from tests.samples import logits_and_labels
 
@@ -45,7 +45,7 @@ def test_a_collection_by_name_shares_equal_states_and_keeps_the_values_apart():
         frozenset({"ece", "mce"}),
         frozenset({"adaptive_ece", "aurc"}),
     }
-    expected = MetricState(names, rank_capacity=0).update_logits(logits, labels).compute()
+    expected = MetricState(names).update_logits(logits, labels).compute()
     assert {n: float(v) for n, v in several.compute().items()} == pytest.approx(expected, abs=1e-9)
 
 
@@ -157,7 +157,7 @@ def test_states_are_written_in_place_but_never_the_defaults_nor_a_clones():
     copy, before = metric.clone(), metric.compute()
     metric.update(logits[1000:], labels[1000:])
     assert metric.ranks.data_ptr() == held, "a fresh histogram a batch is what made an update take milliseconds"
-    after = MetricState(ALL, rank_capacity=0).update_logits(logits, labels).compute()
+    after = MetricState(ALL).update_logits(logits, labels).compute()
     assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(after, abs=1e-9)
     assert copy.compute() == before
     metric.reset()
@@ -174,7 +174,7 @@ def test_a_state_reset_under_inference_mode_takes_batches_outside_it():
         metric.reset()
         metric.update(logits[:1000], labels[:1000])
     metric.update(logits[1000:], labels[1000:])
-    expected = MetricState(ALL, rank_capacity=0).update_logits(logits, labels).compute()
+    expected = MetricState(ALL).update_logits(logits, labels).compute()
     assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(expected, abs=1e-9)
 
 
@@ -186,3 +186,63 @@ def test_merging_collapsed_rank_states_leaves_both_as_they_were():
     b.ranks.samples = torch.tensor([[0.5], [0.6], [1.0]], dtype=torch.float64)
     a.ranks.merge(b.ranks)
     assert torch.equal(a.ranks.histogram, before)
+
+
+RANKED = ("adaptive_ece", "misclassification_auroc", "aurc")
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_small_sets_are_exact(name):
+    logits, labels = (each[:1501] for each in logits_and_labels("ten_classes"))
+    logits = logits / 3  # calibrated: there the cells' ties moved AdaECE by 0.1 points
+    metric = CalibrationMetric(name, num_classes=10, from_logits=True)
+    metric(logits[:60], labels[:60])
+    metric.update(logits[60:], labels[60:])
+    exact, sketch = (
+        MetricState(name, rank_capacity=c).update_logits(logits, labels).compute()[name] for c in (1501, 0)
+    )
+    assert float(metric.compute()) == pytest.approx(exact, abs=1e-12)
+    assert abs(exact - sketch) > 1e-5, "otherwise this says nothing"
+
+
+@pytest.mark.parametrize("way", ["update", "forward", "merge_state"])
+def test_beyond_the_slots_all_samples_go_over_to_the_sketch(monkeypatch, way):
+    """As a MetricState of that capacity does, whichever way the batches come together."""
+    for module in ("packedranks", "torchmetrics"):
+        monkeypatch.setattr(f"calattn.metrics.{module}.SLOTS", 1000)
+    logits, labels = logits_and_labels("ten_classes")
+    for size in (990, 1000, 1001, 2600):
+        metric = CalibrationMetrics(RANKED, num_classes=10, from_logits=True)
+        for part in torch.arange(size).split(300):
+            if way == "merge_state":
+                other = CalibrationMetrics(RANKED, num_classes=10, from_logits=True)
+                other.update(logits[part], labels[part])
+                metric.merge_state(other)
+            else:
+                getattr(metric, way)(logits[part], labels[part])
+        expected = MetricState(RANKED, rank_capacity=1000).update_logits(logits[:size], labels[:size]).compute()
+        assert {n: float(v) for n, v in metric.compute().items()} == pytest.approx(expected, abs=1e-9), size
+
+
+def test_packed_ranks_merge_in_any_order(monkeypatch):
+    """Full, half full, empty and beyond: as many samples and as many right ones, exact wherever they fit."""
+    monkeypatch.setattr(packedranks, "SLOTS", 100)
+    generator = torch.Generator().manual_seed(0)
+
+    def state(size: int) -> torch.Tensor:
+        odds = 3 * torch.rand(size, generator=generator, dtype=torch.float64)
+        right = (torch.rand(size, generator=generator) < 0.5).double()
+        ranks = packedranks.RankSums(100, torch.stack([odds, 1 / (1 + odds), right]))
+        ranks._collapse_if_full()
+        return packedranks.pack(ranks, packedranks.empty_packed())
+
+    parts = [state(size) for size in (100, 0, 60, 130)]
+    for order in ((0, 1), (1, 2), (2, 0), (3, 2), (0, 1, 2, 3)):
+        found, back = (
+            packedranks.unpacked(packedranks.merged(torch.stack([parts[i] for i in o]))) for o in (order, order[::-1])
+        )
+        size = sum((100, 0, 60, 130)[i] for i in order)
+        assert (found.num_samples, found.histogram is None) == (size, size <= 100)
+        for one, other in zip(vars(found.groups()).values(), vars(back.groups()).values(), strict=True):
+            assert torch.allclose(one, other)
+    assert not packedranks.merged(torch.stack([parts[1], parts[1]])).any()

@@ -13,7 +13,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import json_text, note, print_json, print_table, results_to
 from calattn.cli.errors import examples
-from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working, write_text
+from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, latex_table, working, write_text
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
@@ -57,7 +57,8 @@ def compare(
     target: options.Target = None,
     reader: options.Reader = options.READER,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write the table: .json, .csv or .md.", rich_help_panel=options.OUTPUT)
+        Path | None,
+        typer.Option("--out", help="Write the table: .json, .csv, .md or .tex.", rich_help_panel=options.OUTPUT),
     ] = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
@@ -143,8 +144,18 @@ def _over_seeds(
         for pair in over_seeds.pairs(groups[0], other):
             samples, part = _compared(list(pair), [each.source() for each in pair], measure, target)
             parts.append(next(iter(part.values())))
-        comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in parts[0]}
-    return groups, samples, comparisons
+        shared = _in_all(parts, f"{other.title} against {groups[0].title}, not in every seed")
+        comparisons[other.title] = {metric: joined([part[metric] for part in parts]) for metric in shared}
+    shared = _in_all(list(comparisons.values()), "not in every comparison")
+    return groups, samples, {title: {name: part[name] for name in shared} for title, part in comparisons.items()}
+
+
+def _in_all(parts: Sequence[Mapping[str, Difference]], where: str) -> list[str]:
+    """The metrics that all have; those that some lack, because they could not be resampled, are named."""
+    for name in dict.fromkeys(itertools.chain.from_iterable(parts)):
+        if not all(name in part for part in parts):
+            note(f"{name} is left out: {where}")
+    return [name for name in parts[0] if all(name in part for part in parts)]
 
 
 def _compared(
@@ -295,6 +306,7 @@ def _write(
     samples: int,
 ) -> None:
     from calattn.report import difference_markdown, difference_rows, rows_to_csv
+    from calattn.report.tables import difference_grid
 
     if out is None:
         return
@@ -308,11 +320,13 @@ def _write(
         more = [{name: getattr(one, name) for name in _OF_SEEDS if hasattr(one, name)} for one in each]
         write_text(out, rows_to_csv([row | extra for row, extra in zip(rows, more, strict=True)]))
     else:
-        words = [f"- {sentence_of}" for sentence_of in itertools.chain.from_iterable(_sentences(plain))]
-        table = difference_markdown(plain, baseline=baseline, level=measure.level, options=_options(comparisons))
-        words += [f"- {remark}"] if (remark := _remark(found)) else []
-        words += [f"- {doubt}" for doubt in _warnings(found)]
-        write_text(out, table + "\n" + "\n".join(words) + "\n")
+        given: dict[str, Any] = {"baseline": baseline, "level": measure.level, "options": _options(comparisons)}
+        remarks = [*([remark] if (remark := _remark(found)) else []), *_warnings(found)]
+        if out.suffix == ".tex":
+            write_text(out, latex_table(difference_grid(plain, **given), remarks))
+            return
+        words = [f"- {each}" for each in (*itertools.chain.from_iterable(_sentences(plain)), *remarks)]
+        write_text(out, difference_markdown(plain, **given) + "\n" + "\n".join(words) + "\n")
 
 
 def _options(comparisons: Comparisons) -> Options | None:

@@ -9,14 +9,14 @@ taken again, except for classwise ECE, which needs the probabilities themselves 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn.metrics.binning import bin_index
-from calattn.metrics.classbins import class_parts
+from calattn.metrics.classbins import ClassBins, class_parts
 from calattn.metrics.columns import Block, Columns
 from calattn.metrics.replicates import (
     KERNEL_CELLS,
@@ -26,9 +26,18 @@ from calattn.metrics.replicates import (
     kernel_values,
     rank_values,
 )
+from calattn.metrics.resampled import (
+    Ranked,
+    Resamples,
+    class_tables,
+    class_width,
+    needs_groups,
+    own_metrics,
+    own_values,
+)
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute, wave_numbers
-from calattn.metrics.state import METRICS, Options
+from calattn.metrics.state import METRICS, Options, parts_of
 from calattn.types import row_blocks
 
 _BLOCK = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
@@ -54,6 +63,7 @@ class ColumnResampler:
         self, columns: Columns, options: Options, bandwidth: float, metrics: frozenset[str] = frozenset(METRICS)
     ) -> None:
         self.options = options
+        self.own = own_metrics(metrics)
         self.metrics = metrics  # the dear ones, smooth and kernel ECE and the ranks, are left out unless asked for
         self.bandwidth = bandwidth  # smooth ECE's; an automatic bandwidth is held at its value on the full data
         self.n = len(columns)
@@ -68,6 +78,7 @@ class ColumnResampler:
         for rows in row_blocks(self.n, waves) if waves else ():
             cosines[rows] = (cosine_features(confidence[rows], bandwidth) * residual[rows].unsqueeze(1)).float()
         self._prepare_ranks(columns.odds, residual, correct)
+        self.sorted_confidence = confidence[self.order]
         self._prepare_kernel(confidence, correct)
 
     def _prepare_ranks(self, odds: Tensor, residual: Tensor, correct: Tensor) -> None:
@@ -82,7 +93,10 @@ class ColumnResampler:
         self.cell = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
         self.correct = correct.float()
 
-    def __call__(self, weights: Float[Tensor, "b n"]) -> dict[str, Float[Tensor, " b"]]:
+    def __call__(
+        self, weights: Float[Tensor, "b n"], classes: Sequence[ClassBins] | None = None
+    ) -> dict[str, Float[Tensor, " b"]]:
+        """The replicates; of metrics that others added and that read class sums, only where `classes` has these."""
         scores, count, gap, correct, waves = (weights @ self.features).double().split(self.sizes, dim=1)
         values = read_scores(scores)
         if bool(self.infinite_nll.any()):
@@ -93,7 +107,13 @@ class ColumnResampler:
             values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth, fineness=64)
         if "kernel_ece" in self.metrics:
             values["kernel_ece"] = self._kernel_error(weights)
-        return values | self._rank_values(weights) if self.metrics & RANKED else values
+        if self.metrics & RANKED:
+            values |= self._rank_values(weights)
+        if own := own_metrics(self.own, classes=classes is not None):
+            scores[:, 2] = values["nll"] * self.n
+            ranked = self._ranked(weights) if needs_groups(own) else None
+            values |= own_values(own, self.options, Resamples(scores, count, gap, correct, ranked, classes))
+        return values
 
     def _kernel_error(self, weights: Tensor) -> Tensor:
         def grid(values: Tensor) -> Tensor:
@@ -110,10 +130,45 @@ class ColumnResampler:
         n = torch.full((len(weights),), self.n)
         return rank_values(ordered, right, residual, n, self.options.num_bins)
 
+    def _ranked(self, weights: Tensor) -> Ranked:
+        ordered = weights[:, self.order]
+        right, confidence = ordered * self.sorted_correct, self.sorted_confidence
+        if self.group_of is not None:  # tied odds are one confidence, up to rounding
+            first = self.group_of.diff(prepend=self.group_of.new_full((1,), -1)) > 0
+            ordered, right, confidence = self._grouped(ordered), self._grouped(right), confidence[first]
+        return Ranked(ordered, right, confidence)
+
     def _grouped(self, values: Tensor) -> Tensor:
         assert self.group_of is not None
         table = values.new_zeros(self.groups, len(values))
         return table.index_add_(0, self.group_of, values.t().contiguous()).t().contiguous()
+
+
+def memory_replicates(
+    columns: Columns,
+    options: Options,
+    metrics: Sequence[str],
+    *,
+    bandwidth: float,
+    count: int,
+    seed: int,
+    num_classes: int,
+    blocks: Blocks | None,
+) -> dict[str, Float[Tensor, " count"]]:
+    """Replicates of every metric; without `blocks`, the rows themselves, of all that needs no class sums."""
+    n, num_bins = len(columns), options.num_bins
+    resample = ColumnResampler(columns, options, bandwidth, frozenset(metrics))
+    by_class = blocks if "classes" in parts_of(resample.own) else None
+    width = None if by_class is None else class_width(n, count, num_classes * num_bins)
+    parts = []
+    for weights in weight_blocks(n, count, torch.Generator().manual_seed(seed), width):
+        classes = None if by_class is None else class_tables(by_class(), weights, num_classes, num_bins)
+        parts.append(resample(weights, classes))
+    draws = {name: torch.cat([part[name] for part in parts]) for name in metrics if name in parts[0]}
+    if "classwise_ece" in metrics and blocks is not None:
+        generator = torch.Generator().manual_seed(seed)
+        draws["classwise_ece"] = class_replicates(blocks, n, num_classes, num_bins, count, generator)
+    return draws
 
 
 def class_replicates(
@@ -168,6 +223,22 @@ def interval(value: float, replicates: Float[Tensor, " r"], level: float, *, mov
         return low, high
     shift = value - float(finite[finite.isfinite()].mean())
     return low + shift, high + shift
+
+
+def two_sided(difference: float, draws: Tensor, *, moved: bool) -> float:
+    """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0.
+
+    A resample without any difference counts on both sides. Infinite differences (a label of probability zero on one
+    side) cannot be moved and count by their sign; an undefined difference has no p-value.
+    """
+    known = draws[~draws.isnan()]
+    if len(known) == 0 or math.isnan(difference):
+        return math.nan
+    movable = moved and math.isfinite(difference) and bool(known.isfinite().all())
+    placed = known + (difference - known.mean()) if movable else known
+    equal = known == 0
+    smaller = min(int(((placed <= 0) | equal).sum()), int(((placed >= 0) | equal).sum()))
+    return min(1.0, 2 * (smaller + 1) / (len(known) + 1))
 
 
 def quantiles(values: Float[Tensor, " r"], at: tuple[float, ...]) -> Float[Tensor, " q"]:

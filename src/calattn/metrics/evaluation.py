@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Never
 
@@ -12,27 +13,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.bootstrap import IN_MEMORY, ColumnResampler, class_replicates, interval, weight_blocks
+from calattn.metrics.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
 from calattn.metrics.cells import RankCells
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Block, Columns, blocks_of
-from calattn.metrics.replicates import RANKED
 from calattn.metrics.sources import Source, check_paired, pieces, repeatable, target_of
-from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, reduce_for
+from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.metrics.streamed import samples_kept, samples_of, stream_replicates
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, check_source
 
-# What the values can be: a moved interval is cut to it. NLL has no upper end; debiased ECE may fall below zero.
-_RANGE = {"nll": (0.0, float("inf")), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}
-# Chance alone raises these, and resampling raises them again: their replicates are moved back. Means over samples are not
-# raised, and moving them by the noise of the resampling would turn draws of exactly zero into small differences.
-_RAISED = frozenset({"ece", "debiased_ece", "mce", "adaptive_ece", "classwise_ece", "smooth_ece", "kernel_ece", "aurc"})
 _FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 _ROUNDING = 1e-9
 
 # Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
 _PIECE = 1 << 18
+
+
+class NotComparedWarning(UserWarning):
+    """A metric that was asked for cannot be resampled, so there is no difference of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -219,7 +218,9 @@ def compare(
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    seed = _seed(_seeded(_seed(generator)))  # of its own: `evaluate` with the same generator draws other resamples
+    seed = _seed(
+        torch.Generator().manual_seed(_seed(generator))
+    )  # of its own: `evaluate` with the same generator draws other resamples
 
     def side(source: Source) -> _Side:
         state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
@@ -231,6 +232,8 @@ def compare(
     if bool((one.labels != other.labels).any()):
         raise ValueError("a and b do not have the same number of samples of each class: they are not the same samples")
     known = [name for name in names if name in one.draws and name in other.draws]
+    if metrics is not None and len(known) < len(names):
+        _warn_left_out([name for name in names if name not in known], options)
     return {name: _difference(name, one, other, level, options) for name in known}
 
 
@@ -253,7 +256,7 @@ def _side(state: MetricState, source: Source, num_bootstrap: int | None, seed: i
 
 
 def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
-    difference, draws, moved = b.values[name] - a.values[name], b.draws[name] - a.draws[name], name in _RAISED
+    difference, draws, moved = b.values[name] - a.values[name], b.draws[name] - a.draws[name], METRICS[name].raised
     low, high = interval(difference, draws, level, moved=moved)
     return Difference(
         name=name,
@@ -262,11 +265,22 @@ def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -
         difference=difference,
         low=low,
         high=high,
-        p_value=_two_sided(difference, draws, moved=moved),
+        p_value=two_sided(difference, draws, moved=moved),
         level=level,
         num_bootstrap=int((~draws.isnan()).sum()),
         options=options,
     )
+
+
+def _warn_left_out(names: list[str], options: Options) -> None:
+    """What was asked for and cannot be resampled is named, never just missing."""
+    for name in names:
+        reason = (
+            "class sums cannot be resampled from something that can be read only once; pass a list of blocks"
+            if "classes" in METRICS[name].parts
+            else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
+        )
+        warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
 
 def _names(metrics: str | Iterable[str] | None, target: int | None = None) -> tuple[str, ...]:
@@ -296,10 +310,6 @@ def _resamples(requested: int | None, n: int) -> int:
 def _seed(generator: torch.Generator | None) -> int:
     """One number off the generator, from which every pass over the same resamples starts."""
     return 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator))
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class _Seen(NamedTuple):
@@ -336,15 +346,16 @@ def _replicates(
     bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
     if seen.n > IN_MEMORY:
         return _of_many(state, seen, source, count, seed, bandwidth)
-    columns = Columns.cat(seen.columns).cpu()
-    resample = ColumnResampler(columns, state.options, bandwidth, frozenset(state.metrics))
-    parts = [resample(weights) for weights in weight_blocks(seen.n, count, _seeded(seed))]
-    draws = {name: torch.cat([part[name] for part in parts]) for name in state.metrics if name in parts[0]}
-    if "classwise_ece" in state.metrics and repeatable(source):
-        num_classes, num_bins = seen.classes.count.shape
-        draws["classwise_ece"] = class_replicates(
-            lambda: _blocks(source), seen.n, num_classes, num_bins, count, _seeded(seed)
-        )
+    draws = memory_replicates(
+        Columns.cat(seen.columns).cpu(),
+        state.options,
+        state.metrics,
+        bandwidth=bandwidth,
+        count=count,
+        seed=seed,
+        num_classes=seen.classes.count.shape[0],
+        blocks=(lambda: _blocks(source)) if repeatable(source) else None,
+    )
     if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
         del draws["high_confidence_error_confidence"]
     return draws
@@ -354,8 +365,7 @@ def _of_many(
     state: MetricState, seen: _Seen, source: Source, count: int, seed: int, bandwidth: float
 ) -> dict[str, Float[Tensor, " r"]]:
     """Replicates of more samples than are held: from the source itself, or from the columns of what cannot be read again."""
-    again = repeatable(source)
-    by_cell = RANKED | {"smooth_ece", "kernel_ece"}
+    again, needs = repeatable(source), parts_of(state.metrics)
     return stream_replicates(
         (lambda: samples_of(source, state.options.target)) if again else (lambda: samples_kept(seen.columns)),
         n=seen.n,
@@ -364,8 +374,8 @@ def _of_many(
         options=state.options,
         metrics=frozenset(state.metrics),
         bandwidth=bandwidth,
-        cells=RankCells.of(state.ranks) if by_cell & set(state.metrics) else None,
-        num_classes=seen.classes.count.shape[0] if again and "classwise_ece" in state.metrics else None,
+        cells=RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None,
+        num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
     )
 
 
@@ -379,22 +389,6 @@ def _interval(name: str, value: float, replicates: Tensor, level: float) -> tupl
     # All right, all wrong, one sample: resampling cannot tell how sure that is.
     if math.isfinite(value) and bool((replicates == replicates[0]).all()):
         return None, None
-    low, high = interval(value, replicates, level, moved=name in _RAISED)
-    least, most = _RANGE.get(name, (0.0, 1.0))
+    low, high = interval(value, replicates, level, moved=METRICS[name].raised)
+    least, most = METRICS[name].limits
     return max(low, least), min(high, most)
-
-
-def _two_sided(difference: float, draws: Tensor, *, moved: bool) -> float:
-    """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0.
-
-    A resample without any difference counts on both sides. Infinite differences (a label of probability zero on one
-    side) cannot be moved and count by their sign; an undefined difference has no p-value.
-    """
-    known = draws[~draws.isnan()]
-    if len(known) == 0 or math.isnan(difference):
-        return math.nan
-    movable = moved and math.isfinite(difference) and bool(known.isfinite().all())
-    placed = known + (difference - known.mean()) if movable else known
-    equal = known == 0
-    smaller = min(int(((placed <= 0) | equal).sum()), int(((placed >= 0) | equal).sum()))
-    return min(1.0, 2 * (smaller + 1) / (len(known) + 1))

@@ -53,12 +53,18 @@ class SmoothGrid:
         return float(self.weight[0].sum())
 
     def add(self, columns: Columns) -> Self:
-        cells = self.residual.shape[1]
         confidence = columns.confidence.double().to(self.residual.device)
         residual = confidence - columns.correct.double().to(confidence.device)
+        return self.add_weighted(confidence, torch.ones_like(confidence), residual)
+
+    def add_weighted(
+        self, confidence: Float[Tensor, " n"], weight: Float[Tensor, " n"], residual: Float[Tensor, " n"]
+    ) -> Self:
+        """Adds groups of samples, each of one confidence: how many there are, and their Σ (confidence − correct)."""
+        cells = self.residual.shape[1]
         index = (confidence * cells).long().clamp_(0, cells - 1)
         delta = confidence - self.centres[index]
-        for table, values in ((self.residual, residual), (self.weight, torch.ones_like(delta))):
+        for table, values in ((self.residual, residual), (self.weight, weight)):
             for row in table:
                 row += torch.bincount(index, weights=values, minlength=cells)
                 values = values * delta

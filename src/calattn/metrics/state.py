@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
-from typing import Self
+from typing import Never, Self
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -49,14 +50,43 @@ class Options:
         return None if self.target is None else f"P({self.target if self.target_name is None else self.target_name})"
 
 
+# The sums a state can hold; a metric names those that it reads, and a state gathers no others.
+PARTS = ("scores", "bins", "grid", "ranks", "classes")
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """How a metric is read from a state, and how a person reads it."""
+    """How a metric is read from a state, and how a person reads it.
+
+    `raised` says that chance alone raises the value, as it does every error that is a mean of absolute values: replicates
+    are raised once more, and are moved back onto the value. A plain mean over samples is not raised. Intervals are cut to
+    `limits`. `text` is what pages say it is.
+
+    >>> Metric("m", ("bin",), lambda state: state.bins.error(), "lower")
+    Traceback (most recent call last):
+    ...
+    ValueError: parts of metric 'm' names 'bin'; there are scores, bins, grid, ranks, classes
+    """
 
     title: str
     parts: tuple[str, ...]
     read: Callable[[MetricState], float]
     better: str  # "lower" or "higher"
+    raised: bool = dataclasses.field(default=True, kw_only=True)
+    limits: tuple[float, float] = dataclasses.field(default=(-math.inf, math.inf), kw_only=True)
+    text: str = dataclasses.field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.parts, str) or not self.parts:
+            raise ValueError(f'parts of metric {self.title!r} must be a tuple such as ("bins",), got {self.parts!r}')
+        if unknown := [part for part in self.parts if part not in PARTS]:
+            raise ValueError(f"parts of metric {self.title!r} names {unknown[0]!r}; there are {', '.join(PARTS)}")
+        if self.better not in ("lower", "higher"):
+            raise ValueError(f'better of metric {self.title!r} must be "lower" or "higher", got {self.better!r}')
+        if not callable(self.read):
+            raise ValueError(f"read of metric {self.title!r} must be a function of a state, got {self.read!r}")
+        if not self.limits[0] < self.limits[1]:
+            raise ValueError(f"limits of metric {self.title!r} must be (low, high), got {self.limits!r}")
 
 
 class Metrics(Registry[Metric]):
@@ -92,6 +122,19 @@ OF_EVENT = frozenset({"ece", "debiased_ece", "mce", "adaptive_ece", "smooth_ece"
 WITH_EVENT = OF_EVENT | {"nll", "brier"}
 
 
+class _Undeclared:
+    """Stands where a part would be that a metric reads without naming it: filled or empty, by what else is asked for."""
+
+    def __init__(self, name: str, part: str, parts: tuple[str, ...]) -> None:
+        self.message = (
+            f"metric {name!r} reads {part!r} of the state, and its parts name {', '.join(parts)} alone; "
+            f"add {part!r} to its parts"
+        )
+
+    def __getattr__(self, attribute: str) -> Never:
+        raise ValueError(self.message)
+
+
 class MetricState:
     """`update` (or `update_probs`, `update_logits`), `merge`, `compute`: constant memory however many predictions pass through.
 
@@ -121,7 +164,7 @@ class MetricState:
             raise ValueError(f"metrics is empty; known: {', '.join(METRICS)}")
         self.from_logits = from_logits
         self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=target)
-        self.needs = {part for name in self.metrics for part in METRICS[name].parts}
+        self.needs = parts_of(self.metrics)
         if target is not None and (unread := [name for name in self.metrics if name not in WITH_EVENT]):
             known = ", ".join(name for name in METRICS if name in WITH_EVENT)
             raise ValueError(
@@ -189,7 +232,15 @@ class MetricState:
     def compute(self) -> dict[str, float]:
         if not self.seen():
             raise ValueError("no predictions were added: there is nothing to compute")
-        return {name: float(METRICS[name].read(self)) for name in self.metrics}
+        return {name: self.read(name) for name in self.metrics}
+
+    def read(self, name: str) -> float:
+        """One metric of what was added; it sees the parts that it names, whatever other metrics need."""
+        metric, view = METRICS[name], copy.copy(self)
+        for part in PARTS:
+            if part not in metric.parts:
+                setattr(view, part, _Undeclared(name, part, metric.parts))
+        return float(metric.read(view))
 
     def seen(self) -> bool:
         counts = (self.scores.sums[0], self.bins.count.sum(), self.grid.weight[0].sum())
@@ -204,7 +255,14 @@ class MetricState:
     def class_bins(self) -> ClassBins:
         if self.classes is None:
             raise ValueError("no predictions were added: there is nothing to compute")
+        if isinstance(self.classes, _Undeclared):
+            raise ValueError(self.classes.message)
         return self.classes
+
+
+def parts_of(names: Iterable[str]) -> set[str]:
+    """The parts that these metrics read."""
+    return {part for name in names for part in METRICS[name].parts}
 
 
 def reduce_for(
@@ -225,28 +283,33 @@ def _score(name: str) -> Callable[[MetricState], float]:
     return lambda state: state.scores.read()[name]
 
 
-for _name, _title, _parts, _read, _better in (
-    ("accuracy", "accuracy", ("scores",), _score("accuracy"), "higher"),
-    ("nll", "NLL", ("scores",), _score("nll"), "lower"),
-    ("brier", "Brier score", ("scores",), _score("brier"), "lower"),
-    ("ece", "ECE", ("bins",), lambda state: state.bins.error(), "lower"),
-    ("debiased_ece", "debiased ECE", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower"),
-    ("mce", "MCE", ("bins",), lambda state: state.bins.error("max"), "lower"),
+# Chance alone raises the errors that are means of absolute values, and AURC; their replicates are moved back. Means over
+# samples are not raised, and moving them by the noise of the resampling would turn draws of exactly zero into small
+# differences. NLL has no upper end; debiased ECE may fall below zero.
+for _name, _title, _parts, _read, _better, _raised in (
+    ("accuracy", "accuracy", ("scores",), _score("accuracy"), "higher", False),
+    ("nll", "NLL", ("scores",), _score("nll"), "lower", False),
+    ("brier", "Brier score", ("scores",), _score("brier"), "lower", False),
+    ("ece", "ECE", ("bins",), lambda state: state.bins.error(), "lower", True),
+    ("debiased_ece", "debiased ECE", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower", True),
+    ("mce", "MCE", ("bins",), lambda state: state.bins.error("max"), "lower", True),
     (
         "adaptive_ece",
         "AdaECE",
         ("ranks",),
         lambda state: ranks.equal_count_bins(state.ranks.groups(), state.options.num_bins).error(),
         "lower",
+        True,
     ),
-    ("classwise_ece", "ClassECE", ("classes",), lambda state: state.class_bins().error(), "lower"),
-    ("smooth_ece", "smECE", ("grid",), MetricState.smooth_error, "lower"),
+    ("classwise_ece", "ClassECE", ("classes",), lambda state: state.class_bins().error(), "lower", True),
+    ("smooth_ece", "smECE", ("grid",), MetricState.smooth_error, "lower", True),
     (
         "kernel_ece",
         "kernel ECE",
         ("grid",),
         lambda state: state.grid.kernel_error(state.options.bandwidth or 0.05),
         "lower",
+        True,
     ),
     (
         "misclassification_auroc",
@@ -254,15 +317,24 @@ for _name, _title, _parts, _read, _better in (
         ("ranks",),
         lambda state: ranks.auroc_of(state.ranks.groups()),
         "higher",
+        False,
     ),
-    ("aurc", "AURC", ("ranks",), lambda state: ranks.aurc_of(state.ranks.groups()), "lower"),
-    ("high_confidence_error_rate", "error rate at p ≥ t", ("scores",), _score("high_confidence_error_rate"), "lower"),
+    ("aurc", "AURC", ("ranks",), lambda state: ranks.aurc_of(state.ranks.groups()), "lower", True),
+    (
+        "high_confidence_error_rate",
+        "error rate at p ≥ t",
+        ("scores",),
+        _score("high_confidence_error_rate"),
+        "lower",
+        False,
+    ),
     (
         "high_confidence_error_share",
         "share of errors at p ≥ t",
         ("scores",),
         _score("high_confidence_error_share"),
         "lower",
+        False,
     ),
     (
         "high_confidence_error_confidence",
@@ -270,6 +342,12 @@ for _name, _title, _parts, _read, _better in (
         ("scores",),
         _score("high_confidence_error_confidence"),
         "lower",
+        False,
     ),
 ):
-    METRICS.add(_name, Metric(_title, _parts, _read, _better))
+    _limits = {"nll": (0.0, math.inf), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}.get(_name, (0.0, 1.0))
+    METRICS.add(_name, Metric(_title, _parts, _read, _better, raised=_raised, limits=_limits))
+
+BUILT_IN = frozenset(
+    METRICS
+)  # these have replicates of their own; those that others add are read from resampled states

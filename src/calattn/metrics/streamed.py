@@ -17,10 +17,12 @@ from calattn.metrics.cells import RankCells
 from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.poisson import GROUP, ROWS, PoissonWeights
 from calattn.metrics.replicates import KERNEL_CELLS, RANKED, bin_values, fill_features, kernel_values, rank_values
+from calattn.metrics.resampled import ClassTables, Ranked, Resamples, needs_groups, own_metrics, own_values
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
 from calattn.metrics.sources import Source, pieces
-from calattn.metrics.state import Options
+from calattn.metrics.state import Options, parts_of
+from calattn.metrics.widesum import WideSum
 
 _MOST_RESAMPLES = 512  # of one pass: 50 MB of rank cells; more of them take another pass
 _CLASS_SUMS = 1 << 22  # (class, bin, resample) sums of one pass: 50 MB
@@ -28,26 +30,6 @@ _ENTRIES = 1 << 14  # listed probabilities that are weighted at a time
 
 # First sample's number, what the samples come down to and, where classwise ECE wants it, the rows themselves.
 Samples = Callable[[], Iterable[tuple[int, Columns, Block | None]]]
-
-
-class WideSum:
-    """A table of float32 additions, carried over into float64 every `every` samples, before rounding shows."""
-
-    def __init__(self, rows: int, resamples: int, every: int) -> None:
-        self.table = torch.zeros(rows, resamples)
-        self._total = torch.zeros(rows, resamples, dtype=torch.float64)
-        self._every, self._since = every, 0
-
-    def seen(self, samples: int) -> None:
-        self._since += samples
-        if self._since >= self._every:
-            self.total()
-
-    def total(self) -> Float[Tensor, "g r"]:
-        self._total += self.table.cpu()
-        self.table.zero_()
-        self._since = 0
-        return self._total
 
 
 class ClassResampler:
@@ -99,7 +81,11 @@ class StreamResampler:
         self.sums = torch.zeros(len(weights), self.width + 1, dtype=torch.float64)  # the last counts infinite NLLs
         # Two rows a cell, the wrong and the right; whole numbers, exact in float32 up to 2²⁴ and a weight is at most 8.
         self.counts = None if cells is None else WideSum(2 * len(cells), len(weights), 1 << 20)
-        self.classes = None if num_classes is None else ClassResampler(num_classes, options.num_bins, len(weights))
+        self.own = own_metrics(metrics, classes=num_classes is not None)
+        self.classes: ClassTables | ClassResampler | None = None
+        if num_classes is not None:
+            kind = ClassTables if "classes" in parts_of(self.own) else ClassResampler
+            self.classes = kind(num_classes, options.num_bins, len(weights))
 
     def add(self, start: int, columns: Columns, block: Block | None) -> None:
         columns = columns.cpu()
@@ -128,6 +114,8 @@ class StreamResampler:
             values |= self._cell_values(n.long())
         if self.classes is not None:
             values["classwise_ece"] = self.classes.values(n)
+        if self.own:
+            values |= self._own_values(scores.clone(), count, gap, hits, values["nll"])
         return {name: draws for name, draws in values.items() if name in self.metrics}
 
     def _cell_values(self, n: Tensor) -> dict[str, Tensor]:
@@ -145,6 +133,18 @@ class StreamResampler:
         if self.metrics & RANKED:
             values |= rank_values(count.t().contiguous(), right.t().contiguous(), residual, n, self.options.num_bins)
         return values
+
+    def _own_values(self, scores: Tensor, count: Tensor, gap: Tensor, hits: Tensor, nll: Tensor) -> dict[str, Tensor]:
+        """Of the metrics that have no replicates of their own."""
+        scores[:, 2] = nll * scores[:, 0]
+        ranked = None
+        if needs_groups(self.own):
+            assert self.counts is not None
+            assert self.cells is not None
+            wrong, right = self.counts.total().view(len(self.cells), 2, -1).unbind(dim=1)
+            ranked = Ranked((wrong + right).t(), right.t(), self.cells.confidence)
+        classes = self.classes.bins() if isinstance(self.classes, ClassTables) else None
+        return own_values(self.own, self.options, Resamples(scores, count, gap, hits, ranked, classes))
 
     def _kernel_values(self, count: Tensor, right: Tensor, n: Tensor) -> Tensor:
         assert self.cells is not None
@@ -169,7 +169,8 @@ def stream_replicates(
     """Replicates of every metric; one pass over the samples for as many resamples as its tables may hold."""
     width = _MOST_RESAMPLES
     if num_classes is not None:
-        width = min(width, max(GROUP, _CLASS_SUMS // (num_classes * options.num_bins) // GROUP * GROUP))
+        tables = 4 if "classes" in parts_of(own_metrics(metrics)) else 1
+        width = min(width, max(GROUP, _CLASS_SUMS // (tables * num_classes * options.num_bins) // GROUP * GROUP))
     parts = []
     for first in range(0, count, width):
         resampler = StreamResampler(

@@ -1,8 +1,8 @@
 """`torchmetrics.Metric` wrappers: the same states, synchronised by torchmetrics under DDP.
 
-Every state is a fixed-size float64 tensor reduced by a sum, so nothing grows with the number of samples. The rank metrics
-(AdaECE, AUROC, AURC) therefore use the 2**18-cell odds sketch from the first sample on: within a tenth of a per cent of the
-exact value of the odds, and equal to it where odds differ by more than that.
+Every state is a float64 tensor of fixed size, so nothing grows with the number of samples; all are summed, except for that of the
+rank metrics (AdaECE, AUROC, AURC), which keeps up to 65,536 samples of all processes as they are and goes over to an odds sketch
+beyond (see `packedranks`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchmetrics import Metric
 
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.ranks import empty_histogram
+from calattn.metrics.packedranks import SLOTS, empty_packed, merged, pack, unpacked
 from calattn.metrics.state import METRICS, MetricState, reduce_for
 
 
@@ -61,10 +61,9 @@ class CalibrationMetrics(Metric):
             "target": target,
         }
         state = self._state()
-        state.ranks.histogram = empty_histogram()
         state.classes = ClassBins.empty(self.num_classes, num_bins)
-        for name, tensor in _tensors(state).items():
-            self.add_state(name, default=tensor, dist_reduce_fx="sum")
+        for name, tensor in _tensors(state, empty_packed()).items():
+            self.add_state(name, default=tensor, dist_reduce_fx=merged if name == "ranks" else "sum")
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]
@@ -84,7 +83,7 @@ class CalibrationMetrics(Metric):
             device = held["classes"].device
             classes = ClassBins(*(part.to(device) for part in (classes.count, classes.confidence, classes.correct)))
         state.add(columns, classes)
-        for name, tensor in _tensors(state).items():
+        for name, tensor in _tensors(state, held.get("ranks")).items():
             setattr(self, name, tensor)
 
     def compute(self) -> dict[str, Tensor]:
@@ -103,7 +102,7 @@ class CalibrationMetrics(Metric):
 
     def _state(self, tensors: dict[str, Tensor] | None = None) -> MetricState:
         """A state that writes into these tensors."""
-        state = MetricState(self.names, **self.options, rank_capacity=0)
+        state = MetricState(self.names, **self.options, rank_capacity=SLOTS)
         _fill(state, tensors or {})
         return state
 
@@ -148,8 +147,8 @@ def _writable(held: Tensor) -> Tensor:
     return held.clone() if held.is_inference() and not torch.is_inference_mode_enabled() else held
 
 
-def _tensors(state: MetricState) -> dict[str, Tensor]:
-    """The state's tensors under the names torchmetrics knows them by; only those that the metrics need."""
+def _tensors(state: MetricState, packed: Tensor | None) -> dict[str, Tensor]:
+    """The state's tensors under the names torchmetrics knows them by, ranks in `packed`; only those that the metrics need."""
     tensors: dict[str, Tensor] = {}
     if "scores" in state.needs:
         tensors["scores"] = state.scores.sums
@@ -158,8 +157,8 @@ def _tensors(state: MetricState) -> dict[str, Tensor]:
     if "grid" in state.needs:
         tensors["grid_residual"], tensors["grid_weight"] = state.grid.residual, state.grid.weight
     if "ranks" in state.needs:
-        assert state.ranks.histogram is not None
-        tensors["ranks"] = state.ranks.histogram
+        assert packed is not None
+        tensors["ranks"] = pack(state.ranks, packed)
     if "classes" in state.needs:
         classes = state.class_bins()
         tensors["classes"] = torch.stack([classes.count, classes.confidence, classes.correct])
@@ -175,6 +174,6 @@ def _fill(state: MetricState, tensors: dict[str, Tensor]) -> None:
     if "grid_residual" in tensors:
         state.grid.residual, state.grid.weight = tensors["grid_residual"], tensors["grid_weight"]
     if "ranks" in tensors:
-        state.ranks.histogram = tensors["ranks"]
+        state.ranks = unpacked(tensors["ranks"])
     if "classes" in tensors:
         state.classes = ClassBins(*tensors["classes"])

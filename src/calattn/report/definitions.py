@@ -69,13 +69,20 @@ def definitions(options: Options, *, level: float, resamples: int) -> list[tuple
         "bandwidth": "chosen from the data" if options.bandwidth is None else f"{options.bandwidth:g}",
     }
     names = [name for name in METRICS if options.target is None or name in WITH_EVENT]
-    found = [(title_of(name, options), _TEXT[name].format(**words)) for name in names]
+    found = [(title_of(name, options), _text(name, words)) for name in names]
     event, more = ([], _MORE) if options.target is None else ([_of_event(options)], _MORE[1:])
     drawn = (
         f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."
     )
     intervals = ("intervals", drawn if resamples else "No intervals were computed.")
     return [*event, *found, intervals, *((title, text.replace("{level}", percent(level))) for title, text in more)]
+
+
+def _text(name: str, words: dict[str, object]) -> str:
+    """What a metric is; of one that was added, in the words of whoever added it."""
+    if name in _TEXT:
+        return _TEXT[name].format(**words)
+    return METRICS[name].text or f"A metric added under the name {name}; {METRICS[name].better} is better."
 
 
 def _of_event(options: Options) -> tuple[str, str]:

@@ -5,20 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.over_seeds import SeedsDifference
 from calattn.metrics.state import Options
 from calattn.report.style import between, number, percent, title_of, unit_of
 
 Evaluations = Mapping[str, Evaluation]
 # One comparison: metric → difference.
 Differences = Mapping[str, Difference]
+
+
+class Grid(NamedTuple):
+    """A table as plain text: what Markdown and LaTeX are made of."""
+
+    header: list[str]
+    rows: list[list[str]]
+    caption: str
 
 
 def evaluation_table(evaluations: Evaluations, *, title: str | None = None) -> Table:
@@ -29,7 +38,7 @@ def evaluation_table(evaluations: Evaluations, *, title: str | None = None) -> T
         table.add_column(escape(name), justify="right", overflow="fold")
     for metric in _metrics(evaluations):
         cells = [_cell(evaluation, metric, "\n[dim]{}[/dim]") for evaluation in evaluations.values()]
-        table.add_row(_row_title(metric, evaluations), *cells)
+        table.add_row(escape(_row_title(metric, evaluations)), *cells)
     return table
 
 
@@ -45,7 +54,7 @@ def leaderboard(
     table.add_column("", no_wrap=True)  # two names cut to the same letters would be one
     metrics = _metrics(evaluations) if metrics is None else metrics
     for metric in metrics:
-        table.add_column(_row_title(metric, evaluations), justify="right")
+        table.add_column(escape(_row_title(metric, evaluations)), justify="right")
     best = {metric: _best(metric, [each[metric].value for each in evaluations.values()]) for metric in metrics}
     for name, evaluation in evaluations.items():
         cells = [_cell(evaluation, metric, "\n[dim]{}[/dim]") for metric in metrics]
@@ -54,13 +63,18 @@ def leaderboard(
     return table
 
 
-def evaluation_markdown(evaluations: Evaluations) -> str:
-    """The same table in Markdown, intervals beside the values."""
+def evaluation_grid(evaluations: Evaluations) -> Grid:
+    """The same table as plain text, intervals beside the values."""
     rows = [
         [_row_title(metric, evaluations), *(_cell(each, metric, " {}") for each in evaluations.values())]
         for metric in _metrics(evaluations)
     ]
-    return f"{_markdown(['', *evaluations], rows)}\n{_caption(evaluations)}.\n"
+    return Grid(["", *evaluations], rows, f"{_caption(evaluations)}.")
+
+
+def evaluation_markdown(evaluations: Evaluations) -> str:
+    """The same table in Markdown."""
+    return _markdown(evaluation_grid(evaluations))
 
 
 def evaluation_rows(evaluations: Evaluations) -> list[dict[str, Any]]:
@@ -86,26 +100,35 @@ def difference_table(
         table.add_column(escape(name), justify="right")
         table.add_column("difference", justify="right")
         table.add_column("p", justify="right")
-    for metric in next(iter(comparisons.values())):
-        found = [differences[metric] for differences in comparisons.values()]
-        cells = [part for each in found for part in (number(metric, each.b), _coloured(each), f"{each.p_value:.2g}")]
-        table.add_row(title_of(metric, options), number(metric, found[0].a), *cells)
+    for metric, found in _by_metric(comparisons):
+        cells = [part for each in found for part in _parts(each, _coloured)]
+        table.add_row(escape(title_of(metric, options)), _side(found, "a"), *cells)
     return table
+
+
+def difference_grid(
+    comparisons: Mapping[str, Differences], *, baseline: str, level: float, options: Options | None = None
+) -> Grid:
+    """The same table as plain text; of differences over seeds, with the deviations and with what their intervals cover."""
+    header = ["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))]
+    rows = [
+        [title_of(metric, options), _side(found, "a"), *(part for each in found for part in _parts(each, _spelt))]
+        for metric, found in _by_metric(comparisons)
+    ]
+    seeds = any(isinstance(each, SeedsDifference) for part in comparisons.values() for each in part.values())
+    what = (
+        f"Mean ± standard deviation over seeds; {percent(level)} intervals cover other trainings and other samples"
+        if seeds
+        else f"Paired {percent(level)} intervals"
+    )
+    return Grid(header, rows, f"{what}; per cent and points of it, NLL in nats.")
 
 
 def difference_markdown(
     comparisons: Mapping[str, Differences], *, baseline: str, level: float, options: Options | None = None
 ) -> str:
     """The same table in Markdown."""
-    header = ["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))]
-    rows = []
-    for metric in next(iter(comparisons.values())):
-        found = [differences[metric] for differences in comparisons.values()]
-        cells = [
-            part for each in found for part in (number(metric, each.b), _signed(each, " {}"), f"{each.p_value:.2g}")
-        ]
-        rows.append([title_of(metric, options), number(metric, found[0].a), *cells])
-    return f"{_markdown(header, rows)}\nPaired {percent(level)} intervals; per cent and points of it, NLL in nats.\n"
+    return _markdown(difference_grid(comparisons, baseline=baseline, level=level, options=options))
 
 
 def difference_rows(comparisons: Mapping[str, Differences], *, baseline: str) -> list[dict[str, Any]]:
@@ -165,7 +188,7 @@ def summary(differences: Differences, *, a: str, b: str, options: Options | None
         if titles:
             *most, last = titles
             parts.append(f"{word} in {', '.join(most) + ' and ' if most else ''}{last}")
-    return f"{b} against {a}: {'; '.join(parts)}."
+    return f"{b} against {a}: {'; '.join(parts) or 'nothing could be compared'}."
 
 
 def rows_to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -199,6 +222,32 @@ def _cell(evaluation: Evaluation, metric: str, interval: str) -> str:
     )
 
 
+def _by_metric(comparisons: Mapping[str, Differences]) -> Iterator[tuple[str, list[Difference | None]]]:
+    """Each metric of any comparison, and its differences; None where one of them could not be resampled."""
+    for metric in dict.fromkeys(metric for differences in comparisons.values() for metric in differences):
+        yield metric, [differences.get(metric) for differences in comparisons.values()]
+
+
+def _parts(difference: Difference | None, shown: Callable[[Difference], str]) -> tuple[str, str, str]:
+    """The cells of one comparison."""
+    if difference is None:
+        return "–", "–", "–"
+    return _side([difference], "b"), shown(difference), f"{difference.p_value:.2g}"
+
+
+def _side(found: Sequence[Difference | None], side: str) -> str:
+    """The value of `a` or `b`, and over seeds its deviation."""
+    first = next(each for each in found if each is not None)
+    value = number(first.name, getattr(first, side))
+    if not isinstance(first, SeedsDifference):
+        return value
+    return f"{value} ± {number(first.name, getattr(first, f'std_{side}'))}"
+
+
+def _spelt(difference: Difference) -> str:
+    return _signed(difference, " {}")
+
+
 def _signed(difference: Difference, interval: str) -> str:
     name = difference.name
     ends = between(name, difference.low, difference.high, signed=True)
@@ -224,8 +273,9 @@ def _caption(evaluations: Evaluations) -> str:
     return f"per cent (NLL in nats) of {count}{intervals}" + "".join(f"; {each}" for each in sorted(readings))
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _markdown(grid: Grid) -> str:
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
 
-    return line(header) + "|---|" + "---:|" * (len(header) - 1) + "\n" + "".join(line(row) for row in rows)
+    rule = "|---|" + "---:|" * (len(grid.header) - 1) + "\n"
+    return line(grid.header) + rule + "".join(map(line, grid.rows)) + f"\n{grid.caption}\n"
