@@ -24,7 +24,14 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.mark.usefixtures("untyped")
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for registry in (BACKBONES, DATASETS, HEADS, LOSSES, METRICS, CALIBRATORS):  # what a page registers is forgotten after it
+    for registry in (
+        BACKBONES,
+        DATASETS,
+        HEADS,
+        LOSSES,
+        METRICS,
+        CALIBRATORS,
+    ):  # what a page registers is forgotten after it
         monkeypatch.setattr(registry, "_items", dict(registry._items))
     text = page.read_text()
     names: dict[str, object] = {"__name__": "__docs__"}

@@ -18,13 +18,13 @@ from rich.console import Console
 from calattn.experiments import paper
 from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells, tables_of
 from calattn.experiments.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
-from calattn.experiments.latex import latex_text
 from calattn.experiments.layouts import LAYOUTS
 from calattn.experiments.order import reduced_steps
 from calattn.experiments.render import csv_rows, footnotes, latex, markdown, rich_tables
 from calattn.experiments.results import CellResult, ResultStore
 from calattn.experiments.sizes import cost_of
 from calattn.experiments.tables import NOT_AT_THIS_SCALE, OOD_SETS, Table, measured, printed
+from calattn.report.latex import latex_text
 from calattn.workbench.build import build_model
 from tests.made_results import made_result, made_store
 

@@ -13,7 +13,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import json_text, note, print_json, print_table, results_to
 from calattn.cli.errors import examples
-from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, latex_table, working, write_text
+from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, working, write_text
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
@@ -305,8 +305,7 @@ def _write(
     measure: options.Measure,
     samples: int,
 ) -> None:
-    from calattn.report import difference_markdown, difference_rows, rows_to_csv
-    from calattn.report.tables import difference_grid
+    from calattn.report import difference_latex, difference_markdown, difference_rows, rows_to_csv
 
     if out is None:
         return
@@ -323,7 +322,7 @@ def _write(
         given: dict[str, Any] = {"baseline": baseline, "level": measure.level, "options": _options(comparisons)}
         remarks = [*([remark] if (remark := _remark(found)) else []), *_warnings(found)]
         if out.suffix == ".tex":
-            write_text(out, latex_table(difference_grid(plain, **given), remarks))
+            write_text(out, difference_latex(plain, **given, notes=remarks))
             return
         words = [f"- {each}" for each in (*itertools.chain.from_iterable(_sentences(plain)), *remarks)]
         write_text(out, difference_markdown(plain, **given) + "\n" + "\n".join(words) + "\n")

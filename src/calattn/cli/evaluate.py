@@ -18,7 +18,6 @@ from calattn.cli.errors import examples
 if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
     from calattn.cli.subjects import Blocks, Subject
-    from calattn.report.tables import Grid
 
 _NAME_THEM = "name them with --temperature FILE instead of --ts"
 OUTPUTS = (".json", ".csv", ".md", ".tex")
@@ -244,8 +243,7 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject], doubts: S
 
 
 def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject], doubts: Sequence[str]) -> None:
-    from calattn.report import evaluation_markdown, evaluation_rows, rows_to_csv
-    from calattn.report.tables import evaluation_grid
+    from calattn.report import evaluation_latex, evaluation_markdown, evaluation_rows, rows_to_csv
 
     if out is None:
         return
@@ -253,29 +251,10 @@ def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subj
     if out.suffix == ".json":
         text = json_text(document(evaluations, found, doubts))
     elif out.suffix == ".tex":
-        text = latex_table(evaluation_grid(plain))
+        text = evaluation_latex(plain)
     else:
         text = evaluation_markdown(plain) if out.suffix == ".md" else rows_to_csv(evaluation_rows(plain))
     write_text(out, text)
-
-
-def latex_table(grid: Grid, notes: Sequence[str] = ()) -> str:
-    """A table for a paper: `booktabs`, everything escaped, nothing but ASCII; notes stand under it."""
-    from calattn.experiments.latex import latex_text
-
-    def spelt(text: str) -> str:
-        return latex_text(text.replace("“", "``").replace("”", "''"))
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(spelt, cells)) + " \\\\"
-
-    body = "\n".join(map(line, grid.rows))
-    under = "".join(f"\\par\\smallskip\\footnotesize {spelt(note)}\n" for note in notes)
-    return (
-        "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
-        f"\\caption{{{spelt(grid.caption)}}}\n\\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}\n"
-        f"\\toprule\n{line(grid.header)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{under}\\end{{table}}\n"
-    )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from calattn.atomic import atomic_write
 from calattn.experiments.cells import SCALES
-from calattn.experiments.latex import latex_text
 from calattn.experiments.tables import Column, Entry, Row, Table
+from calattn.report.latex import latex_text
 from calattn.report.style import between, number
 
 DEFINITIONS = {

@@ -4,6 +4,7 @@ Figures are Matplotlib's, which is imported when the first one is drawn.
 """
 
 from calattn.report.confidence import confidence_histogram
+from calattn.report.latex import difference_latex, evaluation_latex
 from calattn.report.reliability import reliability_diagram, reliability_diagrams, save_figure
 from calattn.report.scale import scale_against_correctness, scale_histogram
 from calattn.report.selective import accuracy_above_confidence, risk_coverage_curve, selection
@@ -28,9 +29,11 @@ __all__ = [
     "SmoothCurve",
     "accuracy_above_confidence",
     "confidence_histogram",
+    "difference_latex",
     "difference_markdown",
     "difference_rows",
     "difference_table",
+    "evaluation_latex",
     "evaluation_markdown",
     "evaluation_rows",
     "evaluation_table",
