@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import os
@@ -42,6 +41,8 @@ def load(named: Iterable[str] = ()) -> None:
 
 def described() -> list[dict[str, str | None]]:
     """What was loaded, for a run's record: each as it was given, and the SHA-256 of its file."""
+    import hashlib  # here, because `calattn --help` imports this module
+
     return [
         {"name": name, "sha256": None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()}
         for name, file in _loaded.values()

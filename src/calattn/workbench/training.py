@@ -31,6 +31,7 @@ from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.summary import read_summary, write_summary
 from calattn.workbench.trained_with import naming_plugins, plugins_used, warn_of_changed_plugins
+from calattn.workbench.trial import check_run
 from calattn.workbench.weights import digest
 
 _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weights` names
@@ -95,7 +96,7 @@ def _train_run(
     )
     given, normalised = spec, build.with_pretrained_normalisation(spec, model, found.dataset)
     spec = begun or normalised
-    build.check_run(spec, model, found)
+    check_run(spec, model, found)
     if main:
         _warn_of_untested_classes(found)
     folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
