@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from calattn import losses, plugins
+from calattn.experiments import worker
+from calattn.experiments.grid import Work
+from calattn.experiments.results import ResultStore
 from calattn.heads import HEADS
 from calattn.registry import Registry
 from calattn.workbench.loading import load_model
 from tests.cli_runner import invoke
-from tests.runs import SMALL
+from tests.runs import CPU, SMALL
 
 LOSS = """
 from calattn import losses
@@ -176,18 +179,16 @@ def test_a_run_remembers_its_plugins_and_never_imports_them_by_itself(capsys):
     assert "own_loss.py has changed since the run in run began" in result.err
 
 
-@pytest.mark.parametrize(
-    "given", ["not json", "[]", '{"plugins": 3}', '{"plugins": ["a"]}', '{"plugins": [{"name": 1}]}']
-)
-def test_a_record_that_somebody_else_wrote_cannot_break_the_message(capsys, given):
+def test_a_record_that_somebody_else_wrote_cannot_break_the_message(capsys):
     plugin("own_head", HEAD)
     line = ["train", "digits", "--out", "run", *ONE_EPOCH, "--set", "model.head=own_head"]
     assert invoke(capsys, "--plugin", "own_head.py", *line).code == 0
     forget()
-    Path("run/environment.json").write_text(given)
-    result = invoke(capsys, "predict", "run", "--accelerator", "cpu")
-    assert result.code == 2
-    assert "unknown head 'own_head'" in result.err
+    for given in ("not json", "[]", '{"plugins": 3}', '{"plugins": ["a"]}', '{"plugins": [{"name": 1}]}'):
+        Path("run/environment.json").write_text(given)
+        result = invoke(capsys, "predict", "run", "--accelerator", "cpu")
+        assert result.code == 2
+        assert "unknown head 'own_head'; did you mean" in result.err or "unknown head 'own_head'; known" in result.err
 
 
 def test_several_processes_have_the_plugin(tmp_path):
@@ -206,3 +207,12 @@ def test_a_process_that_is_started_by_another_finds_the_plugins_in_the_variable(
     code = "from calattn import losses, plugins; plugins.load(); print('own_loss' in losses.LOSSES)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
     assert done.stdout == "True\n"
+
+
+def test_the_workers_of_a_grid_have_the_plugins(tmp_path, monkeypatch):
+    Path("own_note.py").write_text("from pathlib import Path\nPath('noted').touch()\n")
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "own_note.py"))
+    work = Work(store=ResultStore(tmp_path, "reduced"), runs=tmp_path, runtime=CPU)
+    line = [sys.executable, "-m", "calattn.experiments.worker", worker.order(work)]
+    subprocess.run(line, input="", text=True, check=True, capture_output=True)
+    assert Path("noted").exists()
