@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from calattn.adapters import Adapter, TimmAdapter, missing_in_timm
-from calattn.heads import HEADS, Head
+from calattn.heads import HEADS
 from calattn.layer_adapter import LayerAdapter, find_layer
 from calattn.types import ModelOutput
 
@@ -28,7 +28,7 @@ class CalibratedModel(nn.Module):
     and the head's are `head.*`.
     """
 
-    def __init__(self, backbone: nn.Module, head: Head, *, features: Features, adapter: AnyAdapter) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, *, features: Features, adapter: AnyAdapter) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -45,7 +45,13 @@ class CalibratedModel(nn.Module):
             features = self.adapter.patch_mean(reading)
         else:
             features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
-        return self.head(features, reading.logits)
+        found = self.head(features, reading.logits)
+        if not isinstance(found, ModelOutput):
+            raise TypeError(
+                f"the head {type(self.head).__name__} gave {type(found).__name__}; a head returns "
+                "calattn.ModelOutput(logits, scale, features)"
+            )
+        return found
 
     def forward(self, x: Any = None, /, *more: Any, **inputs: Any) -> Float[Tensor, "b c"]:
         return self.output(x, *more, **inputs).calibrated_logits
@@ -93,16 +99,16 @@ def attach(
     hidden: int = 128,
     bias: bool = True,
     *,
-    head: str = "calattn",
+    head: str | nn.Module = "calattn",
     classifier: str | None = None,
     adapter: Adapter | LayerAdapter | None = None,
 ) -> CalibratedModel:
     """The backbone with a head on its features; until the first step, outputs equal the bare backbone's.
 
     `features` is what the head reads: `cls`, the classifier's own input; `patch_mean`, the mean of the final
-    patch tokens; `concat`, both. `head` is a name in `calattn.heads.HEADS`. The head is float32 on the
-    backbone's device. Of a network that is not timm's the last linear layer is read; `classifier` names another one,
-    an `adapter` does what else is needed.
+    patch tokens; `concat`, both. `head` is a name in `calattn.heads.HEADS`, or a head of your own. The head is
+    float32 on the backbone's device. Of a network that is not timm's the last linear layer is read; `classifier`
+    names another one, an `adapter` does what else is needed.
 
     >>> from calattn.backbones import create
     >>> model = attach(create("resnet8_cifar", num_classes=10))
@@ -125,10 +131,7 @@ def attach(
         offered = ", ".join(repr(name) for name in widths)
         reason = reader.why_not(features) if features in ("patch_mean", "concat") else "there is no such kind"
         raise ValueError(f"features={features!r} is not what {type(backbone).__name__} offers: {offered}; {reason}")
-    width, num_classes = widths[features], reader.num_classes
-    built = HEADS[head](num_features=width, num_classes=num_classes, hidden=hidden, bias=bias)
-    if not built.has_hidden_layer and (hidden, bias) != (128, True):
-        raise ValueError(f"the head {head!r} has no hidden layer: hidden={hidden}, bias={bias} would change nothing")
+    built = _head(head, num_features=widths[features], num_classes=reader.num_classes, hidden=hidden, bias=bias)
     parameter = next(backbone.parameters(), None)
     model = CalibratedModel(
         backbone,
@@ -140,6 +143,31 @@ def attach(
     model.training = backbone.training
     built.train(backbone.training)
     return model
+
+
+def _head(head: str | nn.Module, *, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> nn.Module:
+    """The head of that name, built; a module is taken as it is."""
+    if isinstance(head, nn.Module):
+        if (hidden, bias) != (128, True):
+            raise ValueError(f"hidden={hidden}, bias={bias} are for heads by name; this {type(head).__name__} is built")
+        return head
+    if not isinstance(head, str):
+        got = f"the class {head.__name__}" if isinstance(head, type) else type(head).__name__
+        raise TypeError(f"head must be a name, or a head such as MyHead({num_features}), an nn.Module; got {got}")
+    builder = HEADS[head]
+    try:
+        built = builder(num_features=num_features, num_classes=num_classes, hidden=hidden, bias=bias)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise ValueError(
+            f"the head {head!r} cannot be built with num_features={num_features}, num_classes={num_classes}, "
+            f"hidden={hidden}, bias={bias} ({type(error).__name__}: {text}); mend what is registered under that name"
+        ) from error
+    if not isinstance(built, nn.Module):
+        raise TypeError(f"the head {head!r} was built as {type(built).__name__}; its builder must return an nn.Module")
+    if not getattr(built, "has_hidden_layer", True) and (hidden, bias) != (128, True):
+        raise ValueError(f"the head {head!r} has no hidden layer: hidden={hidden}, bias={bias} would change nothing")
+    return built
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Kinds that people add to; a plugin on the command line does so before names are looked up.
+_EXTENSIBLE = frozenset({"loss", "head", "backbone", "data set", "metric", "calibrator"})
+
 
 class Registry(Mapping[str, T]):
     """`registry.register("name")` decorates; `registry["name"]` looks up.
@@ -26,23 +29,34 @@ class Registry(Mapping[str, T]):
         self.kind, self._aliases = kind, aliases or {}
         self._items: dict[str, T] = {}
 
-    def add(self, name: str, item: T) -> T:
-        if name in self._items:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+    def add(self, name: str, item: T, *, replace: bool = False) -> T:
+        """`replace` takes the place of what has the name: for a notebook's cell that is run again."""
+        if name in self._items and not replace:
+            raise ValueError(
+                f"{self.kind} {name!r} is registered twice; choose another name, or pass replace=True to replace it"
+            )
         self._items[name] = item
         return item
 
-    def register(self, name: str) -> Callable[[T], T]:
-        return lambda item: self.add(name, item)
+    def register(self, name: str, *, replace: bool = False) -> Callable[[T], T]:
+        return lambda item: self.add(name, item, replace=replace)
 
     def __getitem__(self, name: str) -> T:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"a {self.kind} is asked for by its name, got {type(name).__name__}; register it under one first, with "
+                '.register("name"), and pass that'
+            )
         try:
             return self._items[name]
         except KeyError:
             meant = self._aliases.get(name.lower().replace("-", "_"))
             near = [meant] if meant else nearest(name, self._items)
             hint = f"; did you mean {near[0]!r}?" if near else ";"
-            raise UnknownName(f"unknown {self.kind} {name!r}{hint} known: {', '.join(sorted(self._items))}") from None
+            own = f"; {of_your_own(self.kind)}" if self.kind in _EXTENSIBLE else ""
+            raise UnknownName(
+                f"unknown {self.kind} {name!r}{hint} known: {', '.join(sorted(self._items))}{own}"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -52,6 +66,11 @@ class Registry(Mapping[str, T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._items
+
+
+def of_your_own(kind: str) -> str:
+    """How a name comes to be known that is not ours."""
+    return f"a {kind} of your own needs calattn --plugin FILE.py (or, in Python, the import of its module)"
 
 
 def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:

@@ -34,6 +34,10 @@ class ModelOutput(NamedTuple):
 
     @property
     def calibrated_logits(self) -> Float[Tensor, "b c"]:
+        if (
+            self.scale.ndim != 1
+        ):  # [n, 1] and [n, c] would be broadcast to [n, n, c]; the look at a shape waits for no device
+            raise ValueError(_not_a_scale(self.scale, self.logits))
         scaled = self.logits / self.scale.unsqueeze(1)
         return scaled if self.offset is None else scaled + self.offset
 
@@ -311,6 +315,19 @@ def looks_like_probs(logits: Float[Tensor, "n c"]) -> bool:
     """Whether the first rows are all non-negative with sum 1, which eight rows of logits are not by chance."""
     head = logits[:64].double()
     return len(head) >= 8 and bool((head >= 0).all()) and bool(((head.sum(dim=1) - 1).abs() < 1e-3).all())
+
+
+def _not_a_scale(scale: Tensor, logits: Tensor) -> str:
+    """Of a head's scale with a shape that is not [n]."""
+    remedy = "give a factor a class as the offset log(factor), ModelOutput(logits, scale, features, offset)"
+    if scale.ndim == 0:
+        remedy = "one for all is scale.expand(len(logits))"
+    elif scale.shape[1:].numel() == 1:
+        remedy = "squeeze(1) it"
+    return (
+        f"scale must have shape [{logits.shape[0]}], a number a sample, got {list(scale.shape)} for logits "
+        f"{list(logits.shape)}; {remedy}"
+    )
 
 
 def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:

@@ -63,8 +63,8 @@ class Watcher:
             raise Killed
 
 
-class Killed(Exception):
-    pass
+class Killed(BaseException):
+    """Nothing of ours may notice it."""
 
 
 def made(path: Path, spec: RunSpec, watcher: Watcher | None = None, *, runtime: Runtime = CPU) -> Trainer:
@@ -390,9 +390,37 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_is_not_saved(tmp_pa
     assert watcher.count == 3
     trainer = made(tmp_path / "other", small_spec())
     trainer.guard.note(torch.tensor(False), 0)
-    with pytest.raises(NonFiniteLoss, match="loss is not finite at update 0"):
+    with pytest.raises(NonFiniteLoss, match=r"loss is not finite at update 0.*so look at the loss") as raised:
         trainer._save()
+    assert "optimizer.lr" not in str(raised.value)
     assert trainer.checkpoints.latest() is None
+
+
+@pytest.mark.parametrize("fails", ["nan", "raises"])
+def test_what_fails_between_two_checkpoints_leaves_the_end_of_the_last_epoch(tmp_path, whole, fails):
+    """With 60 s between them a run of seconds would have none; what was wrong can be mended, and the same run goes on."""
+
+    class Fails(Watcher):
+        def updates(self, count: int) -> None:
+            super().updates(count)
+            if self.count == 15:  # in the third epoch
+                if fails == "raises":
+                    raise KeyError("label")
+                next(self.trainer.state.model.parameters()).data.view(-1)[0] = math.nan
+
+    spec, watcher = small_spec(*PLATEAU), Fails()
+    words = r"the last good state is .*state-00000012" if fails == "nan" else "label"
+    with pytest.raises(NonFiniteLoss if fails == "nan" else KeyError, match=words):
+        made(tmp_path, spec, watcher).fit()
+    again = made(tmp_path, spec)
+    found = again.checkpoints.latest()
+    assert (found.step, found.epoch) == (12, 2)
+    for name, tensor in found.tree["weights"].items():
+        assert torch.equal(tensor, watcher.weights[2][name])
+    again.fit()
+    assert logged(again) == logged(whole)
+    for name, tensor in again.state.model.state_dict().items():
+        assert torch.equal(tensor, whole.state.model.state_dict()[name])
 
 
 def test_validation_that_is_not_finite_names_the_epoch_that_ended(tmp_path):

@@ -18,6 +18,7 @@ ROOT = Path(calattn.__file__).parent
 ALLOWED = {
     "_torchvision": set(),
     "registry": set(),
+    "plugins": set(),
     "remedies": set(),
     "checks": {"remedies"},
     "atomic": set(),

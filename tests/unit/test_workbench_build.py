@@ -17,6 +17,7 @@ from calattn.workbench.folder import RunFolder
 from calattn.workbench.loading import load_model
 from calattn.workbench.predicting import foreign_subject, own_subjects
 from calattn.workbench.resolving import resolve
+from calattn.workbench.trial import check_run
 from tests.runs import CPU, small_spec
 
 
@@ -86,7 +87,7 @@ def test_every_setting_of_the_spec_is_in_the_trainer(tmp_path):
         "channels_last": True, "save_seconds": 5.0,
     }  # fmt: skip
     assert (trainer.train.seed, trainer.train.batch_size) == (7, 8)
-    assert build.check_run(spec, model, found) == trainer.updates_per_epoch == 192 // 16
+    assert check_run(spec, model, found) == trainer.updates_per_epoch == 192 // 16
 
 
 def test_every_option_of_the_network_is_in_the_network():

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from calattn import plugins
 from calattn.cli import console, errors
 
 WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
@@ -156,6 +157,15 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="MODULE|FILE.py",
+            help="Import your own losses, heads, backbones, … first (anywhere on the line, may be repeated; also "
+            "CALATTN_PLUGINS=a.py,b).",
+        ),
+    ] = None,
     debug: Annotated[
         bool,
         typer.Option("--debug", help="Show the traceback of an error (anywhere on the line; also CALATTN_DEBUG=1)."),
@@ -172,14 +182,33 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are printed, not raised (unless debugging)."""
     # People add --debug at the end of the line that failed, so it counts wherever it stands.
     debug = "--debug" in arguments or os.environ.get("CALATTN_DEBUG", "") not in ("", "0")
-    rest = [argument for argument in arguments if argument != "--debug"]
+    named, rest = _plugins([argument for argument in arguments if argument != "--debug"])
     command = typer.main.get_command(app)
     with errors.reported(as_json="--json" in rest, debug=debug) as outcome:
+        if rest and not {"--help", "--version"} & set(rest):  # a plugin imports torch, for which help need not wait
+            plugins.load(named)
         code = command.main(args=rest, prog_name="calattn", standalone_mode=False)
         if code == errors.INTERRUPTED:  # Typer has caught Ctrl-C itself, and says nothing
             raise KeyboardInterrupt
         outcome.code = code if isinstance(code, int) else 0
     return outcome.code
+
+
+def _plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of --plugin, wherever it stands, and the other arguments.
+
+    >>> _plugins(["train", "--plugin", "a.py", "my.yaml", "--plugin=b"])
+    (['a.py', 'b'], ['train', 'my.yaml'])
+    """
+    found, rest, left = [], [], list(arguments)
+    while left:
+        argument = left.pop(0)
+        flag, equals, value = argument.partition("=")
+        if flag == "--plugin":
+            found.append(value if equals or not left else left.pop(0))
+        else:
+            rest.append(argument)
+    return found, rest
 
 
 def main() -> NoReturn:

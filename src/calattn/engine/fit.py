@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -19,6 +20,7 @@ from calattn.data.loading import Batch, EvalLoader, TrainLoader
 from calattn.engine.best import BestWeights
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.errors import Interrupted, NonFiniteLoss
+from calattn.engine.held import HeldState
 from calattn.engine.interrupt import Interrupt
 from calattn.engine.log import RunLog
 from calattn.engine.measure import measure
@@ -104,6 +106,7 @@ class Trainer:
         self.state = TrainingState(fabric, self.step, model, self.optimizer, ema_decay=settings.ema_decay)
         self.guard = FiniteGuard(fabric.device)
         self.best = BestWeights()
+        self.held = HeldState()
         self._ema_step = self._compiled(TrainStep(self.state.ema.module, loss)) if self.state.ema is not None else None
         exact = torch.float32 if fabric.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         self._sums = torch.zeros(2, dtype=exact, device=fabric.device)
@@ -116,13 +119,21 @@ class Trainer:
     def fit(self) -> None:
         """Runs from where `resume` left the trainer to the end, or to the end of `until_epoch`.
 
-        Raises `Interrupted` or `NonFiniteLoss` after leaving the last good state on disk.
+        Raises `Interrupted` after writing a checkpoint; whatever else it raises, the end of the last epoch is on disk then,
+        or something newer.
         """
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
             self._interrupt = interrupt
-            while self.state.epoch < self.settings.last_epoch or self.state.update_in_epoch:  # to the end of an epoch
-                self._epoch()
+            try:
+                while (
+                    self.state.epoch < self.settings.last_epoch or self.state.update_in_epoch
+                ):  # to the end of an epoch
+                    self._epoch()
+            except Exception:  # of the loss, the network, another process: it goes on its way
+                with contextlib.suppress(OSError):  # if the disk is full, the error under way says more
+                    self._write_held()
+                raise
             if self.state.unsaved:
                 self._save()
 
@@ -166,6 +177,10 @@ class Trainer:
         self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
         if self._agree(time.monotonic() - self._saved_at >= self.settings.save_seconds):
             self._save()
+        elif (
+            self.fabric.is_global_zero and self.state.epoch < self.settings.last_epoch
+        ):  # the last one is written at once
+            self.held.take(self.state, self._sums)
         self._stop_if_asked()
 
     # --- one update
@@ -279,6 +294,7 @@ class Trainer:
             self._last_good = self.checkpoints.save_state(
                 tree, step=self.state.update, epoch=self.state.epoch, best=best
             )
+            self.held.drop()
         self.fabric.barrier()
         self.state.unsaved = False
         self._saved_at = time.monotonic()
@@ -294,13 +310,25 @@ class Trainer:
         if self._agree(update is not None) if self.fabric.world_size > 1 else update is not None:
             raise self._not_finite(update if update is not None else self.state.update - 1, "loss")
 
+    def _write_held(self) -> None:
+        written = self.held.write(self.checkpoints, self.best, updates_per_epoch=self.updates_per_epoch)
+        self._last_good = written or self._last_good
+
     def _not_finite(self, update: int, what: str) -> NonFiniteLoss:
         """`update` is the last one done, counted from 0."""
+        self._write_held()
+        remedy = (
+            f"try a lower optimizer.lr (now {max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or "
+            "train.precision=32-true"
+        )
+        if update == 0 and what == "loss":  # no step was made by then: neither the rate nor the warm-up can help
+            remedy = (
+                "the weights are those it began with, so look at the loss (the logarithm or root of 0, a mean over nothing), "
+                "model.weights and the images (data.mean, data.std), or try train.precision=32-true"
+            )
+        kept = f"the last good state is {self._last_good}" if self._last_good else "nothing was saved before it"
         return NonFiniteLoss(
-            f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); try a lower "
-            f"optimizer.lr (now {max(self.schedule.rates):g}), optimizer.clip_norm=1, schedule.warmup_epochs=5 or "
-            "train.precision=32-true; "
-            + (f"the last good state is {self._last_good}" if self._last_good else "nothing was saved before it")
+            f"{what} is not finite at update {update} (epoch {update // self.updates_per_epoch + 1}); {remedy}; {kept}"
         )
 
     def _agree(self, mine: bool) -> bool:

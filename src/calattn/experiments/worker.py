@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
+from calattn import plugins
 from calattn.engine.errors import Interrupted
 from calattn.experiments.cells import Cell
 from calattn.experiments.grid import Outcome, Work, run_cell
@@ -71,6 +72,7 @@ def main(text: str) -> int:
     cells = os.fdopen(os.dup(sys.stdin.fileno()), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())  # nor may a library's process read the cells
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    plugins.load()  # those of the command that started this process
     work = read_order(text)
     try:
         for line in cells:

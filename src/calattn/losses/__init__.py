@@ -17,6 +17,7 @@ from calattn.losses.joint import ce_brier
 from calattn.losses.kernel_mean import mmce
 from calattn.losses.loss import Loss
 from calattn.losses.margin import mbls
+from calattn.losses.own import LossError, OwnLoss, check_loss
 from calattn.losses.smoothing import label_smoothing
 from calattn.registry import Registry
 
@@ -40,11 +41,14 @@ def create(name: str, **options: object) -> LossFunction:
 __all__ = [
     "LOSSES",
     "Loss",
+    "LossError",
     "LossFunction",
+    "OwnLoss",
     "brier",
     "ce",
     "ce_brier",
     "check_labels",
+    "check_loss",
     "create",
     "dual_focal",
     "flsd53",

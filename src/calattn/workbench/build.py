@@ -230,7 +230,13 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         except TypeError as error:
             raise ValueError(
                 f"{name} does not take these options: {error}; see model.options, drop_path, dropout"
-            ) from None
+            ) from error
+        except (LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise ValueError(
+                f"the backbone {name!r} cannot be built ({told(error)}); see model.options, or mend its builder"
+            ) from error
         _check_size(name, backbone, size)
         model = attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
     if chosen.start is not None:
@@ -238,41 +244,32 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
     return model
 
 
-def check_run(spec: RunSpec, model: CalibratedModel, found: RunData) -> int:
-    """Builds what is left to build and passes one image through: whatever a spec has wrong shows before a folder is made.
-
-    Returns the updates an epoch.
-    """
-    images = len(found.train_rows)
-    updates = images // (spec.train.batch_size // spec.optimizer.accumulate) // spec.optimizer.accumulate
-    if updates == 0:
-        raise ValueError(
-            f"train.batch_size={spec.train.batch_size} is more than the {images} training images; make it smaller"
-        )
-    build_loss(spec)
-    schedule_for(spec)(optimizer_for(spec, model), updates)
-    build_augment(spec, found)
-    _check_forward(spec, model, channels=found.dataset.channels, size=network_size(spec, found.train))
-    return updates
-
-
-def _check_forward(spec: RunSpec, model: CalibratedModel, *, channels: int, size: int) -> None:
-    """A network that halves its grid too often says so only when it runs."""
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(torch.zeros(1, channels, size, size))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        raise ValueError(
-            f"{spec.model.backbone} does not take images of {size} px ({' '.join(str(error).split())}); choose another "
-            "--size or model.backbone"
-        ) from None
-    finally:
-        model.train(training)
+def told(error: BaseException) -> str:
+    """An error's words on one line; before those of a KeyError and its like, which say little by themselves, its kind."""
+    text = " ".join(str(error).split())
+    plain = type(error) in (RuntimeError, ValueError, TypeError) and text
+    return text if plain else f"{type(error).__name__}{': ' if text else ''}{text}"
 
 
 def build_loss(spec: RunSpec) -> losses.LossFunction:
-    return losses.create(spec.loss.name, **spec.loss.options)
+    """The spec's loss. One that is not ours is watched: its errors name it."""
+    name, options = spec.loss.name, spec.loss.options
+    factory = losses.LOSSES[name]
+    try:
+        made = factory(**options)
+    except ValueError:
+        raise
+    except Exception as error:  # somebody else's code: whatever it raises is about the loss
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        raise losses.LossError(
+            f"the loss {name!r} cannot be made with {given} ({told(error)}); see loss.options"
+        ) from error
+    if not callable(made):
+        raise losses.LossError(
+            f"the loss {name!r} gave {type(made).__name__} in place of a function of (logits, labels); register a function that "
+            "takes the options and returns the loss"
+        )
+    return made if isinstance(made, losses.Loss) else losses.OwnLoss(name, made)
 
 
 def optimizer_for(spec: RunSpec, model: nn.Module) -> Optimizer:

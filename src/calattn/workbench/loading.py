@@ -16,6 +16,7 @@ from calattn.workbench import build
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.interface import Interface, run_interface
 from calattn.workbench.spec import RunSpec
+from calattn.workbench.trained_with import naming_plugins
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,9 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
-    interface = run_interface(folder, spec)
-    model = trained_network(folder, spec, checkpoint, interface)
+    with naming_plugins(folder):
+        interface = run_interface(folder, spec)
+        model = trained_network(folder, spec, checkpoint, interface)
     augment = interface.augment(
         (interface.size, interface.size), interpolation=spec.data.interpolation, num_classes=interface.num_classes
     )

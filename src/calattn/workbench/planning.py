@@ -17,6 +17,7 @@ from calattn.workbench.durations import duration
 from calattn.workbench.folder import spec_text
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
+from calattn.workbench.trial import check_run
 
 _TIMED_IMAGES = 8  # of a step on a CPU: enough to time, small enough for ViT-B at 224 px on a laptop
 
@@ -79,7 +80,7 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     model = build.build_model(spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
     run = run or run_path(spec)
     spec = build.with_pretrained_normalisation(spec, model, found.dataset)
-    updates = build.check_run(spec, model, found)
+    updates = check_run(spec, model, found)
     cost = overhead(model)
     seconds, measured = _timed(spec, runtime, model, found.dataset.channels, size)
     images = updates * spec.train.batch_size + len(found.validation_rows) / 3  # a forward pass is a third of a step

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import torch
 from lightning_fabric import Fabric
 
-from calattn import data
+from calattn import data, losses
 from calattn.atomic import PathArg, check_writable
 from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
@@ -37,6 +37,7 @@ from calattn.workbench.interface import (
 from calattn.workbench.loading import trained_network
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import Rule, RunSpec
+from calattn.workbench.trained_with import naming_plugins
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are added
 
@@ -142,44 +143,58 @@ def predict_folder(
     if batch_size is not None:
         spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
+    with naming_plugins(folder):
+        subjects, interface = _subjects(folder, spec, data_name, splits, root=runtime.data_root, ood=ood)
+        if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
+            write_interface(folder, interface)
+        return predict_run(
+            folder,
+            spec,
+            subjects,
+            rules,
+            fabric=fabric,
+            runtime=runtime,
+            interface=interface,
+            features=features,
+            on_batch=on_batch,
+        )
+
+
+def _subjects(
+    folder: RunFolder,
+    spec: RunSpec,
+    data_name: str | None,
+    splits: Sequence[str] | None,
+    *,
+    root: Path | None,
+    ood: bool,
+) -> tuple[list[Subject], Interface]:
+    """What is asked for, and what the network takes."""
     if data_name is None:
-        found = _own_data(folder, spec, runtime.data_root)
-        interface = read_interface(folder) or interface_of(spec, found)
+        found = _own_data(folder, spec, root)
         subjects = own_subjects(found)
         unknown = set(splits or ()) - {subject.name for subject in subjects}
         if unknown:
             raise ValueError(
                 f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
             )
-        subjects = [subject for subject in subjects if not splits or subject.name in splits]
-    else:
-        default = data.describe(data_name).splits[-1:]
-        interface = run_interface(folder, spec)
-        subjects = [
-            foreign_subject(
-                data_name,
-                split,
-                root=runtime.data_root,
-                ood=ood,
-                classes=Classes(dataset=spec.data.name, names=interface.class_names),
-                size=interface.size,
-                interpolation=spec.data.interpolation,
-            )
-            for split in splits or default
-        ]
-    if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
-        write_interface(folder, interface)
-    return predict_run(
-        folder,
-        spec,
-        subjects,
-        rules,
-        fabric=fabric,
-        runtime=runtime,
-        interface=interface,
-        features=features,
-        on_batch=on_batch,
-    )
+        wanted = [subject for subject in subjects if not splits or subject.name in splits]
+        return wanted, read_interface(folder) or interface_of(spec, found)
+    default = data.describe(data_name).splits[-1:]
+    interface = run_interface(folder, spec)
+    foreign = [
+        foreign_subject(
+            data_name,
+            split,
+            root=root,
+            ood=ood,
+            classes=Classes(dataset=spec.data.name, names=interface.class_names),
+            size=interface.size,
+            interpolation=spec.data.interpolation,
+        )
+        for split in splits or default
+    ]
+    return foreign, interface
 
 
 def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunData:
@@ -237,7 +252,8 @@ def check_own_classes(folder: RunFolder, spec: RunSpec, found: build.RunData) ->
 def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, interface: Interface) -> Any:
     """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
     model = trained_network(folder, spec, rule, interface)
-    return fabric.setup_module(TrainStep(model, build.build_loss(spec))).eval()
+    # Predictions need no loss: one of a plugin need not be there.
+    return fabric.setup_module(TrainStep(model, losses.ce)).eval()
 
 
 def predict_subject(

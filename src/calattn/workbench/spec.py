@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
@@ -103,9 +112,20 @@ class ModelSpec(Section):
 
 class LossSpec(Section):
     name: str = "ce_brier"
-    options: dict[str, bool | float | str] = Field(
-        default_factory=dict, description="the loss's own, such as weight: 0.1"
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the loss's own, such as weight: 0.1; a list of numbers for weights of classes",
     )
+
+    @field_validator("options")
+    @classmethod
+    def _plain(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key, value in options.items():
+            if not (isinstance(value, bool | str) or _is_numbers(value, depth=2)):
+                raise ValueError(
+                    f"loss.options.{key} must be a finite number, true or false, a text or a list of numbers, got {value!r}"
+                )
+        return options
 
 
 class OptimizerSpec(Section):
@@ -187,4 +207,25 @@ class RunSpec(Section):
     def hash(self) -> str:
         """A stable digest of all but the name and what is only written out at the end."""
         decides = self.model_dump(mode="json", exclude={"name": True, "evaluation": True})
+        decides["loss"]["options"] = _as_floats(decides["loss"]["options"])
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_numbers(value: Any, *, depth: int) -> bool:
+    """A number, a list of numbers, a list of such lists, … to that depth."""
+    if isinstance(value, list):
+        return depth > 0 and all(_is_numbers(each, depth=depth - 1) for each in value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _as_floats(value: Any) -> Any:
+    """Whole numbers as floats: 3 and 3.0 are one value, and all options were floats when the first hashes were made.
+
+    >>> _as_floats({"gamma": 3, "on": True, "weights": [1, 2.5]})
+    {'gamma': 3.0, 'on': True, 'weights': [1.0, 2.5]}
+    """
+    if isinstance(value, dict):
+        return {key: _as_floats(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_floats(each) for each in value]
+    return float(value) if type(value) is int and value == float(value) else value

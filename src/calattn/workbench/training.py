@@ -30,6 +30,8 @@ from calattn.workbench.predicting import check_own_classes, check_same_split, ow
 from calattn.workbench.runtime import Runtime, settled
 from calattn.workbench.spec import RunSpec
 from calattn.workbench.summary import read_summary, write_summary
+from calattn.workbench.trained_with import naming_plugins, plugins_used, warn_of_changed_plugins
+from calattn.workbench.trial import check_run
 from calattn.workbench.weights import digest
 
 _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weights` names
@@ -64,7 +66,13 @@ def train_run(
     A folder that holds the same spec is resumed, one that is finished is left as it is. With `runtime.until_epoch` it may stop
     before the end: predictions and summary are then those of the epoch it got to, and a later call goes on.
     """
-    runtime = runtime or Runtime()
+    with naming_plugins(RunFolder(path)):
+        return _train_run(spec, path, runtime or Runtime(), overwrite=overwrite, reporter=reporter)
+
+
+def _train_run(
+    spec: RunSpec, path: PathArg, runtime: Runtime, *, overwrite: bool, reporter: RunReporter | None
+) -> RunFolder:
     spec = settled(spec, runtime)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
@@ -73,6 +81,8 @@ def train_run(
     spec = begun or spec
     if not overwrite:
         _refuse_other_weights(RunFolder(path), spec)
+        if main:
+            warn_of_changed_plugins(RunFolder(path))
     if not overwrite and is_finished(RunFolder(path), spec, until_epoch=runtime.until_epoch):
         if told is not None:
             told.finished(RunFolder(path), before=True)
@@ -86,7 +96,7 @@ def train_run(
     )
     given, normalised = spec, build.with_pretrained_normalisation(spec, model, found.dataset)
     spec = begun or normalised
-    build.check_run(spec, model, found)
+    check_run(spec, model, found)
     if main:
         _warn_of_untested_classes(found)
     folder = RunFolder.create_or_open(path, spec, overwrite=overwrite) if main else RunFolder(path)
@@ -227,7 +237,7 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
     """What the run starts from; a run that goes on must find the data it began with."""
     if not folder.environment_path.exists():
         begun = {} if spec.model.start is None else {_BEGUN: digest(Path(spec.model.start))}
-        write_json(describe_environment() | begun, folder.environment_path)
+        write_json(describe_environment() | begun | plugins_used(), folder.environment_path)
     if folder.splits_path.exists():
         check_same_split(folder, found)
         check_own_classes(folder, spec, found)
