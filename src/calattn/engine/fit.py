@@ -131,7 +131,7 @@ class Trainer:
                 ):  # to the end of an epoch
                     self._epoch()
             except Exception:  # of the loss, the network, another process: it goes on its way
-                with contextlib.suppress(OSError):  # if the disk is full, the error under way says more
+                with contextlib.suppress(Exception):  # a full disk, a lost GPU: the error under way says more
                     self._write_held()
                 raise
             if self.state.unsaved:
