@@ -26,12 +26,13 @@ from calattn.metrics.selective import (
     ood_auroc,
     risk_coverage,
 )
-from calattn.metrics.state import METRICS, MetricState
+from calattn.metrics.state import METRICS, Metric, MetricState
 
 __all__ = [
     "METRICS",
     "BrierDecomposition",
     "HighConfidenceErrors",
+    "Metric",
     "MetricState",
     "SmoothECE",
     "accuracy",
