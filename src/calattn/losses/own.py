@@ -56,7 +56,7 @@ def check_loss(loss: Callable[[Tensor, Tensor], Tensor], name: str, labels: Tens
         )
     if not torch.isfinite(value):
         raise LossError(
-            f"the loss {name!r} is {float(value)} on random logits of {len(labels)} samples; look for the logarithm or root "
+            f"the loss {name!r} is {value.item()} on random logits of {len(labels)} samples; look for the logarithm or root "
             "of 0, and for means over nothing"
         )
 
