@@ -66,6 +66,7 @@ class Results:
     def __init__(self, store: ResultStore) -> None:
         self.store, self.scale = store, store.scale
         self._read: dict[Cell, CellResult | Hole] = {}
+        self._cells: list[Cell] | None = None
 
     def get(self, cell: Cell) -> CellResult | Hole:
         if cell not in self._read:
@@ -80,8 +81,10 @@ class Results:
 
     def stored(self) -> Iterator[CellResult]:
         """Every result in the folder that is of today's spec, in the order of their names."""
-        for path in self.store.names():
-            found = self.get(Cell(**read_json(path)["cell"]))
+        if self._cells is None:
+            self._cells = [Cell(**read_json(path)["cell"]) for path in self.store.names()]
+        for cell in self._cells:
+            found = self.get(cell)
             if isinstance(found, CellResult):
                 yield found
 

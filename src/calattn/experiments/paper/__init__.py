@@ -8,6 +8,7 @@ row holds one `value` and, where printed, its `temperature` (T*), `std` or `chan
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -101,7 +102,7 @@ def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
     >>> row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce", phase="post")["temperature"]
     1.2
     """
-    table = paper_table(table) if isinstance(table, str) else table
+    table = _once(table) if isinstance(table, str) else table
     known = table.rows[0]
     for key in keys:
         if key not in known:
@@ -109,7 +110,7 @@ def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
     found = [cells for cells in table.rows if all(cells[key] == wanted for key, wanted in keys.items())]
     if len(found) != 1:
         raise ValueError(_not_one(table, keys, found))
-    return found[0]
+    return dict(found[0])
 
 
 def value(table: PaperTable | str, **keys: Cell) -> float:
@@ -139,6 +140,12 @@ def _not_one(table: PaperTable, keys: Mapping[str, Cell], found: list[dict[str, 
         f"table {table.name!r} has {len(found)} rows with {asked} ({shown}{' …' * (len(found) > 3)}); "
         f"choose by {', '.join(c for c in differing if c not in (*NUMBERS, 'bold'))}"
     )
+
+
+@functools.cache
+def _once(name: str) -> PaperTable:
+    """For looking up: nobody else gets its rows, so nobody changes them."""
+    return paper_table(name)
 
 
 def _read(name: str) -> list[dict[str, str]]:
