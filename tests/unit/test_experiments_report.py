@@ -277,6 +277,11 @@ def test_the_papers_own_protocol_is_shown_as_far_as_it_was_run(text: str, tmp_pa
     assert numbers(last[-2]) == pytest.approx(
         [100 * x for x in (difference.difference, difference.low, difference.high)], abs=0.006
     )
+    runs = rows_of(section(report_text(ResultStore(tmp_path, "reduced")), "The runs"))
+    assert [(row[0], row[1], row[4]) for row in runs[1:]] == [
+        ("`cifar10-deit-ce_brier`", f"`{whole.cell_hash[:8]}`", "350 of 350"),
+        ("`cifar10-deit-ce_brier-calattn`", f"`{partly.cell_hash[:8]}`", "40 of 350"),
+    ]
     other = dataclasses.replace(cells[1], features="concat")
     full.put(made_result(other, "paper"))
     (row, _) = [row for row in rows_of(report_text(ResultStore(tmp_path, "reduced"))) if row[0] == f"`{other.name}`"][

@@ -15,18 +15,24 @@ from calattn.workbench.folder import read_json
 
 def own_protocol(store: ResultStore) -> str:
     """The networks of the scale "paper" that lie beside the store, with the paper's ECE."""
-    full = ResultStore(store.folder.parent, "paper")
     text = (
         "At 224 px, with SGD in two steps over 350 epochs (`--scale paper`). A network that was stopped before its last epoch is "
-        "shown here only: it enters no table and no verdict.\n\n"
+        "shown here only: it enters no table and no verdict, and its numbers, from the midst of its schedule, say nothing about "
+        "its end, from where the paper's are.\n\n"
     )
-    found = [*Results(full).stored(), *_unfinished(full)]
+    found = own_networks(store)
     if not found:
         return f"{text}Not run.\n"
     header = ["network", "epochs", "rule (epoch)", "accuracy", "ECE", "NLL", "ECE + TS", "NLL + TS", "mean s"]
     header += ["ECE minus that without the head", "the paper's ECE, and + TS"]
     rows = [_row(result, rule) for result in found for rule in RULES if rule in result.rules]
     return f"{text}{markdown_table(header, rows)}"
+
+
+def own_networks(store: ResultStore) -> list[CellResult]:
+    """What the scale "paper" has beside the store, finished or not."""
+    full = ResultStore(store.folder.parent, "paper")
+    return [*Results(full).stored(), *_unfinished(full)]
 
 
 def _unfinished(store: ResultStore) -> list[CellResult]:
@@ -41,9 +47,13 @@ def _row(result: CellResult, rule: Rule) -> list[str]:
     if paired is not None:
         low, high = (number("ece", end, signed=True) for end in (paired.low, paired.high))
         difference = f"{number('ece', paired.difference, signed=True)} [{low}, {high}]"
-    epochs = f"{result.run['epochs']} of {result.planned_epochs}"
     printed = ", ".join(_printed(result.cell, phase) for phase in ("pre", "post"))
-    return [f"`{result.cell.name}`", epochs, f"{rule} ({epoch})", *values, difference, printed]
+    return [f"`{result.cell.name}`", epochs_text(result), f"{rule} ({epoch})", *values, difference, printed]
+
+
+def epochs_text(result: CellResult) -> str:
+    """How far a network of the paper's protocol came."""
+    return f"{result.run['epochs']} of {result.planned_epochs}"
 
 
 def _printed(cell: Cell, phase: str) -> str:

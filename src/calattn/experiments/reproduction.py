@@ -26,7 +26,7 @@ from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, BEFOREHAND, DIFF
 from calattn.experiments.evidence import ACCURACY_PRICE, Results
 from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
-from calattn.experiments.own_protocol import own_protocol
+from calattn.experiments.own_protocol import epochs_text, own_networks, own_protocol
 from calattn.experiments.results import NOT_RUN, CellResult, Hole, ResultStore
 from calattn.experiments.retrained_report import retrained
 from calattn.experiments.rival_report import rival
@@ -74,7 +74,7 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
         f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities(stored)}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
-        f"## The runs\n\n{_runs(stored)}",
+        f"## The runs\n\n{_runs(stored, own_networks(store) if store.scale != 'paper' else [])}",
         f"## How to make this again\n\n{_commands(store.scale)}",
     ]
     return "\n".join(sections)
@@ -169,7 +169,8 @@ def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Ce
         return ""
     titles = [f"“{claims.CLAIMS[name].title}”" for name, verdict in found.items() if verdict.missing]
     families = f" Families still missing belong to {', '.join(titles)}." if titles else ""
-    return f"**So far:** {left} of {len(wanted)} planned networks have no result.{families}\n\n"
+    has = "has" if left == 1 else "have"
+    return f"**So far:** {left} of {len(wanted)} planned networks {has} no result.{families}\n\n"
 
 
 def _links(folder: str | None) -> str:
@@ -278,16 +279,22 @@ def _not_run(wanted: Sequence[Cell], results: Results) -> str:
     )
 
 
-def _runs(stored: Sequence[CellResult]) -> str:
+def _runs(stored: Sequence[CellResult], own: Sequence[CellResult]) -> str:
     header = ["network", "spec", "as run", "seed", "epochs", "training s", "images/s", "device", "commit", "started"]
-    if not stored:
+    if not (stored or own):
         return "No results.\n"
     text = (
         "*spec* is the hash of the cell's spec, as in the tables and their CSV files; *as run*, that of the spec with what the "
         "machine settled (precision, compilation) written into it. Commits are as told to machines that had no repository to "
-        "compare their files with. *images/s* is the median over epochs; *training s* has validation in it, and starting.\n\n"
+        "compare their files with. *images/s* is the median over epochs; *training s* has validation in it, and starting. "
+        "*shared by* counts the networks that one command trained side by side; commands that ran beside each other do not know "
+        "of each other, so that a network may have had less of its device than its line says.\n\n"
     )
-    return f"{text}{markdown_table(header, [_run(result) for result in stored])}\n{_software(stored)}"
+    tables = [markdown_table(header, [_run(result, str(result.run["epochs"])) for result in stored])] if stored else []
+    if own:
+        rows = [_run(result, epochs_text(result)) for result in own]
+        tables.append(f"By the paper's own protocol:\n\n{markdown_table(header, rows)}")
+    return text + "\n".join([*tables, _software([*stored, *own])])
 
 
 def _software(stored: Sequence[CellResult]) -> str:
@@ -303,7 +310,7 @@ def _versions(environment: dict[str, Any]) -> str:
     return ", ".join(shown) or "versions not known"
 
 
-def _run(result: CellResult) -> list[str]:
+def _run(result: CellResult, epochs: str) -> list[str]:
     run = result.run
     environment = run["environment"]
     rate = run.get("images_per_second")
@@ -312,7 +319,7 @@ def _run(result: CellResult) -> list[str]:
         f"`{result.cell_hash[:8]}`",
         f"`{run['spec_hash'][:8]}`",
         str(result.cell.seed),
-        str(run["epochs"]),
+        epochs,
         f"{run['training_seconds']:.0f}",
         NONE if rate is None else f"{rate:,.0f}",
         result.device + (f" (shared by up to {shared})" if (shared := run.get("side_by_side", 1)) > 1 else ""),
