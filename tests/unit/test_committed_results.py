@@ -171,6 +171,10 @@ def test_the_readme_tells_what_the_report_says():
     assert "| MNIST ViT CE+BS | last | accuracy | 99.21 → 98.90 | −0.31 [−0.49, −0.13] | 0.016 |" in report
     assert "20 within chance, 1 too small of 21; mean difference of accuracy" in report
     assert "beyond chance only ViT-B on MNIST is lower, by 0.31" in " ".join(section.split())
+    assert "CIFAR-100 −0.53 [−1.02, −0.04] (9 families)" in report
+    assert "on CIFAR-100 −0.53 [−1.02, −0.04];" in " ".join(section.split())
+    assert "MNIST +0.02 [−0.11, +0.15] (3 families" in report
+    assert "MNIST +0.02 [−0.11, +0.15]" in " ".join(section.split())
     assert "*Holds only under `last`* (2)" in report
     assert "2 claims hold, at the last epoch only" in section
     assert "*Does not hold* (11)" in report

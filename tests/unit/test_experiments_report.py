@@ -16,7 +16,7 @@ from calattn.experiments.catalogue import EXPERIMENTS
 from calattn.experiments.cells import Cell
 from calattn.experiments.claims import CLAIMS, verdicts
 from calattn.experiments.evidence import DECISIONS, Results
-from calattn.experiments.layouts.parts import DATASETS, LOSS_TITLES, MODELS
+from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.order import ordered_cells
 from calattn.experiments.reproduction import report_text, write_report
 from calattn.experiments.results import CellResult, ResultStore
@@ -439,6 +439,7 @@ def test_means_by_data_set_are_those_of_the_files(store: ResultStore, text: str)
             families = [each for each in comparisons.pair_families("reduced") if each[0] == name]
             rows = _paired_rows(store, rule, "pre", ("ece",), families)
             expected = rows.mean(axis=0)
+            assert ("the mean of their ends" in part) == (len(rows) < 5)
             if len(rows) >= 5:
                 interval = stats.ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
                 expected = np.array([expected[0], interval.low, interval.high])
@@ -452,11 +453,23 @@ def test_a_claim_that_a_fall_like_the_papers_could_not_confirm(tmp_path: Path, m
     monkeypatch.setitem(BASE, "high_confidence_error_share", 0.04)
     store = on_disk(tmp_path / "little", world(nothing))
     text = report_text(store)
-    told = text.split("### Fewer confident mistakes: ")[1].split("\n### ")[0]
+    told, told_of_ece = (
+        text.split(f"### {t}: ")[1].split("\n### ")[0] for t in ("Fewer confident mistakes", "ECE falls")
+    )
     shown = numbers(told.split("in proportion, would be ")[1].split(" points at `last`")[0].replace(", ", " "))
     pairs = {"deit": (11.99, 6.99), "swin": (23.99, 6.99), "vit": (21.99, 17.99)}  # tab:hc_err
     assert shown == pytest.approx([100 * 0.04 * AFTER["post"] * (1 - b / a) for a, b in pairs.values()], abs=0.00501)
     assert "and 1.00 is the least that counts: the claim could not" in told
+    ece = told_of_ece.split("no fall of the 0.25 points that count in ")[1].split(" at `last`")
+    falls = {
+        each: 100
+        * BASE["ece"]
+        * (1 - paper.value("ece", **keys, head="calattn") / paper.value("ece", **keys, head="none"))
+        for each in comparisons.pair_families("reduced")
+        if (keys := {"dataset": each[0], "backbone": BACKBONES[each[1]], "loss": each[2], "phase": "pre"})
+    }
+    small = [each for each, fall in falls.items() if fall < 0.25]
+    assert ece[0] == f"{len(small)} of {len(falls)} families"
     assert f"“Fewer confident mistakes” {words} a fall" in text.split("**In short.** ")[1].split("\n## ")[0]
 
 
@@ -557,9 +570,46 @@ def test_what_networks_know_by_heart_is_counted(store: ResultStore, text: str) -
     heads = [cell for cell in cells if document(store, cell)["log"]]
     plain = [cell for cell in heads if cell.recipe != "mixup"]
     assert len(plain) < len(heads)
-    told = f"is 95.00 or more in {len(plain)} of {len(plain)} networks without mixup; the others: none."
+    told = f"images, in {len(plain)} of {len(plain)} networks without mixup. Lower: none. With mixup"
     assert told in section(text, "What was run")
     assert f"{len(plain)} of {len(plain)} trained without mixup end at a training accuracy of 95.00 or more" in text
+
+
+def test_where_new_images_are_as_easy_nothing_was_learned_by_heart(tmp_path: Path) -> None:
+    cells = [Cell(dataset="mnist", model=name) for name in ("deit", "swin", "vit")]
+    accuracies = {"deit": (0.998, 0.9879), "swin": (0.998, 0.9881), "vit": (0.94, 0.5)}
+    folder = ResultStore(tmp_path, "reduced")
+    for cell in cells:
+        train, validation = accuracies[cell.model]
+        result = made(cell, nothing)
+        row = {"epoch": 60, "train": {"accuracy": train}, "validation": {"accuracy": validation}}
+        folder.put(dataclasses.replace(result, log=[row]))
+    told = section(report_text(folder), "What was run")
+    assert "in 1 of 3 networks without mixup. Lower: `mnist-vit-ce_brier` 94.00; within a point" in told
+    assert "which are as easy: `mnist-swin-ce_brier` 99.80. With mixup" in told
+
+
+def test_phases_that_have_begun_by_the_papers_protocol_are_told(tmp_path: Path) -> None:
+    head = Cell(dataset="cifar10", model="deit", head="calattn")
+    full, reduced = ResultStore(tmp_path, "paper"), ResultStore(tmp_path, "reduced")
+    reduced.put(made(dataclasses.replace(head, model="vit"), nothing))
+    moments = {1: (3.0, 0.5), 2: (4.0, 0.2), 3: (2.25, 0.4)}
+    log = [
+        {"epoch": e, "validation": {"scale": {"mean": m, "std": m * cv, "cv": cv}}} for e, (m, cv) in moments.items()
+    ]
+    for cell in (head, head.twin):
+        begun = made_result(cell, "paper")
+        full.put(dataclasses.replace(begun, run=begun.run | {"epochs": 3}, log=log))
+    told = (
+        "`cifar10-deit-ce_brier-calattn`, from epoch 1 to 3 of 350: mean 3.00 → 2.25, variation 0.500 → 0.400 (both fall, as the "
+        "paper says of its first phase)."
+    )
+    assert told in claim_text(report_text(reduced), "three_phases")
+    rising = [*log[:2], {**log[2], "validation": {"scale": {"mean": 2.25, "std": 2.25, "cv": 1.0}}}]
+    full.put(dataclasses.replace(made_result(head, "paper"), run=begun.run | {"epochs": 3}, log=rising))
+    again = claim_text(report_text(reduced), "three_phases")
+    assert "variation 0.500 → 1.000." in again
+    assert "both fall, as" not in again
 
 
 def claim_text(text: str, name: str) -> str:

@@ -76,8 +76,9 @@ def rules_text() -> str:
 4. *better* or *worse* needs an interval without zero, p ≤ {LEVEL:g} after Holm's correction over the families of the claim at
    that checkpoint rule (those with results), and
    at least the smallest effect that matters ({smallest}). Less than that is *too small*; no interval is *undecided*; the rest
-   is *within chance*. p follows from the interval by the normal distribution. Where the spread over few seeds makes the interval,
-   such a p is right at {LEVEL:g} and too small below it, where Holm's correction decides: see *Welch* in the next section.
+   is *within chance*. p follows, by the normal distribution, from the end of the interval towards
+   zero. Where the spread over few seeds makes the interval, such a p is right at {LEVEL:g} and too small below it, where Holm's
+   correction decides: see *Welch* in the next section.
 5. A gain that comes with more than {price} point of accuracy lost is *traded*, and so is a loss that comes with more than
    {price} point of accuracy won. Neither counts.
 6. A claimed gain holds under a checkpoint rule if more than half of the families with results are better and, where the paper
@@ -89,8 +90,9 @@ def rules_text() -> str:
    than half of the families worse; of “kept”, “does not matter” and the parameters, at least one; of the phases, not all
    seen in most networks), *mixed* (some better, some worse), or *not confirmed* (neither: the evidence does not decide).
 8. The effect in the table is the mean over families. Its interval is Student's over families, where there are at least
-   {ENOUGH_FAMILIES} of them; otherwise its ends are the means of theirs. Families share test images and
-   networks: read it as the spread of the effect; the decisions rest on the families.
+   {ENOUGH_FAMILIES} of them; otherwise its ends are the means of theirs, which leaves out the spread
+   between them; means by data set likewise. Families share test images and networks: read it as the spread of the effect; the
+   decisions rest on the families.
 """
 
 

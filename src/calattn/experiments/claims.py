@@ -338,10 +338,11 @@ _count(
     "variation below their first values at the first boundary; the latter not above its first value in "
     "the second phase; at the end (last tenth) at least a tenth above its mean there; the mean of s "
     "above 1 in the second phase and below 1 at the end. Holds if most networks on CIFAR-10 show all "
-    "four. The paper's head starts as s = 1 for every image (its initialisation), so the variation starts at zero and cannot "
-    "fall, which makes our test of the second phase nearly impossible to pass as well, and a mean that falls from 1 would have "
-    "to rise above 1 again before it could cross 1 from above. Each part is therefore shown by itself, for every network with "
-    "CalAttn. Epoch 1 is the end of the first epoch.",
+    "four. Before the first update the paper's head has s = 1 for every image (its initialisation): variation must rise before "
+    "it can fall. Whether it has risen by the end of epoch 1, the first value that we have, hangs on the learning rate: after "
+    "one epoch of warm-up it is still small, which makes our tests of the first two phases hard to pass; SGD at the paper's "
+    "rate is another matter (below, where such a network was begun). Each part is therefore shown by itself, for every network "
+    "with CalAttn.",
 )
 _compare(
     "calattn_ts_best",

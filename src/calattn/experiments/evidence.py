@@ -88,6 +88,12 @@ class Results:
             if isinstance(found, CellResult):
                 yield found
 
+    def of_own_protocol(self) -> list[CellResult]:
+        """What lies beside this scale of the scale "paper": networks that came to its last epoch, then those that did not."""
+        full = ResultStore(self.store.folder.parent, "paper")
+        begun = [full.unfinished(Cell(**read_json(path)["cell"])) for path in full.names(".unfinished")]
+        return [*Results(full).stored(), *(found for found in begun if found is not None)]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm:

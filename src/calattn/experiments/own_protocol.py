@@ -6,38 +6,28 @@ from calattn.experiments import paper
 from calattn.experiments.cells import Cell
 from calattn.experiments.claim_report import NONE, checkpoint_row, markdown_table
 from calattn.experiments.claims import RULES
+from calattn.experiments.disclosures import DIFFERENCES
 from calattn.experiments.evidence import Results
 from calattn.experiments.layouts.parts import of
-from calattn.experiments.results import CellResult, ResultStore, Rule
+from calattn.experiments.results import CellResult, Rule
 from calattn.report.style import number
-from calattn.workbench.folder import read_json
 
 
-def own_protocol(store: ResultStore) -> str:
-    """The networks of the scale "paper" that lie beside the store, with the paper's ECE."""
+def own_protocol(results: Results) -> str:
+    """The networks of the scale "paper" that lie beside these results, with the paper's ECE."""
     text = (
         "At 224 px, with SGD in two steps over 350 epochs (`--scale paper`). A network that was stopped before its last epoch is "
-        "shown here only: it enters no table and no verdict, and its numbers, from the midst of its schedule, say nothing about "
-        "its end, from where the paper's are.\n\n"
+        "shown here only: it enters no table and no verdict. Its numbers say nothing about the end, from where the paper's "
+        "are. A pair has the same epochs behind it at `last` alone: at `best-ece`, epochs are compared rather than heads. "
+        f"{' '.join(DIFFERENCES['paper'])}\n\n"
     )
-    found = own_networks(store)
+    found = results.of_own_protocol()
     if not found:
         return f"{text}Not run.\n"
     header = ["network", "epochs", "rule (epoch)", "accuracy", "ECE", "NLL", "ECE + TS", "NLL + TS", "mean s"]
     header += ["ECE minus that without the head", "the paper's ECE, and + TS"]
     rows = [_row(result, rule) for result in found for rule in RULES if rule in result.rules]
     return f"{text}{markdown_table(header, rows)}"
-
-
-def own_networks(store: ResultStore) -> list[CellResult]:
-    """What the scale "paper" has beside the store, finished or not."""
-    full = ResultStore(store.folder.parent, "paper")
-    return [*Results(full).stored(), *_unfinished(full)]
-
-
-def _unfinished(store: ResultStore) -> list[CellResult]:
-    cells = [Cell(**read_json(path)["cell"]) for path in store.names(".unfinished")]
-    return [found for cell in cells if (found := store.unfinished(cell)) is not None]
 
 
 def _row(result: CellResult, rule: Rule) -> list[str]:

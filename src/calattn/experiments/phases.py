@@ -46,8 +46,7 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
 
     Values at the end are means over the last tenth of the epochs, because a single epoch is noisy.
     """
-    rows = [(row["epoch"], scale["mean"], scale["cv"]) for row in log if (scale := _scale(row)) is not None]
-    rows.sort()
+    rows = [(epoch, *moment) for epoch, moment in scale_moments(log)]
     if len(rows) < FEWEST_EPOCHS:
         return None
     epochs = rows[-1][0]
@@ -69,6 +68,12 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
         middle=in_middle,
         end=at_end,
     )
+
+
+def scale_moments(log: Sequence[dict[str, Any]]) -> list[tuple[int, Moment]]:
+    """Epoch → mean and coefficient of variation of s, in order; nothing where a log has no scale."""
+    rows = [(row["epoch"], scale) for row in log if (scale := _scale(row)) is not None]
+    return sorted((epoch, Moment(scale["mean"], scale["cv"])) for epoch, scale in rows)
 
 
 def _scale(row: dict[str, Any]) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from calattn.experiments.cells import Cell
@@ -11,7 +12,7 @@ from calattn.experiments.claims import RULES, Claim
 from calattn.experiments.comparisons import CLS_WINS, PATCH_MEAN_WINS
 from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
 from calattn.experiments.layouts.parts import DATASETS
-from calattn.experiments.phases import Phases, find_phases
+from calattn.experiments.phases import Phases, find_phases, scale_moments
 from calattn.experiments.printed import has_printed, printed
 from calattn.experiments.results import CellResult, Rule
 from calattn.experiments.retrained import pairs_of
@@ -82,7 +83,7 @@ def _falls(claim: Claim, finding: Finding) -> list[tuple[Outcome, float]]:
 
 def _like_the_papers(claim: Claim, verdict: Verdict) -> str:
     if not too_little(claim, verdict):
-        return ""
+        return _partly_too_little(claim, verdict)
     shown = [
         f"{', '.join(number(each.metric, fall) for each, fall in _falls(claim, verdict.findings[rule]))} points at `{rule}`"
         for rule in RULES
@@ -92,6 +93,23 @@ def _like_the_papers(claim: Claim, verdict: Verdict) -> str:
         f"A fall as large as the paper's, in proportion, would be {'; '.join(shown)}, in the order of the table, and {least} is "
         "the least that counts: the claim could not have been confirmed by it."
     )
+
+
+def _partly_too_little(claim: Claim, verdict: Verdict) -> str:
+    """In how many families the paper's own change, in proportion, would not count as a gain; by data set."""
+    shown = []
+    for rule in RULES:
+        falls = _falls(claim, verdict.findings[rule]) if rule in verdict.findings else []
+        small = [each for each, fall in falls if fall < SMALLEST[each.metric]]
+        of = Counter(each.cell.dataset for each, _ in falls)
+        counts = Counter(each.cell.dataset for each in small)
+        sets = [f"{title} {counts[name]} of {of[name]}" for name, title in DATASETS.items() if counts[name]]
+        if small:
+            shown.append(f"{len(small)} of {len(falls)} families at `{rule}` ({', '.join(sets)})")
+    if not shown:
+        return ""
+    least = number(metric := verdict.findings[RULES[0]].outcomes[0].metric, SMALLEST[metric])
+    return f"The paper's own change, in proportion, would be no fall of the {least} points that count in {', '.join(shown)}."
 
 
 def by_data_set(finding: Finding) -> str:
@@ -106,6 +124,8 @@ def by_data_set(finding: Finding) -> str:
         assert effect is not None
         ends = between(effect.metric, effect.low, effect.high, signed=True)
         families = f"{len(own)} {'family' if len(own) == 1 else 'families'}"
+        if 1 < len(own) < ENOUGH_FAMILIES:
+            families += ", the mean of their ends"
         shown.append(f"{DATASETS[name]} {number(effect.metric, effect.value, signed=True)} {ends} ({families})")
     return ", ".join(shown)
 
@@ -274,7 +294,24 @@ def _phase_parts(claim: Claim, results: Results) -> str:
         return ""
     found = seen_phases(results)
     counts = [f"{title} in {sum(getattr(each, name) for each in found)}" for name, title in PHASE_PARTS.items()]
-    return f"Part by part, of all {len(found)} networks with CalAttn: {'; '.join(counts)}." if found else ""
+    told = f"Part by part, of all {len(found)} networks with CalAttn: {'; '.join(counts)}." if found else ""
+    return told + begun_phases(results)
+
+
+def begun_phases(results: Results) -> str:
+    """Of networks begun by the paper's own protocol: how far s has come. Phase I is in reach there, the others are not yet."""
+    told = []
+    for result in results.of_own_protocol():
+        begun = result.cell.head == "calattn" and result.unfinished
+        moments = scale_moments(result.log) if begun else []
+        if len(moments) > 1:
+            (first, start), (last, end) = moments[0], moments[-1]
+            told.append(
+                f"`{result.cell.name}`, from epoch {first} to {last} of {result.planned_epochs}: mean {start.mean:.2f} → "
+                f"{end.mean:.2f}, variation {start.cv:.3f} → {end.cv:.3f}"
+                f"{' (both fall, as the paper says of its first phase)' if end.mean < start.mean and end.cv < start.cv else ''}"
+            )
+    return f" Begun by the paper's own protocol, not judged: {'; '.join(told)}." if told else ""
 
 
 def _settings(verdict: Verdict) -> str:

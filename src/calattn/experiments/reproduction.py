@@ -26,7 +26,7 @@ from calattn.experiments.disclosures import ALWAYS, AMENDMENTS, BEFOREHAND, DIFF
 from calattn.experiments.evidence import ACCURACY_PRICE, Results
 from calattn.experiments.head_report import learned
 from calattn.experiments.order import ordered_cells
-from calattn.experiments.own_protocol import epochs_text, own_networks, own_protocol
+from calattn.experiments.own_protocol import epochs_text, own_protocol
 from calattn.experiments.results import NOT_RUN, CellResult, Hole, ResultStore
 from calattn.experiments.retrained_report import retrained
 from calattn.experiments.rival_report import rival
@@ -41,7 +41,7 @@ LISTED_ODDITIES = ("claim", "text", "impossible", "disagreement", "swapped", "co
 """The kinds given row by row; of the others the number is enough, and the file has the rows."""
 _NOT_REACHED = (
     "Networks are trained in one order (`calattn reproduce all --plan`), as GPU time comes; what was not run is what it has not "
-    "reached yet.\n\n"
+    "reached, or not finished, yet.\n\n"
 )
 
 
@@ -71,10 +71,10 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
         f"## Networks trained twice\n\n{retrained(results)}",
         f"## What the head learned\n\n{learned(stored, results)}",
         f"## A recipe that memorises less\n\n{rival(results)}",
-        f"## The paper's own protocol, as far as it was run\n\n{own_protocol(store)}",
+        f"## The paper's own protocol, as far as it was run\n\n{own_protocol(results)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities(stored)}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
-        f"## The runs\n\n{_runs(stored, own_networks(store) if store.scale != 'paper' else [])}",
+        f"## The runs\n\n{_runs(stored, results.of_own_protocol() if store.scale != 'paper' else [])}",
         f"## How to make this again\n\n{_commands(store.scale)}",
     ]
     return "\n".join(sections)
@@ -114,11 +114,16 @@ def _by_heart(stored: Sequence[CellResult]) -> str:
     known = known_by_heart(stored)
     if known is None:
         return ""
-    others = ", ".join(f"`{name}` {number('accuracy', accuracy)}" for accuracy, name in known.others)
+    others, easy = (
+        ", ".join(f"`{name}` {number('accuracy', accuracy)}" for accuracy, name in group)
+        for group in (known.others, known.easy)
+    )
+    alike = f"; within a point of that of validation images, which are as easy: {easy}" if easy else ""
     return (
         "\nTraining accuracy, of the augmented images as the last epoch meets them, is "
-        f"{number('accuracy', BY_HEART)} or more in {known.often} of {known.networks} networks without mixup; "
-        f"the others: {others or 'none'}. With mixup it is of mixed images, and not counted.\n"
+        f"{number('accuracy', BY_HEART)} or more, and a point or more above that of the validation images, in {known.often} of "
+        f"{known.networks} networks without mixup. Lower: {others or 'none'}{alike}. With mixup it is of mixed images, and not "
+        "counted.\n"
     )
 
 
@@ -168,7 +173,9 @@ def _warning(scale: ScaleName, stored: Sequence[CellResult], wanted: Sequence[Ce
     if not left:
         return ""
     titles = [f"“{claims.CLAIMS[name].title}”" for name, verdict in found.items() if verdict.missing]
-    families = f" Families still missing belong to {', '.join(titles)}." if titles else ""
+    families = (
+        f" Families still missing belong to {', '.join(titles)}." if titles else " No family of any claim is missing."
+    )
     has = "has" if left == 1 else "have"
     return f"**So far:** {left} of {len(wanted)} planned networks {has} no result.{families}\n\n"
 
