@@ -224,11 +224,7 @@ def test_target_is_that_of_the_library(capsys, pair, tmp_path):
 
 
 def test_target_over_seeds(capsys, tmp_path):
-    runs = []
-    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
-        for seed in (0, 1):
-            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
-            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    runs = two_methods(tmp_path)
     found = invoke(capsys, "compare", *runs, "--over-seeds", "--target", 3, "--bootstrap", 50, "-m", "ece", "--json")
     assert found.json["comparisons"][0]["differences"]["ece"]["sentence"].startswith("ECE of P(3)")
 
@@ -240,12 +236,19 @@ def test_a_metric_that_has_no_resamples_leaves_nothing_to_compare(capsys, tmp_pa
     assert (found.code, found.json["target"], found.json["comparisons"][0]["differences"]) == (0, None, {})
 
 
+def two_methods(tmp_path, *, sharpness=(1.0, 2.0), step=0.1):
+    """Runs without and with CalAttn of two seeds each, the second one sharper by `step`."""
+    return [
+        write_run(
+            tmp_path / f"{head}-{seed}", spec=f"seed: {seed}\nmodel: {{head: {head}}}\n", sharpness=first + step * seed
+        )
+        for head, first in zip(("none", "calattn"), sharpness, strict=True)
+        for seed in (0, 1)
+    ]
+
+
 def test_the_markdown_of_methods_has_what_the_console_has(capsys, tmp_path):
-    runs = []
-    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
-        for seed in (0, 1):
-            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
-            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    runs = two_methods(tmp_path)
     out = tmp_path / "seeds.md"
     arguments = ("compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "ece,nll")
     shown = invoke(capsys, *arguments, "--out", out).out
@@ -264,11 +267,7 @@ def test_the_markdown_of_methods_has_what_the_console_has(capsys, tmp_path):
 
 def test_a_metric_that_one_seed_lacks_is_left_out_and_named(capsys, tmp_path):
     """Resamples of few confident errors say nothing: the first seed's have too few of them, the second's do not."""
-    runs = []
-    for head, sharpness in (("none", 0.4), ("calattn", 0.5)):
-        for seed in (0, 1):
-            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
-            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + 2 * seed))
+    runs = two_methods(tmp_path, sharpness=(0.4, 0.5), step=2)
     names = "high_confidence_error_confidence,ece"
     found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", names, "--json")
     assert (found.code, list(found.json["comparisons"][0]["differences"])) == (0, ["ece"])
@@ -308,11 +307,7 @@ def test_latex_has_the_numbers_of_the_markdown_and_nothing_unescaped(capsys, tmp
 
 
 def test_latex_of_methods_says_what_its_intervals_cover(capsys, tmp_path):
-    runs = []
-    for head, sharpness in (("none", 1.0), ("calattn", 2.0)):
-        for seed in (0, 1):
-            spec = f"seed: {seed}\nmodel: {{head: {head}}}\n"
-            runs.append(write_run(tmp_path / f"{head}-{seed}", spec=spec, sharpness=sharpness + seed / 10))
+    runs = two_methods(tmp_path)
     out = tmp_path / "seeds.tex"
     assert invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "ece", "--out", out).code == 0
     assert (
