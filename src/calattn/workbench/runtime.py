@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
+import gc
 import os
 import re
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.strategies import STRATEGY_REGISTRY
 
@@ -53,6 +56,8 @@ class Runtime:
                 f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}"
             ) from None
         fabric.launch()
+        atexit.unregister(_leave_group)  # once, however many runs a process has
+        atexit.register(_leave_group)
         return fabric
 
     def _checked_devices(self) -> int | str | list[int]:
@@ -133,6 +138,14 @@ def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
             "optimizer": spec.optimizer.model_copy(update={"fused": fused}),
         }
     )
+
+
+def _leave_group() -> None:
+    """Ends gloo's threads while Python is still there: one that comes back to it later aborts the process, which has done its
+    work by then, and torchrun kills the others for it. Of NCCL's group Fabric takes care."""
+    if dist.is_available() and dist.is_initialized() and dist.get_backend() != "nccl":
+        gc.collect()  # wrapped networks hold the group too
+        dist.destroy_process_group()
 
 
 def _mode(spec: RunSpec) -> Literal["default", "reduce-overhead"]:
