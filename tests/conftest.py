@@ -1,9 +1,14 @@
 """Shape and type checks are on in the tests: jaxtyping's import hook puts beartype on calattn's functions."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's `make test &` lets its children ignore Ctrl-C, which is tested
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import jaxtyping

@@ -65,6 +65,7 @@ def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbe
     second = invoke(capsys, "reproduce", "ece", *ONLY, *places(tmp_path), *CPU, "--json")
     assert second.json["grid"]["finished"] == []
     assert second.json["grid"]["skipped"] == [PLAIN.name, HEAD.name]
+    assert "2 cells were done before" in second.err
 
     shown = invoke(capsys, "reproduce", "ece", "--no-train", *places(tmp_path))
     assert shown.code == 0
@@ -150,6 +151,7 @@ def test_stopped_in_the_middle_it_goes_on(capsys, tmp_path, undisturbed, number)
     again = invoke(capsys, "reproduce", "ece", *ONLY, *places(tmp_path), *CPU, "--json")
     assert again.json["grid"]["finished"] == [HEAD.name]
     assert again.json["grid"]["skipped"] == [PLAIN.name]
+    assert "1 cell was done before" in again.err
     assert_same_numbers(tmp_path, undisturbed)
 
 

@@ -216,15 +216,19 @@ def _run(
             reporter=reporter,
         )
     if grid.skipped:
-        note(f"{len(grid.skipped)} cells were done before")
+        note(f"{_cells(grid.skipped)} {'was' if len(grid.skipped) == 1 else 'were'} done before")
     if grid.seconds_a_cell is not None:
         side = f", {grid.jobs} side by side" if grid.jobs > 1 else ""
         note(
-            f"{len(grid.outcomes)} cells in {duration(grid.seconds)}{side}: {duration(grid.seconds_a_cell)} of the device each"
+            f"{_cells(grid.outcomes)} in {duration(grid.seconds)}{side}: {duration(grid.seconds_a_cell)} of the device each"
         )
     if grid.left_out:
-        note(f"{len(grid.left_out)} cells did not fit into --time-budget {budget:g}, from {grid.left_out[0].name} on")
+        note(f"{_cells(grid.left_out)} did not fit into --time-budget {budget:g}, from {grid.left_out[0].name} on")
     return grid
+
+
+def _cells(those: Sequence[Any]) -> str:
+    return f"{len(those)} {'cell' if len(those) == 1 else 'cells'}"
 
 
 def _holes(cells: Sequence[Any], store: Any) -> dict[str, str]:
