@@ -5,9 +5,8 @@ import signal
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a shell's `make test &` lets its children ignore Ctrl-C, which is tested
+# A shell lets the children of `make test &` ignore Ctrl-C, which is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
