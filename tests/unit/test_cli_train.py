@@ -340,3 +340,19 @@ def test_a_short_trial_shortens_the_warm_up_and_says_so(capsys):
     assert "the warm-up of 3 epochs is shortened" in result.err
     longer = train(capsys, "--dry-run", "--epochs", "8", "--set", "schedule.warmup_epochs=3")
     assert "shortened" not in longer.err
+
+
+@pytest.mark.parametrize(
+    ("places", "speaks"),
+    [
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "2", "LOCAL_RANK": "0"}, False),  # the first of the second machine
+        ({"LOCAL_RANK": "1"}, False),
+        ({"RANK": "colonel"}, True),
+    ],
+)
+def test_the_first_of_several_processes_speaks_for_all(capsys, monkeypatch, places, speaks):
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    found = train(capsys, "--dry-run", "--epochs", "1", "--set", "schedule.warmup_epochs=3")
+    assert ("is shortened" in found.err) == speaks

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -65,6 +66,12 @@ def results_to() -> Console:
 def errors_to() -> Console:
     """stderr, for errors, notes and progress."""
     return Console(file=sys.stderr, highlight=False)
+
+
+def only_helps() -> bool:
+    """Whether this is one of several processes of a command and not the first, which speaks for all."""
+    places = (os.environ.get(name, "") for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+    return int(next((place for place in places if place.isdecimal()), "0")) > 0
 
 
 def note(text: str) -> None:

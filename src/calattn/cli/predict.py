@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calattn.cli import completion, options
-from calattn.cli.console import print_json, progress, results_to
+from calattn.cli.console import only_helps, print_json, progress, results_to
 from calattn.cli.errors import examples
 
 
@@ -76,8 +75,8 @@ def predict(
             runtime=where.runtime(),
             on_batch=lambda count: bar.advance(task, count),
         )
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) > 0:
-        return  # a process that only helped
+    if only_helps():
+        return
     if json:
         print_json({"schema": 1, "command": "predict", "run": str(run), "written": [str(path) for path in written]})
         return

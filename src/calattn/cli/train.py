@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from calattn.cli import completion, options
-from calattn.cli.console import errors_to, note, print_json, results_to
+from calattn.cli.console import errors_to, note, only_helps, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
 
@@ -105,7 +105,8 @@ def _shorter_warmup(spec: Any, epochs: int) -> list[str]:
     if warmup <= epochs / 2 or epochs < 1:
         return []
     shorter = round(epochs * warmup / max(spec.train.epochs, 2 * warmup), 3)
-    note(f"the warm-up of {warmup:g} epochs is shortened to {shorter:g}, because --epochs is {epochs}")
+    if not only_helps():
+        note(f"the warm-up of {warmup:g} epochs is shortened to {shorter:g}, because --epochs is {epochs}")
     return [f"schedule.warmup_epochs={shorter}"]
 
 
