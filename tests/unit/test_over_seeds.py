@@ -142,6 +142,64 @@ def test_after_scaling_each_has_its_own_temperature(capsys, runs):
     assert abs(found["differences"]["nll"]["difference"]) < 0.02, "sharpness is what a temperature takes away"
 
 
+def calibrated(capsys, runs, tmp_path, *arguments):
+    made = [tmp_path / f"{run.name}-calibrated" for run in runs]
+    for run, out in zip(runs, made, strict=True):
+        assert invoke(capsys, "calibrate", run, *arguments, "--bootstrap", 50, "--out", out).code == 0
+    return made
+
+
+def test_calibrated_runs_are_compared_seed_by_seed(capsys, runs, tmp_path):
+    """As --ts does, which fits the same temperatures on its way."""
+    made = calibrated(capsys, runs, tmp_path, "--method", "temperature_nll")
+    common = ("--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
+    found = invoke(capsys, "compare", *made, *common)
+    assert found.code == 0, found.err
+    want = invoke(capsys, "compare", *runs, *common, "--ts", "--objective", "nll")
+    (ours,), (theirs,) = (each.json["comparisons"] for each in (found, want))
+    assert ours["differences"]["nll"] == theirs["differences"]["nll"]
+    assert [each["seed"] for each in ours["runs"]] == [0, 1, 2]
+    before = invoke(capsys, "compare", *runs[::2], *made[::2], *common)
+    assert (before.json["baseline"]["title"], len(before.json["comparisons"])) == ("plain (3 seeds)", 1)
+
+
+def test_calibrators_are_methods(capsys, runs, tmp_path):
+    plain = runs[::2]
+    made = calibrated(capsys, plain, tmp_path, "--method", "temperature_nll,vector")
+    folders = [each / name for name in ("temperature_nll", "vector") for each in made]
+    found = invoke(capsys, "compare", *folders, "--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
+    assert found.code == 0, found.err
+    assert found.json["comparisons"][0]["differences"]["nll"]["num_seeds"] == 3
+    titles = (found.json["baseline"]["title"], found.json["comparisons"][0]["title"])
+    assert titles == ("plain/temperature_nll (3 seeds)", "plain/vector (3 seeds)")
+    twice = invoke(capsys, "compare", *folders, folders[0], "--over-seeds")
+    assert twice.code == 2
+    assert "are the same spec with the same seed 0" in " ".join(twice.err.split())
+
+
+def test_methods_whose_runs_have_like_names_are_told_apart(capsys, tmp_path):
+    """Runs that are numbered through: what they have in common is the same for all methods."""
+    specs = [f"seed: {seed}\nmodel: {{head: {head}}}\n" for head in ("none", "calattn", "dirichlet") for seed in (0, 1)]
+    runs = [write_run(tmp_path / f"x{i}", spec=spec, sharpness=1 + i / 10) for i, spec in enumerate(specs)]
+    found = invoke(capsys, "compare", *runs, "--over-seeds", "--json", "-m", "nll", "--bootstrap", 50).json
+    titles = [found["baseline"]["title"], *(each["title"] for each in found["comparisons"])]
+    assert titles == ["x (2 seeds)", "x no. 2 (2 seeds)", "x no. 3 (2 seeds)"]
+    assert len({each["differences"]["nll"]["b"] for each in found["comparisons"]}) == 2
+
+
+def test_what_was_calibrated_from_a_file_has_no_seed(capsys, runs, tmp_path):
+    out = tmp_path / "of a file"
+    file = write_npz(tmp_path / "a.npz", predictions())
+    assert invoke(capsys, "calibrate", file, "--method", "temperature_nll", "--bootstrap", 50, "--out", out).code == 0
+    found = invoke(capsys, "compare", runs[0], out, "--over-seeds")
+    assert found.code == 2
+    assert "does not say which training it is of" in " ".join(found.err.split())
+    (out / "report.json").write_text('{"command": "calibrate", "methods": []}')
+    assert "does not say which training it is of" in " ".join(
+        invoke(capsys, "compare", runs[0], out, "--over-seeds").err.split()
+    )
+
+
 def test_seeds_that_one_side_lacks_are_left_out_and_said(capsys, runs):
     result = invoke(capsys, "compare", *runs[:-1], "--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
     assert result.json["comparisons"][0]["differences"]["nll"]["num_seeds"] == 2

@@ -160,14 +160,14 @@ def _material(
     seed: int,
 ) -> Material:
     """What to fit on, what to judge on, and where the two come from."""
-    from calattn.cli import subjects
+    from calattn.cli import subjects, trainings
     from calattn.cli.contest import Material, folds_of
 
     found = subjects.find([path], reader=reader, choice=choice)
     if len(found) > 1:
         raise ValueError("--split names several splits; calibrate takes one at a time")
     subject = found[0]
-    origin = subject.described()
+    origin = subject.described() | {"training": trainings.described(subject.run)}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
         _refuse_partition(folds, fraction, validation)

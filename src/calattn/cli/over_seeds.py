@@ -1,4 +1,4 @@
-"""`calattn compare --over-seeds`: runs whose specs differ in their seed alone are trainings of one method."""
+"""`calattn compare --over-seeds`: runs whose specs differ in their seed alone are trainings of one method, calibrated or not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import note
 from calattn.cli.subjects import Subject
+from calattn.cli.trainings import training_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,9 +21,10 @@ _FEWEST = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """The trainings of one method: seed → run."""
+    """The trainings of one method: seed → run. `number` tells methods apart whose runs have the same names."""
 
     runs: dict[int, Subject]
+    number: int = 1
 
     @property
     def title(self) -> str:
@@ -29,33 +32,50 @@ class Group:
 
         >>> from pathlib import Path
         >>> from calattn.cli.options import Reader
-        >>> runs = {s: Subject(path=Path("p"), reader=Reader(), title=f"ce-loss-s{s}") for s in (1, 10)}
-        >>> Group(runs=runs).title
-        'ce-loss (2 seeds)'
+        >>> def title(name: str) -> str:
+        ...     runs = {s: Subject(path=Path("p"), reader=Reader(), title=name.format(s)) for s in (1, 10)}
+        ...     return Group(runs=runs).title
+        >>> title("ce-loss-s{}"), title("calibrated/ce-s{}/vector"), title("seed{}/ce")
+        ('ce-loss (2 seeds)', 'calibrated/ce/vector (2 seeds)', 'ce (2 seeds)')
         """
         titles = [each.title.split("\n")[0] for each in self.runs.values()]
-        letters = os.path.commonprefix(titles)  # noqa: RUF071  (of names, not of folders)
-        shared = re.sub(r"(?:[\W_]+s(?:eed)?)?[\W_]*\d*$", "", letters)
         scaled = " + TS" * any(each.calibrator is not None for each in self.runs.values())
-        return f"{shared or titles[0]}{scaled} ({len(titles)} seed{'s' * (len(titles) > 1)})"
+        which = f" no. {self.number}" * (self.number > 1)
+        return f"{_in_common(titles)}{scaled}{which} ({len(titles)} seed{'s' * (len(titles) > 1)})"
 
     def described(self) -> dict[str, Any]:
         """What JSON says about where the numbers come from."""
         return {"title": self.title, "runs": [{"seed": seed} | run.described() for seed, run in self.runs.items()]}
 
 
+def _in_common(titles: Sequence[str]) -> str:
+    """The beginning, without what is left of a seed at its end, and the folders at the end."""
+    if len(set(titles)) == 1:
+        return titles[0]
+    letters = os.path.commonprefix(titles)  # noqa: RUF071  (of names, not of folders)
+    shared = re.sub(r"(?:(?:^|[\W_]+)s(?:eed)?)?[\W_]*\d*$", "", letters)
+    rest = os.path.commonprefix([title[len(letters) :][::-1] for title in titles])[::-1]  # noqa: RUF071
+    _, slash, folders = rest.partition("/")
+    return f"{shared}{slash}{folders}".strip("/") or titles[0]
+
+
 def group(found: Sequence[Subject]) -> list[Group]:
     """The methods, in the order in which the first run of each was named, their runs in the order of seeds."""
     methods: dict[str, dict[int, Subject]] = {}
     for each in found:
-        method, seed = _method(each)
+        method, seed = training_of(each)
         runs = methods.setdefault(method, {})
         if seed in runs:
             raise ValueError(
-                f"{runs[seed].run} and {each.run} are the same spec with the same seed {seed}; name one of them"
+                f"{_place(runs[seed])} and {_place(each)} are the same spec with the same seed {seed}; name one of them"
             )
         runs[seed] = each
-    groups = [Group(runs=dict(sorted(runs.items()))) for runs in methods.values()]
+    groups: list[Group] = []
+    for runs in methods.values():
+        made = Group(runs=dict(sorted(runs.items())))
+        while made.title in [each.title for each in groups]:
+            made = dataclasses.replace(made, number=made.number + 1)
+        groups.append(made)
     if len(groups) < _FEWEST:
         raise ValueError(
             "all of these runs are of one method: their specs differ in their seed alone; name those of another too"
@@ -81,8 +101,10 @@ def remark(found: Sequence[Subject]) -> str | None:
     """What the interval of a comparison of single runs does not cover; None where they are no runs."""
     seen: dict[str, tuple[str, int]] = {}
     for each in found:
+        if each.run is None:
+            return None
         try:
-            method, seed = _method(each)
+            method, seed = training_of(each)
         except ValueError:
             return None
         title = each.title.split("\n")[0]
@@ -129,16 +151,8 @@ def table(comparisons: Mapping[str, Mapping[str, Any]], *, baseline: str, level:
     return shown
 
 
-def _method(subject: Subject) -> tuple[str, int]:
-    """A hash of the spec but for its seed, and the seed."""
-    from calattn.workbench.folder import RunFolder
-
-    if subject.run is None:
-        raise ValueError(
-            f"{subject.path} is no run folder; --over-seeds needs them: their specs say which runs differ in their seed alone"
-        )
-    spec = RunFolder(subject.run).spec()
-    return spec.model_copy(update={"seed": 0}).hash, spec.seed
+def _place(each: Subject) -> Path:
+    return each.run or each.path
 
 
 def _seeds(each: Group) -> str:
