@@ -148,6 +148,27 @@ def test_the_threads_of_the_group_end_before_python_does(tmp_path):
     assert int(left) < int(threads)
 
 
+OWN = """
+import atexit, sys
+from pathlib import Path
+from torch import distributed
+from calattn.workbench.training import train_run
+from calattn.workbench.runtime import Runtime
+from tests.runs import small_spec
+
+distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+atexit.register(distributed.destroy_process_group)
+train_run(small_spec(), Path(sys.argv[1]), runtime=Runtime(accelerator="cpu", strategy=sys.argv[2], threads=1))
+"""
+
+
+@pytest.mark.parametrize("strategy", ["auto", "ddp"])
+def test_a_group_that_was_there_is_left_to_its_owner(tmp_path, strategy):
+    arguments = [sys.executable, "-c", OWN, str(tmp_path / "one"), strategy]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr[-3000:]
+
+
 # --- sharded weights
 
 

@@ -349,10 +349,13 @@ def test_a_short_trial_shortens_the_warm_up_and_says_so(capsys):
         ({"RANK": "2", "LOCAL_RANK": "0"}, False),  # the first of the second machine
         ({"LOCAL_RANK": "1"}, False),
         ({"RANK": "colonel"}, True),
+        ({"SLURM_PROCID": "3"}, True),  # one of several commands, each for itself
+        ({"SLURM_PROCID": "3", "devices": "2"}, False),
     ],
 )
 def test_the_first_of_several_processes_speaks_for_all(capsys, monkeypatch, places, speaks):
-    for name, value in places.items():
-        monkeypatch.setenv(name, value)
-    found = train(capsys, "--dry-run", "--epochs", "1", "--set", "schedule.warmup_epochs=3")
+    more = ("--devices", places["devices"]) if "devices" in places else ()
+    for name in places.keys() - {"devices"}:
+        monkeypatch.setenv(name, places[name])
+    found = train(capsys, "--dry-run", "--epochs", "1", "--set", "schedule.warmup_epochs=3", *more)
     assert ("is shortened" in found.err) == speaks

@@ -585,7 +585,7 @@ def test_where_new_images_are_as_easy_nothing_was_learned_by_heart(tmp_path: Pat
         row = {"epoch": 60, "train": {"accuracy": train}, "validation": {"accuracy": validation}}
         folder.put(dataclasses.replace(result, log=[row]))
     told = section(report_text(folder), "What was run")
-    assert "in 1 of 3 networks without mixup. Lower: `mnist-vit-ce_brier` 94.00; within a point" in told
+    assert "in 1 of 3 networks without mixup. Lower: `mnist-vit-ce_brier` 94.00; less than a point above" in told
     assert "which are as easy: `mnist-swin-ce_brier` 99.80. With mixup" in told
 
 
@@ -605,6 +605,12 @@ def test_phases_that_have_begun_by_the_papers_protocol_are_told(tmp_path: Path) 
         "paper says of its first phase)."
     )
     assert told in claim_text(report_text(reduced), "three_phases")
+    full.put(
+        dataclasses.replace(
+            begun, cell=head, cell_hash=made_result(head, "paper").cell_hash, log=[*log, log[2] | {"epoch": 31}]
+        )
+    )
+    assert "both fall, as" not in claim_text(report_text(reduced), "three_phases"), "the first phase ends at epoch 30"
     rising = [*log[:2], {**log[2], "validation": {"scale": {"mean": 2.25, "std": 2.25, "cv": 1.0}}}]
     full.put(dataclasses.replace(made_result(head, "paper"), run=begun.run | {"epochs": 3}, log=rising))
     again = claim_text(report_text(reduced), "three_phases")

@@ -174,7 +174,34 @@ def test_calibrators_are_methods(capsys, runs, tmp_path):
     assert titles == ("plain/temperature_nll (3 seeds)", "plain/vector (3 seeds)")
     twice = invoke(capsys, "compare", *folders, folders[0], "--over-seeds")
     assert twice.code == 2
-    assert "are the same spec with the same seed 0" in " ".join(twice.err.split())
+    assert "are the same spec and calibrator with the same seed 0" in " ".join(twice.err.split())
+
+
+def test_calibrated_runs_are_found_from_where_one_stands(capsys, runs, tmp_path, monkeypatch):
+    made = calibrated(capsys, runs[:4:2], tmp_path, "--method", "temperature_nll,vector")
+    for place, named in (
+        (made[0] / "vector", "."),
+        (made[0] / "vector", "predictions"),
+        (made[0] / "vector" / "predictions", ".."),
+    ):
+        monkeypatch.chdir(place)
+        found = invoke(
+            capsys, "compare", *runs[:4:2], named, made[1] / "vector", "--over-seeds", "-m", "nll", "--bootstrap", 50
+        )
+        assert found.code == 0, (named, found.err)
+
+
+@pytest.mark.parametrize("given", [("--validation",), ("--floor", 1e-6), ("--split", "validation")])
+def test_what_was_fitted_or_judged_otherwise_is_no_seed_of_the_same_method(capsys, runs, tmp_path, given):
+    plain = runs[:4:2]
+    if given == ("--validation",):
+        given = ("--validation", write_npz(tmp_path / "other.npz", predictions(seed=5)))
+    one, two = (tmp_path / "one", tmp_path / "two")
+    common = ("--method", "temperature_nll", "--bootstrap", 50, "--out")
+    assert invoke(capsys, "calibrate", plain[0], *common, one).code == 0
+    assert invoke(capsys, "calibrate", plain[1], *given, *common, two).code == 0
+    found = invoke(capsys, "compare", *plain, one, two, "--over-seeds", "-m", "nll", "--bootstrap", 50)
+    assert found.code == 2, found.out
 
 
 def test_methods_whose_runs_have_like_names_are_told_apart(capsys, tmp_path):

@@ -167,7 +167,7 @@ def _material(
     if len(found) > 1:
         raise ValueError("--split names several splits; calibrate takes one at a time")
     subject = found[0]
-    origin = subject.described() | {"training": trainings.described(subject.run)}
+    origin = subject.described() | {"training": trainings.described(subject.run if validation is None else None)}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
         _refuse_partition(folds, fraction, validation)

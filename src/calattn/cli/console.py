@@ -68,9 +68,13 @@ def errors_to() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def only_helps() -> bool:
-    """Whether this is one of several processes of a command and not the first, which speaks for all."""
-    places = (os.environ.get(name, "") for name in ("RANK", "SLURM_PROCID", "LOCAL_RANK"))
+def only_helps(processes: int) -> bool:
+    """Whether this is one of several processes of a command and not the first, which speaks for all.
+
+    `processes`: how many were asked for. SLURM numbers those too that have nothing to do with each other.
+    """
+    names = ("RANK", "LOCAL_RANK") if processes == 1 else ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    places = (os.environ.get(name, "") for name in names)
     return int(next((place for place in places if place.isdecimal()), "0")) > 0
 
 

@@ -67,7 +67,7 @@ def group(found: Sequence[Subject]) -> list[Group]:
         runs = methods.setdefault(method, {})
         if seed in runs:
             raise ValueError(
-                f"{_place(runs[seed])} and {_place(each)} are the same spec with the same seed {seed}; name one of them"
+                f"{_place(runs[seed])} and {_place(each)} are the same {_kind(each)} with the same seed {seed}; name one of them"
             )
         runs[seed] = each
     groups: list[Group] = []
@@ -152,7 +152,11 @@ def table(comparisons: Mapping[str, Mapping[str, Any]], *, baseline: str, level:
 
 
 def _place(each: Subject) -> Path:
-    return each.run or each.path
+    return each.run or each.path.parent
+
+
+def _kind(each: Subject) -> str:
+    return "spec and calibrator" if each.run is None else "spec"
 
 
 def _seeds(each: Group) -> str:

@@ -62,6 +62,7 @@ def predict(
     from calattn.workbench.predicting import predict_folder
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
+    runtime = where.runtime()
     with progress(quiet=json) as bar:
         task = bar.add_task("predicting", total=None)
         written = predict_folder(
@@ -72,10 +73,10 @@ def predict(
             ood=ood,
             features=features,
             batch_size=batch_size,
-            runtime=where.runtime(),
+            runtime=runtime,
             on_batch=lambda count: bar.advance(task, count),
         )
-    if only_helps():
+    if only_helps(runtime.num_devices):
         return
     if json:
         print_json({"schema": 1, "command": "predict", "run": str(run), "written": [str(path) for path in written]})

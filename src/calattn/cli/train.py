@@ -87,25 +87,25 @@ def train(
     """
     from calattn.workbench.resolving import resolve
 
+    runtime = where.runtime()
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}
     changes = [*(overrides or []), *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
-        changes += _shorter_warmup(resolve(source, overrides or []), epochs)
+        changes += _shorter_warmup(resolve(source, overrides or []), epochs, processes=runtime.num_devices)
     spec = resolve(source, changes)
-    runtime = where.runtime()
     if dry_run:
         _show_plan(spec, runtime, run, as_json=json)
     else:
         _train(spec, runtime, run, overwrite=overwrite, as_json=json)
 
 
-def _shorter_warmup(spec: Any, epochs: int) -> list[str]:
+def _shorter_warmup(spec: Any, epochs: int, *, processes: int) -> list[str]:
     """A trial of few epochs keeps the share of warm-up that the recipe has; said aloud, and written in the run's spec."""
     warmup = spec.schedule.warmup_epochs
     if warmup <= epochs / 2 or epochs < 1:
         return []
     shorter = round(epochs * warmup / max(spec.train.epochs, 2 * warmup), 3)
-    if not only_helps():
+    if not only_helps(processes):
         note(f"the warm-up of {warmup:g} epochs is shortened to {shorter:g}, because --epochs is {epochs}")
     return [f"schedule.warmup_epochs={shorter}"]
 

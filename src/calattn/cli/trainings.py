@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ def training_of(subject: subjects.Subject) -> Training:
     """Of a run, or of what `calattn calibrate --out` made of one: there, another calibrator or checkpoint is another method."""
     if subject.run is not None:
         return _of_run(subject.run)
-    folder = subject.path.parent
+    folder = Path(os.path.abspath(subject.path)).parent  # "." has no name, and its methods' report lies above it
     if not subjects.is_calibrated(folder):
         raise ValueError(
             f"{subject.path} is no run folder; --over-seeds needs them, or what calibrate --out made of them: their specs say "
@@ -30,7 +31,7 @@ def training_of(subject: subjects.Subject) -> Training:
 
 
 def described(run: Path | None) -> dict[str, Any] | None:
-    """What a report of calibrated predictions keeps of their run; None where it has no spec that can be read."""
+    """What a report of calibrated predictions keeps of their run; None where there is none, or no spec that can be read."""
     try:
         return None if run is None else _of_run(run)._asdict()
     except (OSError, ValueError):
@@ -50,12 +51,13 @@ def _of_calibrated(folder: Path) -> Training:
     report = _read(folder / "report.json" if single else folder.parent / "report.json")
     try:
         calibrator = report["methods"][0]["method"] if single else folder.name
-        parts = (report["training"]["method"], calibrator, report["checkpoint"])
+        parts = (report["training"]["method"], calibrator, *(report[name] for name in ("checkpoint", "split", "floor")))
         return Training(" ".join(map(str, parts)), int(report["training"]["seed"]))
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"{folder} does not say which training it is of: it was made from a file, by --apply, or by an earlier version; make "
-            f"it again from the run folder: calattn calibrate RUN --out {folder if single else folder.parent} --overwrite"
+            f"{folder} does not say which training it is of: it has no report.json that can be read, or was made from a file, "
+            "with --validation, by --apply or by an earlier version; make it again from the run folder alone: calattn calibrate "
+            "RUN --out FOLDER"
         ) from None
 
 

@@ -18,7 +18,8 @@ def own_protocol(results: Results) -> str:
     text = (
         "At 224 px, with SGD in two steps over 350 epochs (`--scale paper`). A network that was stopped before its last epoch is "
         "shown here only: it enters no table and no verdict. Its numbers say nothing about the end, from where the paper's "
-        "are. A pair has the same epochs behind it at `last` alone: at `best-ece`, epochs are compared rather than heads. "
+        "are. At `best-ece`, and where the two of a pair were stopped at different epochs, epochs are compared rather than "
+        "heads. "
         f"{' '.join(DIFFERENCES['paper'])}\n\n"
     )
     found = results.of_own_protocol()

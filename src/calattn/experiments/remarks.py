@@ -12,7 +12,7 @@ from calattn.experiments.claims import RULES, Claim
 from calattn.experiments.comparisons import CLS_WINS, PATCH_MEAN_WINS
 from calattn.experiments.evidence import PHASE_TITLES, SMALLEST, Outcome, Results, better_sign
 from calattn.experiments.layouts.parts import DATASETS
-from calattn.experiments.phases import Phases, find_phases, scale_moments
+from calattn.experiments.phases import FIRST_CUT, Phases, find_phases, scale_moments
 from calattn.experiments.printed import has_printed, printed
 from calattn.experiments.results import CellResult, Rule
 from calattn.experiments.retrained import pairs_of
@@ -105,10 +105,10 @@ def _partly_too_little(claim: Claim, verdict: Verdict) -> str:
         counts = Counter(each.cell.dataset for each in small)
         sets = [f"{title} {counts[name]} of {of[name]}" for name, title in DATASETS.items() if counts[name]]
         if small:
+            least = number(metric := small[0].metric, SMALLEST[metric])
             shown.append(f"{len(small)} of {len(falls)} families at `{rule}` ({', '.join(sets)})")
     if not shown:
         return ""
-    least = number(metric := verdict.findings[RULES[0]].outcomes[0].metric, SMALLEST[metric])
     return f"The paper's own change, in proportion, would be no fall of the {least} points that count in {', '.join(shown)}."
 
 
@@ -295,23 +295,24 @@ def _phase_parts(claim: Claim, results: Results) -> str:
     found = seen_phases(results)
     counts = [f"{title} in {sum(getattr(each, name) for each in found)}" for name, title in PHASE_PARTS.items()]
     told = f"Part by part, of all {len(found)} networks with CalAttn: {'; '.join(counts)}." if found else ""
-    return told + begun_phases(results)
+    return " ".join(part for part in (told, begun_phases(results)) if part)
 
 
 def begun_phases(results: Results) -> str:
-    """Of networks begun by the paper's own protocol: how far s has come. Phase I is in reach there, the others are not yet."""
+    """Of networks begun by the paper's own protocol: how far s has come, and whether the first phase looks as the paper says."""
     told = []
     for result in results.of_own_protocol():
         begun = result.cell.head == "calattn" and result.unfinished
         moments = scale_moments(result.log) if begun else []
         if len(moments) > 1:
             (first, start), (last, end) = moments[0], moments[-1]
+            means, spreads = ([f"{start.mean:.2f}", f"{end.mean:.2f}"], [f"{start.cv:.3f}", f"{end.cv:.3f}"])
+            fall = all(float(a) > float(b) for a, b in (means, spreads)) and last <= FIRST_CUT * result.planned_epochs
             told.append(
-                f"`{result.cell.name}`, from epoch {first} to {last} of {result.planned_epochs}: mean {start.mean:.2f} → "
-                f"{end.mean:.2f}, variation {start.cv:.3f} → {end.cv:.3f}"
-                f"{' (both fall, as the paper says of its first phase)' if end.mean < start.mean and end.cv < start.cv else ''}"
+                f"`{result.cell.name}`, from epoch {first} to {last} of {result.planned_epochs}: mean {' → '.join(means)}, "
+                f"variation {' → '.join(spreads)}{' (both fall, as the paper says of its first phase)' if fall else ''}"
             )
-    return f" Begun by the paper's own protocol, not judged: {'; '.join(told)}." if told else ""
+    return f"Begun by the paper's own protocol, not judged: {'; '.join(told)}." if told else ""
 
 
 def _settings(verdict: Verdict) -> str:

@@ -74,7 +74,7 @@ def report_text(store: ResultStore, *, planned: Iterable[Cell] | None = None, fo
         f"## The paper's own protocol, as far as it was run\n\n{own_protocol(results)}",
         f"## Oddities of the paper's own numbers\n\n{_oddities(stored)}",
         f"## What was not run, and why\n\n{_not_run(wanted, results)}",
-        f"## The runs\n\n{_runs(stored, results.of_own_protocol() if store.scale != 'paper' else [])}",
+        f"## The runs\n\n{_runs(stored, _beside(results))}",
         f"## How to make this again\n\n{_commands(store.scale)}",
     ]
     return "\n".join(sections)
@@ -118,7 +118,7 @@ def _by_heart(stored: Sequence[CellResult]) -> str:
         ", ".join(f"`{name}` {number('accuracy', accuracy)}" for accuracy, name in group)
         for group in (known.others, known.easy)
     )
-    alike = f"; within a point of that of validation images, which are as easy: {easy}" if easy else ""
+    alike = f"; less than a point above that of validation images, which are as easy: {easy}" if easy else ""
     return (
         "\nTraining accuracy, of the augmented images as the last epoch meets them, is "
         f"{number('accuracy', BY_HEART)} or more, and a point or more above that of the validation images, in {known.often} of "
@@ -302,6 +302,11 @@ def _runs(stored: Sequence[CellResult], own: Sequence[CellResult]) -> str:
         rows = [_run(result, epochs_text(result)) for result in own]
         tables.append(f"By the paper's own protocol:\n\n{markdown_table(header, rows)}")
     return text + "\n".join([*tables, _software([*stored, *own])])
+
+
+def _beside(results: Results) -> list[CellResult]:
+    """The networks of the paper's own protocol that are not among the results themselves."""
+    return [each for each in results.of_own_protocol() if results.scale != "paper" or each.unfinished]
 
 
 def _software(stored: Sequence[CellResult]) -> str:

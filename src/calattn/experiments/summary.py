@@ -141,6 +141,13 @@ def _phase_three(found: Mapping[str, Verdict], results: Results) -> list[str]:
         return []
     seen = seen_phases(results)
     rises = sum(each.diverse for each in seen)
+    early, begun = "", ""
+    if results.scale == "reduced":  # the paper's protocol has no warm-up
+        early = (
+            ", and after one epoch of warm-up, our first value, there is little that could fall in the first phase or be kept "
+            "below in the second"
+        )
+        begun = f" {text}" if (text := begun_phases(results)) else ""
     pictured = results.get(Cell(dataset="cifar10", model="vit", head="calattn"))
     phases = find_phases(pictured.log) if isinstance(pictured, CellResult) else None
     apart = ""
@@ -149,9 +156,8 @@ def _phase_three(found: Mapping[str, Verdict], results: Results) -> list[str]:
         if phases.crossing:
             apart += f"; there the mean does cross 1 ({phases.middle.mean:.2f} → {phases.end.mean:.2f})"
     return [
-        f"“{CLAIMS['three_phases'].title}”: s starts without variation (the paper's initialisation), and after one epoch of "
-        "warm-up, our first value, there is little that could fall in the first phase or be kept below in the second; the rise "
-        f"in the third is seen in {rises} of {len(seen)} networks{apart}.{begun_phases(results)}"
+        f"“{CLAIMS['three_phases'].title}”: s starts without variation (the paper's initialisation){early}; the rise in the "
+        f"third is seen in {rises} of {len(seen)} networks{apart}.{begun}"
     ]
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,9 +56,10 @@ class Runtime:
             raise ValueError(
                 f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}"
             ) from None
+        before = _in_group()
         fabric.launch()
-        atexit.unregister(_leave_group)  # once, however many runs a process has
-        atexit.register(_leave_group)
+        if _in_group() and not before:  # a group that was there is somebody else's, or that of an earlier run
+            atexit.register(_leave_group)
         return fabric
 
     def _checked_devices(self) -> int | str | list[int]:
@@ -143,9 +145,14 @@ def settled(spec: RunSpec, runtime: Runtime) -> RunSpec:
 def _leave_group() -> None:
     """Ends gloo's threads while Python is still there: one that comes back to it later aborts the process, which has done its
     work by then, and torchrun kills the others for it. Of NCCL's group Fabric takes care."""
-    if dist.is_available() and dist.is_initialized() and dist.get_backend() != "nccl":
+    if _in_group() and dist.get_backend() != "nccl":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.collect()  # wrapped networks hold the group too
         dist.destroy_process_group()
+
+
+def _in_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _mode(spec: RunSpec) -> Literal["default", "reduce-overhead"]:
