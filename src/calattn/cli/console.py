@@ -68,13 +68,13 @@ def errors_to() -> Console:
     return Console(file=sys.stderr, highlight=False)
 
 
-def only_helps(processes: int) -> bool:
-    """Whether this is one of several processes of a command and not the first, which speaks for all.
+def only_helps(processes: int, *, on_machine: bool = False) -> bool:
+    """Whether this is one of several processes of a command and not the first of all, or of its machine, which speaks for it.
 
     `processes`: how many were asked for. SLURM numbers those too that have nothing to do with each other.
     """
-    names = ("RANK", "LOCAL_RANK") if processes == 1 else ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-    places = (os.environ.get(name, "") for name in names)
+    names = ("LOCAL_RANK", "SLURM_LOCALID") if on_machine else ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    places = (os.environ.get(name, "") for name in names if processes > 1 or not name.startswith("SLURM"))
     return int(next((place for place in places if place.isdecimal()), "0")) > 0
 
 

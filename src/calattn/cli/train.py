@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,7 +130,7 @@ def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_jso
 
     path = run or run_path(settled(spec, runtime))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
-    with TrainingProgress(errors_to()) as reporter, _said_once(reporter):
+    with TrainingProgress(errors_to()) as reporter, _said_once(reporter, processes=runtime.num_devices):
         folder = train_run(spec, path, runtime=runtime, overwrite=overwrite, reporter=reporter)
     if not reporter.is_main:
         return
@@ -145,11 +144,11 @@ def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_jso
 
 
 @contextlib.contextmanager
-def _said_once(reporter: Any) -> Iterator[None]:
+def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
     """What stops all processes of a machine is said by its first; what only one of them meets, by that one."""
     from calattn.engine.errors import Interrupted, NonFiniteLoss
 
-    helper = int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))) > 0
+    helper = only_helps(processes, on_machine=True)
     try:
         yield
     except (Interrupted, NonFiniteLoss) as error:  # the processes have agreed on these
