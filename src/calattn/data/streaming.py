@@ -102,9 +102,11 @@ class Stream:
         self, rows: Int[Tensor, "s b"], crops: Float[Tensor, "s b 4"] | None
     ) -> Iterator[UInt8[Tensor, "b c h w"]]:
         self._requests.rows, self._requests.crops = rows, crops
-        batches = iter(self._loader)
+        batches: Iterator[Tensor | str] | None = None
         while True:
             try:
+                # torch says that a worker died wherever this process is when it hears of it, here too.
+                batches = iter(self._loader) if batches is None else batches
                 images = next(batches)
             except StopIteration:
                 return
