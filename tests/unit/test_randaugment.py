@@ -133,7 +133,7 @@ def test_blend_is_exact_where_binary_fractions_are_not():
 
 @pytest.mark.usefixtures("untyped")
 def test_errors():
-    with pytest.raises(ValueError, match=r"randaugment_magnitude must be in \[0, 10\], got 11"):
+    with pytest.raises(ValueError, match=r"randaugment_magnitude must be in \[0, 10\] or .any., got 11"):
         RandAugment(num_ops=1, magnitude=11, size=(8, 8))
     with pytest.raises(ValueError, match="randaugment_ops must be a positive integer, got 0"):
         RandAugment(num_ops=0, magnitude=1.0, size=(8, 8))

@@ -16,11 +16,12 @@ from calattn import checks
 from calattn.data.geometry import box_mask, crop
 from calattn.data.mixing import Mixing
 from calattn.data.plan import upload
-from calattn.data.randaugment import RandAugment
+from calattn.data.randaugment import Magnitude, RandAugment
 from calattn.data.resize import Interpolation, resized_levels
+from calattn.data.shifts import Shifts
 
-# The uniform numbers of a sample, in this order; those of RandAugment follow. Every group has its place whether it is used or
-# not, so that switching one on leaves the others' numbers as they were.
+# The uniform numbers of a sample, in this order; those of RandAugment or of the shifts follow. Every group has its place whether
+# it is used or not, so that switching one on leaves the others' numbers as they were.
 CROP, FLIP, ERASING, MIXING = slice(0, 4), slice(4, 5), slice(5, 10), slice(10, 14)
 FIXED_DRAWS = 14
 
@@ -30,7 +31,7 @@ ERASED_ASPECT = (0.3, 3.3)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Crop → flip → RandAugment → erasing, on uint8 at `size_in`; resize to `size_out`; normalise; mixup or cutmix.
+    """Crop → flip → RandAugment or shifts → erasing, on uint8 at `size_in`; resize to `size_out`; normalise; mixup or cutmix.
 
     `train` takes its random numbers as an argument: rows of an epoch's plan made with `num_draws` and `derive`. Nothing in it
     waits for the device, and the result has the same bits on every device. `crop` is the black padding of a random crop;
@@ -51,7 +52,8 @@ class Augment:
     crop: int | Literal["resized"] = 0
     flip: bool = False
     randaugment_ops: int = 0
-    randaugment_magnitude: float = 9.0
+    randaugment_magnitude: Magnitude = 9.0
+    shifts: bool = False
     erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -67,7 +69,7 @@ class Augment:
         if self.interpolation not in ("bilinear", "bicubic"):
             raise ValueError(f"data.interpolation must be bilinear or bicubic, got {self.interpolation!r}")
         checks.in_unit_interval(self.erasing, "augment.erasing")
-        _ = self._mixing, self._randaugment  # their own checks, now rather than in the first step
+        _ = self._mixing, self._distortion  # their own checks, now rather than in the first step
 
     @property
     def size(self) -> tuple[int, int]:
@@ -80,7 +82,7 @@ class Augment:
 
     @property
     def num_draws(self) -> int:
-        return FIXED_DRAWS + 2 * self.randaugment_ops
+        return FIXED_DRAWS + (0 if self._distortion is None else self._distortion.num_draws)
 
     @functools.cached_property
     def _mixing(self) -> Mixing | None:
@@ -89,7 +91,11 @@ class Augment:
         return Mixing(mixup=self.mixup, cutmix=self.cutmix, num_classes=self.num_classes, size=self.size)
 
     @functools.cached_property
-    def _randaugment(self) -> RandAugment | None:
+    def _distortion(self) -> RandAugment | Shifts | None:
+        if self.shifts:
+            if self.randaugment_ops:
+                raise ValueError("shifts and randaugment_ops exclude each other; set one")
+            return Shifts(size=self.size_in)
         if self.randaugment_ops == 0:
             return None
         return RandAugment(num_ops=self.randaugment_ops, magnitude=self.randaugment_magnitude, size=self.size_in)
@@ -97,7 +103,7 @@ class Augment:
     def derive(self, draws: Float[Tensor, "n k"]) -> Float[Tensor, "n m"]:
         """What `train` reads, from uniform numbers [n, num_draws]: offsets, codes, boxes and weights, on the CPU.
 
-        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code an operation of RandAugment.
+        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code an operation of RandAugment (or `Shifts`).
         """
         if draws.shape[1] != self.num_draws:
             raise ValueError(f"draws must have {self.num_draws} columns (num_draws), got {draws.shape[1]}")
@@ -107,8 +113,8 @@ class Augment:
         mirrored = (draws[:, FLIP] < (0.5 if self.flip else 0.0)).float()
         mixing = draws.new_zeros(len(draws), 6) if self._mixing is None else self._mixing.derive(draws[:, MIXING])
         erased = erased_boxes(draws[:, ERASING], self.size_in, self.erasing)
-        codes = [] if self._randaugment is None else [self._randaugment.derive(draws[:, FIXED_DRAWS:])]
-        return torch.cat([offsets, mirrored, erased, mixing, *codes], dim=1)
+        more = [] if self._distortion is None else [self._distortion.derive(draws[:, FIXED_DRAWS:])]
+        return torch.cat([offsets, mirrored, erased, mixing, *more], dim=1)
 
     @torch.no_grad()
     def train(
@@ -120,8 +126,8 @@ class Augment:
             padding = 0 if self.crop == "resized" else self.crop
             offset = draws[:, :2].int() if padding else torch.zeros_like(draws[:, :2], dtype=torch.int32)
             images = crop(images, offset[:, 0], offset[:, 1], draws[:, 4] > 0, padding=padding)
-        if self._randaugment is not None:
-            images = self._randaugment(images, draws[:, 15:].long())
+        if self._distortion is not None:
+            images = self._distortion(images, draws[:, 15:])
         if self.erasing:
             inside = box_mask(draws[:, 5:9], height=self.size_in[0], width=self.size_in[1])
             images = torch.where(inside, self._constants(images.device)[2], images)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
@@ -22,11 +23,18 @@ OPERATIONS = (
 # Blends weigh by whole ten-thousandths: magnitudes such as 9 / 10 of 0.9 are then exact, which no binary fraction makes them.
 WHOLE = 10_000
 LUMA = (19595, 38470, 7471)  # ITU-R 601 in units of 2⁻¹⁶, Pillow's conversion to grey
+CODES = 2 * len(OPERATIONS)  # each operation in two directions
+ANY = tuple(level / 2 for level in range(21))  # the magnitudes that "any" draws from: 0, ½, …, 10
+
+Magnitude = float | Literal["any"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandAugment:
     """`num_ops` operations one after the other, each uniform among the fourteen, at strength `magnitude` / 10 of its range.
+
+    Magnitude "any" draws a magnitude of 0 … 10 for each image and how many of the operations it gets, 0 … `num_ops`: images from
+    untouched to hardly recognisable.
 
     Every operation is one of three kinds: it moves pixels (an affine map), it maps levels to levels (a table), or it blends the
     image with its grey or its smoothed copy. A batch passes through all three, with maps, tables and weights that leave alone the
@@ -34,31 +42,43 @@ class RandAugment:
     """
 
     num_ops: int
-    magnitude: float
+    magnitude: Magnitude
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
         checks.positive_int(self.num_ops, "randaugment_ops")
-        if not 0 <= self.magnitude <= 10:
-            raise ValueError(f"randaugment_magnitude must be in [0, 10], got {self.magnitude!r}")
+        if self.magnitude != "any" and (isinstance(self.magnitude, str) or not 0 <= self.magnitude <= 10):
+            raise ValueError(f'randaugment_magnitude must be in [0, 10] or "any", got {self.magnitude!r}')
+
+    @property
+    def magnitudes(self) -> tuple[float, ...]:
+        return ANY if self.magnitude == "any" else (self.magnitude,)
 
     @property
     def num_draws(self) -> int:
-        return 2 * self.num_ops
+        return 2 * self.num_ops + (2 if self.magnitude == "any" else 0)
 
     def derive(self, draws: Float[Tensor, "n k"]) -> Float[Tensor, "n m"]:
-        """For each operation a code: twice its place in `OPERATIONS`, plus one if its direction is negative."""
-        which, sign = draws[:, 0::2], draws[:, 1::2]
-        return (which.double() * len(OPERATIONS)).floor().float() * 2 + (sign < 0.5)
+        """For each operation a code: twice its place in `OPERATIONS`, plus one if its direction is negative.
 
-    def __call__(self, images: UInt8[Tensor, "b c h w"], codes: Int[Tensor, "b m"]) -> UInt8[Tensor, "b c h w"]:
-        for column in codes.unbind(1):
+        Codes of the i-th magnitude of several begin at i · `CODES`; an operation that an image does not get is "identity".
+        """
+        which, sign = draws[:, 0 : 2 * self.num_ops : 2], draws[:, 1 : 2 * self.num_ops : 2]
+        codes = (which.double() * len(OPERATIONS)).floor().float() * 2 + (sign < 0.5)
+        if self.magnitude != "any":
+            return codes
+        level, count = draws[:, -2:].double().unbind(1)
+        wanted = (count * (self.num_ops + 1)).floor().unsqueeze(1) > torch.arange(self.num_ops)
+        return (codes * wanted) + (level * len(ANY)).floor().float().unsqueeze(1) * CODES
+
+    def __call__(self, images: UInt8[Tensor, "b c h w"], codes: Shaped[Tensor, "b m"]) -> UInt8[Tensor, "b c h w"]:
+        for column in codes.long().unbind(1):
             images = self.apply(images, column)
         return images
 
     def apply(self, images: UInt8[Tensor, "b c h w"], code: Int[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
         """One operation each."""
-        tables = _tables(self.magnitude, self.size, images.device)
+        tables = _tables(self.magnitudes, self.size, images.device)
         images = affine(images, tables.matrix[code])
         images = mapped(images, self._levels(images, code, tables))
         return _blended(images, tables.factor[code], sharpen=tables.sharpen[code])
@@ -67,7 +87,7 @@ class RandAugment:
         """The table of each image and channel: fixed ones by code, and the three that look at the image first."""
         b, c = images.shape[:2]
         levels = tables.levels[code].unsqueeze(1).expand(b, c, 256)
-        name = code.view(b, 1, 1) // 2
+        name = code.view(b, 1, 1) % CODES // 2
         levels = torch.where(name == OPERATIONS.index("autocontrast"), autocontrast_levels(images), levels)
         levels = torch.where(name == OPERATIONS.index("equalize"), equalize_levels(images), levels)
         contrast = contrast_levels(images, tables.contrast[code])
@@ -76,27 +96,26 @@ class RandAugment:
 
 @dataclasses.dataclass(frozen=True)
 class _Tables:
-    """What each of the 28 codes does, as far as it does not depend on the image."""
+    """What each of the 28 codes does at each magnitude, as far as it does not depend on the image."""
 
-    matrix: Int[Tensor, "28 6"]
-    levels: Int[Tensor, "28 256"]
-    contrast: Int[Tensor, " 28"]
-    factor: Int[Tensor, " 28"]
+    matrix: Int[Tensor, "k 6"]
+    levels: Int[Tensor, "k 256"]
+    contrast: Int[Tensor, " k"]
+    factor: Int[Tensor, " k"]
     sharpen: Tensor
 
 
 @functools.lru_cache(maxsize=32)
-def _tables(magnitude: float, size: tuple[int, int], device: torch.device) -> _Tables:
-    codes = [(name, sign) for name in OPERATIONS for sign in (1, -1)]
-    strength = magnitude / 10
-    factor = [WHOLE + sign * round(0.9 * strength * WHOLE) for _, sign in codes]
-    blends = [f if name in ("color", "sharpness") else WHOLE for f, (name, _) in zip(factor, codes, strict=True)]
+def _tables(magnitudes: tuple[float, ...], size: tuple[int, int], device: torch.device) -> _Tables:
+    codes = [(name, sign, level / 10) for level in magnitudes for name in OPERATIONS for sign in (1, -1)]
+    factor = [WHOLE + sign * round(0.9 * strength * WHOLE) for _, sign, strength in codes]
+    blends = [f if name in ("color", "sharpness") else WHOLE for f, (name, *_) in zip(factor, codes, strict=True)]
     parts = (
-        torch.tensor([_matrix(name, sign * strength, size) for name, sign in codes], dtype=torch.int32),
-        torch.stack([_fixed_levels(name, sign, strength) for name, sign in codes]),
+        torch.tensor([_matrix(name, sign * strength, size) for name, sign, strength in codes], dtype=torch.int32),
+        torch.stack([_fixed_levels(name, sign, strength) for name, sign, strength in codes]),
         torch.tensor(factor, dtype=torch.int32),
         torch.tensor(blends, dtype=torch.int32),
-        torch.tensor([name == "sharpness" for name, _ in codes]),
+        torch.tensor([name == "sharpness" for name, *_ in codes]),
     )
     return _Tables(*(upload(part, device) for part in parts))
 
