@@ -12,13 +12,19 @@ from calattn.workbench.resolving import resolve
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.spec import RunSpec
 
+OPTIONS = "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}"
 SMALL = (
-    "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}",
+    "model.head=calattn",
+    "loss.name=ce_brier",
+    OPTIONS,
     "data.limit=240",
     "train.epochs=3",
     "schedule.warmup_epochs=1",
     "evaluation.batch_size=64",
 )
+
+# A closing phase of a fraction of a second.
+TAUGHT = ("model.head=taught", "teach.readings=400", "teach.shifted=100", "teach.steps=20", "teach.batch_size=64")
 
 # Everything that keeps state or draws random numbers at once: what a restart could get wrong.
 STATEFUL = (
@@ -31,6 +37,7 @@ STATEFUL = (
     "model.dropout=0.1",
     "optimizer.ema_decay=0.9",
     "optimizer.accumulate=2",
+    *TAUGHT,
 )
 
 CPU = Runtime(accelerator="cpu", threads=1)

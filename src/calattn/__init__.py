@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from calattn.predicting import predict
     from calattn.readers import read_predictions, stream_predictions
     from calattn.store import load_predictions, save_predictions
+    from calattn.teaching import teach
     from calattn.types import MetricRow, ModelOutput, Predictions
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ _HOMES = {
     "Adapter": "adapters",
     "LayerAdapter": "layer_adapter",
     "predict": "predicting",
+    "teach": "teaching",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     "over_seeds": "metrics.over_seeds",
@@ -80,4 +82,5 @@ __all__ = [
     "read_predictions",
     "save_predictions",
     "stream_predictions",
+    "teach",
 ]

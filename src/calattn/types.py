@@ -143,13 +143,13 @@ class Predictions:
     def from_output(cls, output: ModelOutput, labels: Int[Tensor, " n"], **fields: Any) -> Predictions:
         """Predictions of a model's output, detached, whatever head made it.
 
-        Raw logits and the scale are kept apart where the head is a temperature; a head with an offset (Dirichlet) has no such
-        parts, and its calibrated logits are kept.
+        Logits and the scale are kept apart. An offset becomes part of the logits, ℓ + s · offset, so that `logits / scale` is
+        what the head says.
         """
         features = fields.pop("features", output.features.detach())
-        if output.offset is not None:
-            return cls(logits=output.calibrated_logits.detach(), labels=labels, features=features, **fields)
         logits, scale = output.logits.detach(), output.scale.detach()
+        if output.offset is not None:
+            logits = logits + scale.unsqueeze(1) * output.offset.detach()
         return cls(logits=logits, scale=scale, labels=labels, features=features, **fields)
 
     @staticmethod

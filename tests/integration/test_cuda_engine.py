@@ -15,7 +15,7 @@ from calattn.workbench import build
 from calattn.workbench.resolving import resolve
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
-from tests.runs import STATEFUL, small_spec
+from tests.runs import STATEFUL, TAUGHT, final_weights, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -64,3 +64,10 @@ def test_a_run_on_the_gpu(tmp_path):
     assert rows[-1]["train"]["loss"] < 0.8 * rows[0]["train"]["loss"]
     again = train_run(small_spec(*changes, "evaluation.checkpoints=[last, best-nll]"), tmp_path / "run", runtime=GPU)
     assert set(json.loads(again.summary_path.read_text())["results"]) == {"last", "best-nll"}
+
+
+def test_a_head_is_taught_on_the_gpu(tmp_path):
+    changes = (*TAUGHT, "train.precision=bf16-mixed", "train.compile=true", "data.limit=900", "optimizer.ema_decay=0.9")
+    folder = train_run(small_spec(*changes), tmp_path / "run", runtime=GPU)
+    assert final_weights(folder.path)["head.anchor"].any()
+    assert folder.predictions("test").scale.std() > 0

@@ -22,19 +22,20 @@ from calattn.engine.sharding import OPTIMIZERS
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.runtime import Runtime
 from calattn.workbench.training import train_run
-from tests.runs import CPU, SMALL, final_tree, final_weights, small_spec
+from tests.runs import CPU, SMALL, TAUGHT, final_tree, final_weights, small_spec
 
 ROOT = Path(__file__).parents[2]
 # Mixing pairs neighbours, so it survives the division; drop-path does not: each process draws its own.
 # The bias of the keys has no gradient but rounding, since softmax cancels it: Adam's usual eps makes steps of that.
 CHANGES = ("augment.mixup=0.8", "optimizer.accumulate=2", "data.limit=250", "optimizer.options={eps: 1.0e-5}")
-AVERAGED = (*CHANGES, "optimizer.ema_decay=0.9")
+AVERAGED = (*CHANGES, "optimizer.ema_decay=0.9", *TAUGHT)
 # Two blocks, so that one is gathered while the other is at work; norms clipped, since a norm needs all shards.
 SHARDED = (
     *CHANGES,
     "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2}",
     "optimizer.clip_norm=0.5",
     "evaluation.checkpoints=[last, best-ece]",
+    *TAUGHT,
 )
 
 
@@ -81,7 +82,7 @@ def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None
             a, b = (RunFolder.open(p).predictions(split, rule) for p in (alone, path))
             assert torch.equal(a.indices, b.indices)
             assert torch.equal(a.labels, b.labels)
-            assert torch.allclose(a.logits, b.logits, atol=2e-3)
+            assert torch.allclose(a.calibrated_logits, b.calibrated_logits, atol=2e-3)
 
 
 def small_start(*changes: str) -> dict[str, torch.Tensor]:
@@ -115,7 +116,8 @@ def test_sigterm_to_two_processes_writes_a_checkpoint_and_the_same_command_goes_
     done = len(RunLog(tmp_path / "two" / "log.jsonl").rows())
     assert 2 <= done < 20
     finished(arguments)
-    assert len(RunLog(tmp_path / "two" / "log.jsonl").rows()) == 20
+    rows = RunLog(tmp_path / "two" / "log.jsonl").rows()
+    assert [row["event"] for row in rows] == ["epoch"] * 20 + ["teach"]
     train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
     assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
 

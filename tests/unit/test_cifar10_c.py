@@ -196,7 +196,7 @@ def test_an_archive_that_ends_in_the_middle(tmp_path):
 
 @pytest.mark.parametrize("split", ["test", "fog", "fog-0", "fog-6", "fgo-5", "all", "fog-5-5", ""])
 def test_unknown_splits(tmp_path, split):
-    with pytest.raises(DataError, match=rf"no split '{split}'; write CORRUPTION-SEVERITY"):
+    with pytest.raises(DataError, match=rf"no corruption '{split}'; write CORRUPTION-SEVERITY"):
         cifar10_c.read(tmp_path, split)
 
 

@@ -20,7 +20,7 @@ from calattn.engine import checkpoint
 from calattn.workbench.folder import RunFolder
 from calattn.workbench.training import is_finished
 from tests.cli_runner import Result, invoke
-from tests.runs import SMALL, small_spec
+from tests.runs import OPTIONS, SMALL, small_spec
 
 KEYS = [part for change in SMALL for part in ("--set", change)]
 ROW = {
@@ -71,7 +71,7 @@ def test_the_plan_in_json_counts_the_parameters_of_the_network(capsys):
     import timm
 
     network = timm.create_model(
-        "vit_tiny_patch16_224", num_classes=10, in_chans=1, **yaml.safe_load(SMALL[0].partition("=")[2])
+        "vit_tiny_patch16_224", num_classes=10, in_chans=1, **yaml.safe_load(OPTIONS.partition("=")[2])
     )
     assert plan["backbone_params"] == sum(parameter.numel() for parameter in network.parameters())
     assert plan["head_params"] == 16 * 128 + 128 + 128 + 1

@@ -29,8 +29,9 @@ def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tenso
     return features, (torch.randn(4, 5, generator=generator) * 3).to(dtype)
 
 
-def test_registry_holds_the_four() -> None:
-    assert set(HEADS) == {"calattn", "relaxed_softmax", "dirichlet", "none"}
+def test_registry_holds_them_all() -> None:
+    taught = {"taught", "taught_classwise", "taught_scale"}
+    assert set(HEADS) == {"calattn", "relaxed_softmax", "dirichlet", "none"} | taught
     with pytest.raises(ValueError, match=r"calatn.*did you mean 'calattn'"):
         HEADS["calatn"]
 

@@ -70,7 +70,8 @@ def test_the_hash_covers_what_decides_the_result_and_nothing_else():
         ("optimzer.lr=1", "unknown key 'optimzer'; did you mean 'optimizer'?"),
         ("optimizer.lr=-1", "optimizer.lr must be greater than 0, got -1"),
         ("optimizer.lr=nan", "optimizer.lr must be a finite number, got 'nan'"),
-        ("train.epochs=0", "train.epochs must be greater than or equal to 1, got 0"),
+        ("train.epochs=-1", "train.epochs must be greater than or equal to 0, got -1"),
+        ("train.epochs=0", "train.epochs=0 only teaches a head: it needs model.head=taught and model.weights=FILE"),
         ("train.epochs=2.5", "train.epochs must be a valid integer, got a number with a fractional part, got 2.5"),
         ("augment.crop=abc", "augment.crop must be a valid integer or 'resized', got 'abc'"),
         ("train=3", "train must be a valid section with keys of its own, got 3"),
@@ -90,6 +91,12 @@ def test_what_is_refused(change, message):
     with pytest.raises(SpecError) as error:
         resolve("digits", [change])
     assert str(error.value) == message
+
+
+def test_only_taught_heads_are_taught():
+    with pytest.raises(SpecError, match=r"teach is of taught heads, and model.head=calattn is none; leave it out"):
+        resolve("digits", ["model.head=calattn", "teach.steps=10"])
+    assert resolve("digits", ["teach.steps=10"]).teach.steps == 10
 
 
 def test_mixing_needs_even_batches():

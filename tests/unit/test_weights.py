@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from calattn.workbench.loading import load_model
 from calattn.workbench.resolving import resolve
 from calattn.workbench.training import train_run
 from tests.cli_runner import invoke
-from tests.runs import CPU, SMALL, small_spec
+from tests.runs import CPU, small_spec
 
 
 def network(*changes, num_classes=10):
@@ -161,29 +162,50 @@ def test_pretrained_weights_that_cannot_be_fetched(monkeypatch):
 
 
 def test_one_start_only():
-    for other in ("model.pretrained=true", "model.options={checkpoint_path: b.pt}"):
-        with pytest.raises(ValueError, match="both say which weights to start from; set one"):
-            resolve("digits", ["model.weights=a.pt", other])
+    with pytest.raises(ValueError, match="both say which weights to start from; set one"):
+        resolve("digits", ["model.weights=a.pt", "model.pretrained=true"])
 
 
-def test_timms_own_option_takes_the_same_way(capsys, tmp_path):
-    """It used to unpickle, and to answer a mismatch with thousands of characters and "this is a bug"."""
-    torch.save(network(num_classes=7).backbone.state_dict(), tmp_path / "tuned.pt")
-    options = f"model.options={{img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2, checkpoint_path: {tmp_path}/"
-    given = [part for text in SMALL[1:] for part in ("--set", text)]
-    base = ("train", "digits", *given, "--out", tmp_path / "run", "--dry-run", "--set")
-    result = invoke(capsys, *base, f"{options}tuned.pt}}")
+class _Payload:
+    """What a hostile file holds: unpickling it makes a folder."""
+
+    def __init__(self, made):
+        self.made = str(made)
+
+    def __reduce__(self):
+        return os.mkdir, (self.made,)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "{{pretrained: true, pretrained_cfg_overlay: {{file: '{file}'}}}}",
+        "{{pretrained_cfg_overlay: {{file: '{file}'}}}}",
+        "{{pretrained_cfg: {{file: '{file}'}}}}",
+        "{{checkpoint_path: '{file}'}}",
+        "{{cache_dir: '{file}'}}",
+    ],
+)
+def test_options_never_name_weights(hostile, capsys, tmp_path):
+    """With older timm this reached torch.load, from a spec or run folder that somebody else wrote."""
+    torch.save(_Payload(tmp_path / "ran"), tmp_path / "bad.pt")
+    options = hostile.format(file=tmp_path / "bad.pt")
+    result = invoke(
+        capsys, "train", "digits", "--out", tmp_path / "run", "--dry-run", "--set", f"model.options={options}"
+    )
     assert result.code == 2
-    assert "head.weight [7, 16] instead of [10, 16]" in result.err
-    result = invoke(capsys, *base, f"{options}none.pt}}")
-    assert result.code == 2
-    assert "there is no file" in result.err
-    assert "none.pt" in result.err
+    assert "names weights, which options may not; use model.weights=FILE or model.pretrained=true" in result.err
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    (folder / "spec.yaml").write_text(f"data: {{name: digits}}\nmodel: {{options: {options}}}\n")
+    with pytest.raises(RunFolderError, match="names weights"):
+        load_model(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_specs_without_weights_are_what_they_were():
     """Runs are found by this hash, and a run counts as finished if its summary holds this very spec."""
-    spec = resolve("digits")
+    spec = resolve("digits", ["model.head=calattn", "loss.name=ce_brier", "loss.options.weight=0.1"])
     assert spec.hash == "b3b6fec9271390bb"
     assert "weights" not in spec.model_dump(mode="json")["model"]
     assert not {"mean", "std"} & spec.model_dump(mode="json")["data"].keys()

@@ -44,7 +44,7 @@ def test_every_augmentation_of_the_spec_is_in_the_augment():
     dataset = data.describe("digits")
     assert dataclasses.asdict(build.build_augment(spec, found)) == {
         **wanted, "channels": 1, "size_in": (8, 8), "size_out": 16, "interpolation": "bicubic", "num_classes": 10,
-        "mean": dataset.mean, "std": dataset.std,
+        "mean": dataset.mean, "std": dataset.std, "shifts": False,
     }  # fmt: skip
     assert build.build_augment(small_spec(), found).flip is dataset.flip is False
 

@@ -45,6 +45,12 @@ class Entry:
 # One line a command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
 ENTRIES = (
     Entry(name="train", target="calattn.cli.train:train", help="Train a run from a recipe or a spec.", panel=WORK),
+    Entry(
+        name="teach",
+        target="calattn.cli.teach:teach",
+        help="Give a trained network a head that calibrates it.",
+        panel=WORK,
+    ),
     Entry(name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK),
     Entry(
         name="reproduce",

@@ -40,6 +40,13 @@ def predict(
             "--ood", help="With --data: other classes than the run's. Labels become 0; only confidence counts."
         ),
     ] = False,
+    corrupt: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The run's test images under a corruption of CIFAR-10-C, such as fog-5, or under all fifteen, all-5. "
+            "May be repeated.",
+        ),
+    ] = None,
     features: Annotated[
         bool,
         typer.Option(
@@ -56,7 +63,8 @@ def predict(
     """Write a trained run's predictions into its folder, for evaluate, compare and calibrate.
 
     They lie in predictions/SPLIT, or SPLIT.CHECKPOINT for the best-… ones; of
-    another data set in predictions/DATA-SPLIT. Its images are normalised and
+    another data set in predictions/DATA-SPLIT, of corrupted test images in
+    predictions/test-CORRUPTION. Another data set's images are normalised and
     resized as the run's own, and its classes matched with the run's by name.
     """
     from calattn.workbench.predicting import predict_folder
@@ -71,6 +79,7 @@ def predict(
             data_name=data,
             splits=split,
             ood=ood,
+            corruptions=corrupt or (),
             features=features,
             batch_size=batch_size,
             runtime=runtime,
@@ -88,6 +97,6 @@ def predict(
 predict.epilog = examples(  # type: ignore[attr-defined]
     "calattn predict runs/a --checkpoint best-ece            at the lowest validation ECE",
     "calattn predict runs/a --data svhn --ood                out of distribution",
-    "calattn predict runs/a --data cifar10_c --split fog-5   corrupted images",
+    "calattn predict runs/a --corrupt all-5                  its test images under 15 corruptions",
     "calattn predict runs/a --features                       for calibrate --method frozen_calattn",
 )

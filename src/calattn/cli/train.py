@@ -95,7 +95,7 @@ def train(
     if dry_run:
         _show_plan(spec, runtime, run, as_json=json)
     else:
-        _train(spec, runtime, run, overwrite=overwrite, as_json=json)
+        train_and_report(spec, runtime, run, overwrite=overwrite, as_json=json)
 
 
 def _shorter_warmup(spec: Any, epochs: int, *, processes: int) -> list[str]:
@@ -121,7 +121,10 @@ def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> N
     out.print(plan.text, markup=False, soft_wrap=True)
 
 
-def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool) -> None:
+def train_and_report(
+    spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
+) -> None:
+    """Trains, or goes on training, with a progress bar, and prints what came out."""
     from calattn.cli.training_progress import TrainingProgress
     from calattn.workbench.planning import run_path
     from calattn.workbench.runtime import settled
@@ -136,7 +139,7 @@ def _train(spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_jso
         return
     summary = read_summary(folder)
     if as_json:
-        print_json({"schema": 1, "command": "train", "run": str(folder.path), **summary})
+        print_json({"schema": 1, "command": command, "run": str(folder.path), **summary})
         return
     _print_summary(folder, summary)
     if summary["epochs"] < spec.train.epochs:
@@ -167,8 +170,9 @@ def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
     for rule, result in summary["results"].items():
         test, scaled = result["test"], result["test_ts_nll"]
         end = "" if scaled.get("converged", True) else ", the end of its range"
+        which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "with the taught head"
         lines = (
-            f"{rule} (epoch {result['epoch']}): test accuracy {test['accuracy']['value']:.2%}, "
+            f"{which}: test accuracy {test['accuracy']['value']:.2%}, "
             f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}",
             f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
             f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}",

@@ -44,6 +44,9 @@ class TrainingProgress:
             return
         self._epochs, self._per_epoch, self._done = epochs, updates_per_epoch, done
         after = done // updates_per_epoch
+        if epochs == 0:
+            self._print(f"teaching a head in {folder.path}")
+            return
         if done >= epochs * updates_per_epoch:
             self._print(f"{folder.path} is trained; writing predictions and summary")
             return
@@ -62,6 +65,9 @@ class TrainingProgress:
 
     def epoch(self, row: dict[str, Any]) -> None:
         self._print(epoch_line(row, self._epochs, self._console.width if self._console.is_terminal else None))
+
+    def teaching(self, what: str, done: int, total: int) -> None:
+        self._show(what, done=done, total=total)
 
     def predicted(self, count: int, total: int) -> None:
         # The bar counts up from 0 once: `train_run` gives the total over all splits and checkpoints.

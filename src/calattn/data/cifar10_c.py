@@ -60,7 +60,7 @@ def parse_split(split: str) -> tuple[str, int]:
     name, _, severity = split.rpartition("-")
     if split not in SPLITS:
         raise DataError(
-            f"cifar10_c has no split {split!r}; write CORRUPTION-SEVERITY such as fog-5, or all-5 for all fifteen"
+            f"there is no corruption {split!r}; write CORRUPTION-SEVERITY such as fog-5, or all-5 for all fifteen"
         )
     return name, int(severity)
 

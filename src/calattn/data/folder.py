@@ -1,4 +1,4 @@
-"""Image folders: PATH/train/CLASS/image and PATH/test/CLASS/image, in any format that Pillow opens."""
+"""Image folders: PATH/train/CLASS/image, PATH/test/CLASS/image and, if you have one, PATH/val/CLASS/image; any Pillow format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from calattn.data.decoding import FileImages
 from calattn.data.images import DataError
 from calattn.data.packed import PackedBytes
 
-SPLIT_FOLDERS = {"train": ("train",), "test": ("test", "val", "validation", "valid")}
+_HELD_OUT = ("val", "validation", "valid")
+# Beside a test folder, val holds the validation images; alone, it is what the network is tested on.
+SPLIT_FOLDERS = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
 # Grey images: about the mean and deviation of ImageNet's three channels taken together.
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 GREY_MODES = ("1", "L", "LA", "I", "F")
@@ -130,7 +132,8 @@ def _read_path(path: Path, classes: tuple[str, ...], channels: int, _folder: Pat
 
 
 def _split_folder(path: Path, split: str) -> Path | None:
-    return next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
+    found = next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
+    return None if split == "validation" and found == _split_folder(path, "test") else found
 
 
 def _some_of(files: list[bytes]) -> list[bytes]:

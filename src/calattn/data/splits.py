@@ -14,6 +14,7 @@ from calattn.atomic import PathArg, atomic_write
 from calattn.data.images import DataError
 
 _FORMAT, _VERSION = "calattn-splits", 1
+_ELSEWHERE = "a split of its own"
 _REMEDY = "restore the file, or train into a new folder"
 
 
@@ -40,9 +41,9 @@ def validation_split(
 
 
 def save_splits(
-    path: PathArg, validation: Int[Tensor, " v"], labels: Int[Tensor, " n"], *, fraction: float, seed: int
+    path: PathArg, validation: Int[Tensor, " v"] | None, labels: Int[Tensor, " n"], *, fraction: float, seed: int
 ) -> None:
-    """Write the validation indices as JSON; all other images are for training."""
+    """Write the validation indices as JSON; all other images are for training. None: validation images lie elsewhere."""
     content = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -50,13 +51,13 @@ def save_splits(
         "labels_sha256": _digest(labels),
         "fraction": fraction,
         "seed": seed,
-        "validation": validation.tolist(),
+        "validation": _ELSEWHERE if validation is None else validation.tolist(),
     }
     with atomic_write(path) as partial:
         partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def load_splits(path: PathArg, labels: Int[Tensor, " n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " v"]]:
+def load_splits(path: PathArg, labels: Int[Tensor, " n"]) -> tuple[Int[Tensor, " t"], Int[Tensor, " v"] | None]:
     """(training, validation) indices from a file, which must have been made for these very labels."""
     content = _parsed(path)
     if (content.get("images"), content.get("labels_sha256")) != (len(labels), _digest(labels)):
@@ -65,6 +66,8 @@ def load_splits(path: PathArg, labels: Int[Tensor, " n"]) -> tuple[Int[Tensor, "
             "has changed; put the old one back, or train into a new folder"
         )
     rows = content.get("validation")
+    if rows == _ELSEWHERE:
+        return torch.arange(len(labels)), None
     if not isinstance(rows, list) or not all(type(row) is int and 0 <= row < len(labels) for row in rows):
         raise DataError(f"{path}: validation must be a list of indices below {len(labels)}; {_REMEDY}")
     if rows != sorted(set(rows)) or not 0 < len(rows) < len(labels):

@@ -138,6 +138,16 @@ class CheckpointFolder:
                 return self.weights(rule)  # a run at work has found better weights meanwhile
             raise CheckpointError(f"{path} is named by {state.path.name} but missing; copy the folder again") from None
 
+    def file(self, rule: str) -> Path:
+        """The file that holds what a rule chose."""
+        state = self.latest()
+        if state is None or (rule != "last" and rule not in state.best):
+            known = ["last", *state.best] if state is not None else []
+            raise CheckpointError(
+                f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known) or 'none, train first'}"
+            )
+        return state.path if rule == "last" else self.path / state.best[rule].file
+
     def _states(self) -> list[Path]:
         """State files, newest first."""
         if not self.path.is_dir():

@@ -28,8 +28,10 @@ from calattn.engine.optim import Schedule
 from calattn.engine.predict import predict
 from calattn.engine.state import TrainingState
 from calattn.engine.step import FiniteGuard, StepResult, TrainStep
+from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
 from calattn.seeds import seed_of
+from calattn.types import ModelOutput
 
 # How often several processes agree on whether to stop or save: it makes the host wait.
 _AGREE_EVERY = 25
@@ -182,6 +184,32 @@ class Trainer:
         ):  # the last one is written at once
             self.held.take(self.state, self._sums)
         self._stop_if_asked()
+
+    # --- the closing phase
+
+    def close(self, find_head: Callable[[Callable[[Tensor], ModelOutput]], Taught | None]) -> None:
+        """Fills a taught head after the last epoch, unless it is filled, and saves: a kill before that costs the phase only.
+
+        `find_head` gets the network as a function of images, in evaluation mode and not compiled: its few passes over
+        batches of another size would not pay for a graph of their own. It gives the head to the process that writes.
+        """
+        head = self.state.model.head
+        if not isinstance(head, Taught) or head.is_taught or self.state.epoch < self.settings.epochs:
+            return
+        started = time.perf_counter()
+        self.step.eval()
+        ema = self.state.ema
+        evaluated = self.state.model if ema is None else ema.module.eval()
+        found = find_head(self.step if self.state.sharded else evaluated.output)
+        self.state.put_head(self.fabric.broadcast({} if found is None else found.state_dict()))
+        self._save()
+        if found is not None:
+            row = {
+                "event": "teach",
+                "anchor": found.anchor.tolist(),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            self.log.append(row)
 
     # --- one update
 

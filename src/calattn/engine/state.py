@@ -97,6 +97,16 @@ class TrainingState:
         self.unsaved = False
         return tree["sums"]
 
+    def put_head(self, tensors: dict[str, Tensor]) -> None:
+        """The head's weights, which something other than the optimiser has found."""
+        for model in (self.model, *(() if self.ema is None else (self.ema.module,))):
+            own = model.state_dict()
+            named = {f"head.{name}": tensor for name, tensor in tensors.items()}
+            if self.sharded:
+                named = {name: divided_like(tensor, own[name]) for name, tensor in named.items()}
+            model.load_state_dict(own | named)
+        self.unsaved = True
+
     # Sharded tensors are written whole, in the layout that one process would write, and divided again when read.
 
     def _model_weights(self) -> dict[str, Tensor | None]:

@@ -5,5 +5,20 @@ from calattn.heads.calattn import CalAttn
 from calattn.heads.dirichlet import Dirichlet, evidence, log_evidence
 from calattn.heads.none import NoHead
 from calattn.heads.relaxed_softmax import RelaxedSoftmax
+from calattn.heads.taught import Taught
+from calattn.heads.teaching import Lesson, Reading, teach_head
 
-__all__ = ["HEADS", "CalAttn", "Dirichlet", "Head", "NoHead", "RelaxedSoftmax", "evidence", "log_evidence"]
+__all__ = [
+    "HEADS",
+    "CalAttn",
+    "Dirichlet",
+    "Head",
+    "Lesson",
+    "NoHead",
+    "Reading",
+    "RelaxedSoftmax",
+    "Taught",
+    "evidence",
+    "log_evidence",
+    "teach_head",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
+from calattn.heads.taught import Kind
+from calattn.heads.teaching import Lesson
 from calattn.registry import UnknownName, nearest
 from calattn.seeds import seed_of
 from calattn.workbench.classes import some
@@ -32,10 +35,14 @@ IN_MEMORY_BYTES = 4 << 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The images of a run: `train` and `test` as read, and which rows of `train` are trained on and validated on."""
+    """The images of a run as read, and which rows of `train` and of `validation` are used.
+
+    `validation` is `train` itself, of which some rows are held out, unless the data set has validation images of its own.
+    """
 
     dataset: data.Dataset
     train: data.Images
+    validation: data.Images
     test: data.Images
     train_rows: Tensor
     validation_rows: Tensor
@@ -48,27 +55,25 @@ class RunData:
 def load_data(
     spec: RunSpec, *, root: Path | None = None, on_decode: Callable[[str, int, int], None] | None = None
 ) -> RunData:
-    """Reads train and test, and draws the validation rows from train."""
+    """Reads train and test, and the validation images where there are some; else it draws their rows from train."""
     dataset = data.describe(spec.data.name)
     if len(dataset.splits) < 2:
         raise data.DataError(
             f"{spec.data.name} has only {dataset.splits[0]} images; a run trains on some and is judged by others: add a "
             "train and a test folder (or files)"
         )
-    loaded = (
-        load_split(
-            spec.data.name,
-            split,
-            size=spec.data.size,
-            interpolation=spec.data.interpolation,
-            root=root,
-            limit=spec.data.limit,
-            lazily=spec.augment.crop == "resized",
-            on_decode=on_decode,
-        )
-        for split in dataset.splits[:2]
+    load = functools.partial(
+        load_split,
+        spec.data.name,
+        size=spec.data.size,
+        interpolation=spec.data.interpolation,
+        root=root,
+        limit=spec.data.limit,
+        lazily=spec.augment.crop == "resized",
+        on_decode=on_decode,
     )
-    train, test = loaded
+    own = "validation" in dataset.splits
+    train, test = (load(split) for split in [split for split in dataset.splits if split != "validation"][:2])
     if train.num_classes < 2:
         raise data.DataError(
             f"{spec.data.name}: there is only one class ({some(train.class_names)}); a classifier needs two or more"
@@ -78,8 +83,15 @@ def load_data(
             f"{spec.data.name}: train has the classes {some(train.class_names)}, test has {some(test.class_names)}; "
             "they must be the same: rename or remove what differs"
         )
-    rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
-    return RunData(dataset=dataset, train=train, test=test, train_rows=rows, validation_rows=held_out)
+    if own:
+        validation = load("validation")
+        rows, held_out = torch.arange(len(train)), torch.arange(len(validation))
+    else:
+        validation = train
+        rows, held_out = validation_split(train.labels, fraction=spec.data.validation, seed=spec.data.split_seed)
+    return RunData(
+        dataset=dataset, train=train, validation=validation, test=test, train_rows=rows, validation_rows=held_out
+    )
 
 
 def load_split(
@@ -203,7 +215,6 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
     chosen = spec.model
     name, fitted = backbones.fitted(chosen.backbone, size)
     options: dict[str, Any] = {**fitted, **chosen.options}
-    options.pop("checkpoint_path", None)  # timm's loader unpickles and fails without words
     if chosen.drop_path:
         options["drop_path_rate"] = chosen.drop_path
     if chosen.dropout:
@@ -239,9 +250,16 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             ) from error
         _check_size(name, backbone, size)
         model = attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)
-    if chosen.start is not None:
-        load_weights(model, Path(chosen.start), backbone=name)
+    if chosen.weights is not None:
+        load_weights(model, Path(chosen.weights), backbone=name)
     return model
+
+
+def lesson(spec: RunSpec) -> Lesson:
+    """How the run's head is taught."""
+    assert spec.teach is not None
+    kinds: dict[str, Kind] = {"taught": "lowrank", "taught_classwise": "classwise", "taught_scale": "scale"}
+    return Lesson(kind=kinds[spec.model.head], hidden=spec.model.hidden, **spec.teach.model_dump())
 
 
 def told(error: BaseException) -> str:

@@ -57,8 +57,7 @@ def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.d
 def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:
     """The spec's network with the weights that a checkpoint rule chose; those it started from are not read for that."""
     weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule)
-    options = {key: value for key, value in spec.model.options.items() if key != "checkpoint_path"}
-    bare = spec.model.model_copy(update={"pretrained": False, "weights": None, "options": options})
+    bare = spec.model.model_copy(update={"pretrained": False, "weights": None})
     model = build.build_model(
         spec.model_copy(update={"model": bare}),
         num_classes=interface.num_classes,

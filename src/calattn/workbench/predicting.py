@@ -15,6 +15,8 @@ from lightning_fabric import Fabric
 
 from calattn import data, losses
 from calattn.atomic import PathArg, check_writable
+from calattn.data.cifar10_c import parse_split
+from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
 from calattn.data.resize import Interpolation
@@ -56,7 +58,7 @@ class Subject:
 
 
 def own_subjects(found: build.RunData) -> list[Subject]:
-    validation = Subject(name="validation", images=found.train, rows=found.validation_rows)
+    validation = Subject(name="validation", images=found.validation, rows=found.validation_rows)
     return [validation, Subject(name="test", images=found.test)]
 
 
@@ -73,6 +75,29 @@ def foreign_subject(
     else:
         images = relabelled(images, name, classes)
     return Subject(name=f"{_file_name(name)}-{split}", images=images)
+
+
+def corrupted_subject(test: data.Images, corruption: str) -> Subject:
+    """The run's test images under a corruption ("fog-5"), or under all fifteen, one after another ("all-5")."""
+    name, severity = parse_split(corruption)
+    names = tuple(CORRUPTIONS) if name == "all" else (name,)
+    if not isinstance(test, data.ArrayImages) or len(names) * test.array.numel() > build.IN_MEMORY_BYTES:
+        raise data.DataError(
+            f"the test images are too large to corrupt in memory; name one corruption instead of {corruption}, or use small "
+            "images (the strengths are made for 32 px)"
+        )
+    made = [corrupt(test.array, each, severity, generator=torch.Generator().manual_seed(0)) for each in names]
+    images = dataclasses.replace(
+        test,
+        array=torch.cat(made),
+        labels=test.labels.repeat(len(names)),
+        soft_labels=_repeated(test.soft_labels, names),
+    )
+    return Subject(name=f"test-{corruption}", images=images)
+
+
+def _repeated(rows: torch.Tensor | None, names: Sequence[str]) -> torch.Tensor | None:
+    return None if rows is None else rows.repeat(len(names), 1)
 
 
 def _file_name(name: str) -> str:
@@ -130,21 +155,34 @@ def predict_folder(
     data_name: str | None = None,
     splits: Sequence[str] | None = None,
     ood: bool = False,
+    corruptions: Sequence[str] = (),
     features: bool = False,
     batch_size: int | None = None,
     runtime: Runtime | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """`calattn predict`: its own splits, or those of another data set; for these the run's own need not be there."""
+    """`calattn predict`: its own splits, or those of another data set; for these the run's own need not be there.
+
+    `corruptions`, such as "fog-5" or "all-5", are of its own test images, in place of the splits.
+    """
     runtime = runtime or Runtime()
     folder = RunFolder.open(path)
     spec = folder.spec()
+    for each in corruptions:
+        parse_split(each)
+    if corruptions and (data_name or splits):
+        raise ValueError("--corrupt is about the run's own test images; leave out --data and --split")
     _check_wanted(folder, rules, data_name, ood=ood)
     if batch_size is not None:
         spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
     with naming_plugins(folder):
-        subjects, interface = _subjects(folder, spec, data_name, splits, root=runtime.data_root, ood=ood)
+        if corruptions:
+            found = _own_data(folder, spec, runtime.data_root)
+            subjects = [corrupted_subject(found.test, each) for each in corruptions]
+            interface = read_interface(folder) or interface_of(spec, found)
+        else:
+            subjects, interface = _subjects(folder, spec, data_name, splits, root=runtime.data_root, ood=ood)
         if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
             write_interface(folder, interface)
         return predict_run(
@@ -236,7 +274,9 @@ def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None
 def check_same_split(folder: RunFolder, found: build.RunData) -> None:
     """The validation images must be the ones that training did not see."""
     _, saved = load_splits(folder.splits_path, found.train.labels)
-    if not torch.equal(saved, found.validation_rows):
+    if saved is None and found.validation is not found.train:
+        return
+    if saved is None or found.validation is not found.train or not torch.equal(saved, found.validation_rows):
         raise data.DataError(
             f"{folder.splits_path} holds out other images than the spec does; put the file back, or train again"
         )

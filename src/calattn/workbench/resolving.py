@@ -20,13 +20,13 @@ from calattn.workbench.yamlfile import SpecError, parse_value, parse_yaml, read_
 _NAMING = ("name", "backbone")
 
 
-def resolve(source: str, overrides: Iterable[str] = ()) -> RunSpec:
-    """The spec that a recipe's name or a YAML file gives, after `key=value` overrides.
+def resolve(source: str | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunSpec:
+    """The spec that a recipe's name, a YAML file or values give, after `key=value` overrides.
 
     >>> resolve("digits", ["train.epochs=3"]).train.epochs
     3
     """
-    values = _layers(source, seen=())
+    values = _layers(source, seen=()) if isinstance(source, str) else dict(source)
     # A new name ends the options of the old one, and must not end those that are set beside it: names come first.
     for path, value in sorted(map(_assignment, overrides), key=lambda each: not _names(*each)):
         if path[-1] == "options":  # all of them at once: {} means none

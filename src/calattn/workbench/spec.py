@@ -71,7 +71,9 @@ class AugmentSpec(Section):
     )
     flip: bool | None = Field(None, description="random mirror; empty: where the data set allows it (not digits)")
     randaugment_ops: Annotated[int, Field(ge=0)] = Field(0, description="RandAugment operations an image; 0: off")
-    randaugment_magnitude: Annotated[float, Field(ge=0, le=10)] = 9.0
+    randaugment_magnitude: Annotated[float, Field(ge=0, le=10)] | Literal["any"] = Field(
+        9.0, description="strength of the operations; any: each image has its own strength and number of operations"
+    )
     erasing: Fraction = Field(0.0, description="probability of erasing a rectangle")
     mixup: NonNegative = Field(0.0, description="α of the Beta distribution; 0: off")
     cutmix: NonNegative = Field(
@@ -96,18 +98,37 @@ class ModelSpec(Section):
     dropout: BelowOne = 0.0
     options: dict[str, Any] = Field(default_factory=dict, description="further arguments of the backbone's constructor")
 
+    @field_validator("options")
+    @classmethod
+    def _no_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """A spec may come from anybody, and timm's loaders may unpickle the file that such an option names."""
+        for key in options:
+            if key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "weights"):
+                raise ValueError(
+                    f"model.options.{key} names weights, which options may not; use model.weights=FILE or model.pretrained=true"
+                )
+        return options
+
     @model_validator(mode="after")
     def _one_start(self) -> ModelSpec:
-        named = [f"model.{key}" for key in ("pretrained", "weights") if getattr(self, key)]
-        named += ["model.options.checkpoint_path"] * ("checkpoint_path" in self.options)
-        if len(named) > 1:
-            raise ValueError(f"{' and '.join(named)} both say which weights to start from; set one")
+        if self.pretrained and self.weights:
+            raise ValueError("model.pretrained and model.weights both say which weights to start from; set one")
         return self
 
-    @property
-    def start(self) -> str | None:
-        """The file of weights to start from, by our name or by timm's."""
-        return self.weights or self.options.get("checkpoint_path")
+
+class TeachSpec(Section):
+    """The closing phase, which fills a taught head: see docs/method.md."""
+
+    readings: Count = Field(150_000, description="distorted training images to learn from, each at most ten times")
+    shifted: Count = Field(20_000, description="readings of shifted validation images, each at most ten times")
+    tolerance: Fraction = Field(
+        0.005, description="what images like the training set's may lose for shifted ones, as a share of their NLL"
+    )
+    steps: Count = Field(2_500, description="of the head's optimiser")
+    learning_rate: Positive = 1e-3
+    weight_decay: NonNegative = 0.1
+    dropout: BelowOne = 0.2
+    batch_size: Count = 512
 
 
 class LossSpec(Section):
@@ -153,7 +174,7 @@ class ScheduleSpec(Section):
 
 
 class TrainSpec(Section):
-    epochs: Count = 60
+    epochs: Annotated[int, Field(ge=0)] = Field(60, description="0: only teach the head of a network with weights")
     batch_size: Count = Field(512, description="of a step, over all devices and micro-batches")
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true"] = Field(
         "auto", description="auto: bf16-mixed on GPUs that have it, else 32-true; the run's own spec says which it was"
@@ -181,19 +202,34 @@ class RunSpec(Section):
     60
     """
 
+    _later = ("teach",)
+
     name: str | None = Field(None, description="a name for people; not part of the hash")
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     data: DataSpec = DataSpec()
     augment: AugmentSpec = AugmentSpec()
     model: ModelSpec = ModelSpec()
+    teach: TeachSpec | None = Field(None, description="of taught heads; they have it even where a spec does not say so")
     loss: LossSpec = LossSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     train: TrainSpec = TrainSpec()
     evaluation: EvaluationSpec = EvaluationSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_lesson(cls, values: Any) -> Any:
+        """A spec says how its head is taught, whoever wrote it."""
+        if isinstance(values, dict) and values.get("teach") is None and is_taught(values.get("model")):
+            return {**values, "teach": {}}
+        return values
+
     @model_validator(mode="after")
     def _fits_together(self) -> RunSpec:
+        if self.teach is not None and not is_taught(self.model):
+            raise ValueError(f"teach is of taught heads, and model.head={self.model.head} is none; leave it out")
+        if self.train.epochs == 0 and not (self.teach and (self.model.weights or self.model.pretrained)):
+            raise ValueError("train.epochs=0 only teaches a head: it needs model.head=taught and model.weights=FILE")
         micro = self.train.batch_size / self.optimizer.accumulate
         if micro != int(micro):
             raise ValueError(
@@ -209,6 +245,12 @@ class RunSpec(Section):
         decides = self.model_dump(mode="json", exclude={"name": True, "evaluation": True})
         decides["loss"]["options"] = _as_floats(decides["loss"]["options"])
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_taught(model: Any) -> bool:
+    """Whether the head of a `ModelSpec`, or of the values of one, is filled after training."""
+    head = model.get("head") if isinstance(model, dict) else getattr(model, "head", None)
+    return isinstance(head, str) and head.startswith("taught")
 
 
 def _is_numbers(value: Any, *, depth: int) -> bool:

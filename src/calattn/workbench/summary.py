@@ -35,9 +35,9 @@ def write_summary(folder: RunFolder, spec: RunSpec, model: CalibratedModel) -> d
         "epochs": state.epoch,
         "updates": state.step,
         "training_seconds": round(sum(row["seconds"] for row in rows), 1),
-        "images_per_second": statistics.median(row["images_per_second"] for row in rows),
+        "images_per_second": statistics.median(row["images_per_second"] for row in rows) if rows else None,
         "parameters": {"backbone": cost.backbone_params, "head": cost.added_params},
-        "last_epoch": {"train": rows[-1]["train"], "validation": _scalars(rows[-1]["validation"])},
+        "last_epoch": {"train": rows[-1]["train"], "validation": _scalars(rows[-1]["validation"])} if rows else None,
         "results": {rule: {"epoch": epochs[rule], **_results(folder, rule)} for rule in spec.evaluation.checkpoints},
     }
     write_json(document, folder.summary_path)

@@ -6,12 +6,13 @@ import functools
 import itertools
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from calattn.atomic import PathArg
 from calattn.attachment import CalibratedModel
@@ -20,7 +21,10 @@ from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Reporter, Settings, Trainer
 from calattn.engine.log import RunLog
+from calattn.engine.teaching import Reader, Source, teach
+from calattn.heads import Taught
 from calattn.store import MANIFEST
+from calattn.types import ModelOutput
 from calattn.workbench import build
 from calattn.workbench.classes import some
 from calattn.workbench.environment import describe_environment
@@ -47,6 +51,9 @@ class RunReporter(Reporter, Protocol):
 
     def note(self, text: str) -> None:
         """What was decided that the spec had left open."""
+
+    def teaching(self, what: str, done: int, total: int) -> None:
+        """How far the closing phase is."""
 
     def predicted(self, count: int, total: int) -> None: ...
 
@@ -117,6 +124,7 @@ def _train_run(
                 main=main,
             )
         moved = _fitted(trainer, folder)
+        trainer.close(functools.partial(_head_for, spec=spec, runtime=runtime, fabric=fabric, found=found, told=told))
         written = _predicted(spec, runtime, fabric, found, folder, told)
         if main:
             if moved:
@@ -134,6 +142,33 @@ def _fitted(trainer: Trainer, folder: RunFolder) -> bool:
     trainer.fit()
     update = trainer.state.update
     return update != since or (before is not None and before.updates != update)
+
+
+def _head_for(
+    forward: Callable[[Tensor], ModelOutput],
+    *,
+    spec: RunSpec,
+    runtime: Runtime,
+    fabric: Fabric,
+    found: build.RunData,
+    told: RunReporter | None,
+) -> Taught | None:
+    """Reads the run's images with its trained network and teaches the head."""
+    augment = build.build_augment(spec, found)
+    reader = Reader(
+        forward=forward,
+        fabric=fabric,
+        seed=spec.seed,
+        batch_size=spec.evaluation.batch_size,
+        workers=runtime.num_workers,
+        told=None if told is None else told.teaching,
+    )
+    return teach(
+        reader,
+        Source(found.train, found.train_rows, augment),
+        Source(found.validation, found.validation_rows, augment),
+        build.lesson(spec),
+    )
 
 
 def _predicted(
@@ -236,7 +271,7 @@ def _tell_of_normalisation(
 def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
     """What the run starts from; a run that goes on must find the data it began with."""
     if not folder.environment_path.exists():
-        begun = {} if spec.model.start is None else {_BEGUN: digest(Path(spec.model.start))}
+        begun = {} if spec.model.weights is None else {_BEGUN: digest(Path(spec.model.weights))}
         write_json(describe_environment() | begun | plugins_used(), folder.environment_path)
     if folder.splits_path.exists():
         check_same_split(folder, found)
@@ -245,7 +280,7 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         chosen = spec.data
         save_splits(
             folder.splits_path,
-            found.validation_rows,
+            None if found.validation is not found.train else found.validation_rows,
             found.train.labels,
             fraction=chosen.validation,
             seed=chosen.split_seed,
@@ -256,13 +291,13 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
 
 def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
     """The path is in the spec's hash, the content of the file is not: a run that began with other weights is another run."""
-    if spec.model.start is None or not folder.environment_path.is_file() or not Path(spec.model.start).is_file():
+    if spec.model.weights is None or not folder.environment_path.is_file() or not Path(spec.model.weights).is_file():
         return
     known = read_json(folder.environment_path)
     begun = known.get(_BEGUN) if isinstance(known, dict) else None
-    if begun is not None and begun != digest(Path(spec.model.start)):
+    if begun is not None and begun != digest(Path(spec.model.weights)):
         raise RunFolderError(
-            f"{folder.path} began with other weights than {spec.model.start} holds now; put the file back, choose another "
+            f"{folder.path} began with other weights than {spec.model.weights} holds now; put the file back, choose another "
             "--out, or --overwrite to start again here"
         )
 
@@ -327,7 +362,7 @@ def train_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.R
 
 def eval_loader(spec: RunSpec, runtime: Runtime, fabric: Fabric, found: build.RunData) -> EvalLoader:
     return EvalLoader(
-        found.train,
+        found.validation,
         found.validation_rows,
         build.build_augment(spec, found),
         batch_size=spec.evaluation.batch_size,

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from calattn.attachment import CalibratedModel
+from calattn.heads import Taught
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 # What training scripts call the state dict in a checkpoint.
@@ -26,7 +27,7 @@ def load_weights(model: CalibratedModel, path: Path, *, backbone: str) -> None:
     """Puts a file's tensors into the network: of a plain network into the backbone, of an attached one into the head too.
 
     A head that the file does not hold starts as it is, one that the run does not have is left in the file; of the backbone every
-    tensor has to be there, in its size.
+    tensor has to be there, in its size. A head that the run teaches itself is not taken from a file.
     """
     own = model.backbone.state_dict()
     found = _unwrapped(_read(path), set(own))
@@ -35,7 +36,7 @@ def load_weights(model: CalibratedModel, path: Path, *, backbone: str) -> None:
     _check(plain, own, path, backbone)
     model.backbone.load_state_dict(plain)
     head = _below(found, "head.") if attached else {}
-    if head and model.head.state_dict():
+    if head and model.head.state_dict() and not isinstance(model.head, Taught):
         _check(head, model.head.state_dict(), path, "the run's head (model.head, model.hidden, …)")
         model.head.load_state_dict(head)
 
