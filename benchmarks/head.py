@@ -34,23 +34,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import data
-from calattn.atomic import atomic_write
-from calattn.attachment import CalibratedModel
 from calattn.data.augment import Augment
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.loading import EvalLoader
-from calattn.engine.teaching import Reader, Source
-from calattn.heads.teaching import Lesson, Reading, teach_head
+from calattn.engine.closing import Reader, Source
+from calattn.files.atomic import atomic_write
+from calattn.heads.lesson import Lesson, Reading, teach_head
+from calattn.models.attach import CalibratedModel
 from calattn.posthoc import SATS, FrozenCalAttn, VectorScaling
+from calattn.runs import build
+from calattn.runs.environment import describe_environment
+from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
+from calattn.runs.load import trained_network
+from calattn.runs.runtime import Runtime
+from calattn.runs.weights import digest, load_weights
 from calattn.seeds import seed_of
 from calattn.types import Predictions
-from calattn.workbench import build
-from calattn.workbench.environment import describe_environment
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.interface import interface_of
-from calattn.workbench.loading import trained_network
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.weights import digest, load_weights
 
 COLUMNS = ("nll", "brier", "confidence", "correct", "entropy", "log_scale")
 NEIGHBOURS = {"cifar10": 50, "cifar100": 200}  # as in DAC's own settings, of all training images

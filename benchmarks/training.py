@@ -35,10 +35,10 @@ from calattn.data.loading import Batch, TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
-from calattn.workbench import build
-from calattn.workbench.environment import describe_environment
-from calattn.workbench.resolving import resolve
-from calattn.workbench.spec import RunSpec
+from calattn.runs import build
+from calattn.runs.environment import describe_environment
+from calattn.runs.resolve import resolve
+from calattn.runs.spec import RunSpec
 
 CASES = {
     "deit_small_224": ("deit_small", 224, 512),

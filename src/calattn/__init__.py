@@ -9,15 +9,15 @@ from calattn import _torchvision
 
 if TYPE_CHECKING:
     from calattn import heads, losses, metrics, posthoc
-    from calattn.adapters import Adapter
-    from calattn.attachment import CalibratedModel, Overhead, attach, overhead
-    from calattn.layer_adapter import LayerAdapter
+    from calattn.files.predictions import load_predictions, save_predictions
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
     from calattn.metrics.over_seeds import over_seeds
-    from calattn.predicting import predict
+    from calattn.models.adapters import Adapter
+    from calattn.models.attach import CalibratedModel, Overhead, attach, overhead
+    from calattn.models.layer_adapter import LayerAdapter
+    from calattn.models.predict import predict
+    from calattn.models.teach import teach
     from calattn.readers import read_predictions, stream_predictions
-    from calattn.store import load_predictions, save_predictions
-    from calattn.teaching import teach
     from calattn.types import MetricRow, ModelOutput, Predictions
 
 __version__ = "0.1.0"
@@ -27,19 +27,31 @@ _torchvision.install()
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
 # name is fetched from its home on first use.
 _PARTS = (
-    *("adapters", "attachment", "backbones", "checks", "heads", "layer_adapter", "losses"),
-    *("metrics", "posthoc", "predicting", "readers", "registry", "report", "store", "types"),
+    *(
+        "backbones",
+        "checks",
+        "files",
+        "heads",
+        "losses",
+        "metrics",
+        "models",
+        "posthoc",
+        "readers",
+        "registry",
+        "report",
+    ),
+    *("runs", "types"),
 )
 _HOMES = {
-    "Adapter": "adapters",
-    "LayerAdapter": "layer_adapter",
-    "predict": "predicting",
-    "teach": "teaching",
-    **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "attachment"),
+    "Adapter": "models.adapters",
+    "LayerAdapter": "models.layer_adapter",
+    "predict": "models.predict",
+    "teach": "models.teach",
+    **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "models.attach"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     "over_seeds": "metrics.over_seeds",
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
-    **dict.fromkeys(("load_predictions", "save_predictions"), "store"),
+    **dict.fromkeys(("load_predictions", "save_predictions"), "files.predictions"),
     **dict.fromkeys(("MetricRow", "ModelOutput", "Predictions"), "types"),
 }
 

@@ -8,7 +8,7 @@ import calattn
 from calattn.report.page import Exhibit, build_document, page_html, write_page
 from tests.browser import chromium
 from tests.browser.test_page import slide
-from tests.unit.test_page_offset import binary
+from tests.report.test_page_offset import binary
 
 pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 

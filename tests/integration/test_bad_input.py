@@ -27,10 +27,10 @@ import torch
 from PIL import Image
 
 import calattn
-from calattn.workbench.folder import write_spec
-from calattn.workbench.training import train_run
+from calattn.runs.folder import write_spec
+from calattn.runs.train import train_run
 from tests.cli_runner import invoke, predictions, write_npz, write_run
-from tests.runs import CPU, SMALL, small_spec
+from tests.small_runs import CPU, SMALL, small_spec
 
 Arguments = list[str] | str
 

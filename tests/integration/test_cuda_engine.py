@@ -11,11 +11,11 @@ from calattn.data.loading import TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
-from calattn.workbench import build
-from calattn.workbench.resolving import resolve
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.training import train_run
-from tests.runs import STATEFUL, TAUGHT, final_weights, small_spec
+from calattn.runs import build
+from calattn.runs.resolve import resolve
+from calattn.runs.runtime import Runtime
+from calattn.runs.train import train_run
+from tests.small_runs import STATEFUL, TAUGHT, final_weights, small_spec
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

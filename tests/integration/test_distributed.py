@@ -19,10 +19,10 @@ from torch import nn
 
 from calattn.engine.log import RunLog
 from calattn.engine.sharding import OPTIMIZERS
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.training import train_run
-from tests.runs import CPU, SMALL, TAUGHT, final_tree, final_weights, small_spec
+from calattn.runs.folder import RunFolder
+from calattn.runs.runtime import Runtime
+from calattn.runs.train import train_run
+from tests.small_runs import CPU, SMALL, TAUGHT, final_tree, final_weights, small_spec
 
 ROOT = Path(__file__).parents[2]
 # Mixing pairs neighbours, so it survives the division; drop-path does not: each process draws its own.
@@ -86,7 +86,7 @@ def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None
 
 
 def small_start(*changes: str) -> dict[str, torch.Tensor]:
-    from calattn.workbench import build
+    from calattn.runs import build
 
     return build.build_model(small_spec(*changes), num_classes=10, channels=1, size=8).state_dict()
 
@@ -126,9 +126,9 @@ LEAVING = """
 import atexit, os, sys
 from pathlib import Path
 from torch import distributed
-from calattn.workbench.training import train_run
-from calattn.workbench.runtime import Runtime
-from tests.runs import small_spec
+from calattn.runs.train import train_run
+from calattn.runs.runtime import Runtime
+from tests.small_runs import small_spec
 
 def told():
     print(len(os.listdir("/proc/self/task")), distributed.is_initialized())
@@ -154,9 +154,9 @@ OWN = """
 import atexit, sys
 from pathlib import Path
 from torch import distributed
-from calattn.workbench.training import train_run
-from calattn.workbench.runtime import Runtime
-from tests.runs import small_spec
+from calattn.runs.train import train_run
+from calattn.runs.runtime import Runtime
+from tests.small_runs import small_spec
 
 distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 atexit.register(distributed.destroy_process_group)
@@ -215,9 +215,9 @@ def test_each_process_holds_half_and_the_whole_comes_back(tmp_path, kind):
 
 
 def _sharded_process(rank: int, port: int, path: Path, kind: type[torch.optim.Optimizer]) -> None:
-    from calattn.attachment import Adapter, attach
     from calattn.engine import sharding
     from calattn.engine.state import TrainingState
+    from calattn.models.attach import Adapter, attach
 
     # What torchrun tells a process.
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
@@ -295,10 +295,10 @@ def test_the_blocks_of_a_network_are_those_its_authors_count(backbone, count):
 def test_what_sharding_cannot_do_is_refused(untyped):  # noqa: ARG001
     from lightning_fabric import Fabric
 
-    from calattn.attachment import attach
     from calattn.backbones import create
     from calattn.engine.sharding import ShardedStrategy, shard
     from calattn.engine.state import TrainingState
+    from calattn.models.attach import attach
 
     model, strategy = attach(create("resnet8_cifar", num_classes=10)), ShardedStrategy()
     fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy)

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from calattn import data
+from calattn.runs import build
+from calattn.runs.folder import RunFolder, RunFolderError
+from calattn.runs.load import load_model
+from calattn.runs.predict import predict_folder
+from calattn.runs.train import train_run
 from calattn.types import Predictions
-from calattn.workbench import build
-from calattn.workbench.folder import RunFolder, RunFolderError
-from calattn.workbench.loading import load_model
-from calattn.workbench.predicting import predict_folder
-from calattn.workbench.training import train_run
-from tests.runs import CPU, small_spec
+from tests.small_runs import CPU, small_spec
 
 COLOURS = {"cat": (230, 20, 20), "dog": (20, 230, 20), "owl": (20, 20, 230)}
 

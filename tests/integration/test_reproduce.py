@@ -17,7 +17,7 @@ from calattn.experiments import jobs
 from calattn.experiments.cells import Cell
 from calattn.experiments.grid import run_cells, run_folder
 from calattn.experiments.results import CellResult, Hole, ResultStore
-from calattn.workbench.runtime import Runtime
+from calattn.runs.runtime import Runtime
 from tests.cli_runner import Result, invoke
 
 PLAIN = Cell(dataset="cifar10", model="deit")

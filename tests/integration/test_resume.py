@@ -19,11 +19,11 @@ import torch
 from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
 from calattn.engine.errors import Interrupted, NonFiniteLoss
 from calattn.engine.log import RunLog
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.resolving import resolve
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.training import train_run
-from tests.runs import CPU, STATEFUL, final_tree, small_spec
+from calattn.runs.folder import RunFolder
+from calattn.runs.resolve import resolve
+from calattn.runs.runtime import Runtime
+from calattn.runs.train import train_run
+from tests.small_runs import CPU, STATEFUL, final_tree, small_spec
 
 SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
 SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)

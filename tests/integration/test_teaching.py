@@ -18,15 +18,15 @@ from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.engine import fit
 from calattn.heads import Taught
-from calattn.heads.teaching import Lesson
-from calattn.workbench import build
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.loading import load_model
-from calattn.workbench.predicting import predict_folder
-from calattn.workbench.resolving import resolve
-from calattn.workbench.training import train_run
+from calattn.heads.lesson import Lesson
+from calattn.runs import build
+from calattn.runs.folder import RunFolder
+from calattn.runs.load import load_model
+from calattn.runs.predict import predict_folder
+from calattn.runs.resolve import resolve
+from calattn.runs.train import train_run
 from tests.cli_runner import invoke
-from tests.runs import CPU, SMALL, TAUGHT, final_weights, small_spec
+from tests.small_runs import CPU, SMALL, TAUGHT, final_weights, small_spec
 
 LESSON = dict(part.split(".")[1].split("=") for part in TAUGHT if part.startswith("teach."))
 

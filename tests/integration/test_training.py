@@ -1,4 +1,4 @@
-"""Training through the workbench: what is learned, what is written, and that nothing leaks."""
+"""Training through runs: what is learned, what is written, and that nothing leaks."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from calattn import data
 from calattn.data.loading import EvalLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
-from calattn.workbench import build, predicting, training
-from calattn.workbench.classes import Classes
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.loading import load_model
-from calattn.workbench.planning import plan_run, run_path
-from calattn.workbench.predicting import predict_folder
-from calattn.workbench.resolving import resolve
-from calattn.workbench.training import train_run
-from tests.runs import CPU, final_weights, small_spec
+from calattn.runs import build, predicting, training
+from calattn.runs.classes import Classes
+from calattn.runs.folder import RunFolder
+from calattn.runs.load import load_model
+from calattn.runs.plan import plan_run, run_path
+from calattn.runs.predict import predict_folder
+from calattn.runs.resolve import resolve
+from calattn.runs.train import train_run
+from tests.small_runs import CPU, final_weights, small_spec
 
 
 @pytest.fixture(scope="module")

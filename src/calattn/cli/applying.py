@@ -11,9 +11,9 @@ from calattn.cli.calibration_files import CALIBRATOR, save
 from calattn.cli.console import note, print_json, results_to
 from calattn.cli.contest_report import learned
 from calattn.cli.probability_files import WRITTEN, write_probabilities
+from calattn.files.predictions import PredictionFileError
 from calattn.posthoc import Calibrator, TemperatureScaling, load
 from calattn.readers import stream_predictions
-from calattn.store import PredictionFileError
 
 
 def apply(

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calattn.atomic import check_writable
 from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
 from calattn.cli.probability_files import WRITTEN
+from calattn.files.atomic import check_writable
 
 if TYPE_CHECKING:
     from calattn import Predictions
@@ -79,7 +79,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
 
 
 def _not_of_predictions(folder: Path) -> Iterator[Path]:
-    from calattn.store import MANIFEST, PredictionFileError, read_manifest
+    from calattn.files.predictions import MANIFEST, PredictionFileError, read_manifest
 
     try:
         files = read_manifest(folder)["files"].values()
@@ -122,7 +122,7 @@ def save(
     from safetensors import SafetensorError
 
     from calattn.cli.subjects import count, parts
-    from calattn.store import save_blocks
+    from calattn.files.predictions import save_blocks
 
     with atomic_folder(out) as partial:
         for name, (calibrator, predictions) in kept.items():
@@ -146,7 +146,7 @@ def save(
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder beside `path` that takes its name when the block ends without an error."""
-    from calattn.atomic import made_folder, speaking_of
+    from calattn.files.atomic import made_folder, speaking_of
 
     target = Path(os.path.realpath(path))
     partial = target.parent / f".part-{secrets.token_hex(6)}"

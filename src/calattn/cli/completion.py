@@ -10,7 +10,7 @@ from pathlib import Path
 def names(target: str, *more: str) -> Callable[[str], list[str]]:
     """A completer of the names in a registry, "module:attribute", and of `more`; the last of a comma-separated list counts.
 
-    >>> names("calattn.workbench.recipes:RECIPES", "none")("di")
+    >>> names("calattn.runs.recipes:RECIPES", "none")("di")
     ['digits']
     """
 
@@ -29,4 +29,4 @@ def recipe_or_spec(incomplete: str) -> list[str]:
         path for path in Path().glob(f"{incomplete}*") if path.is_dir() or path.suffix.lower() in (".yaml", ".yml")
     ]
     files = [f"{path.as_posix()}/" if path.is_dir() else path.as_posix() for path in sorted(found)]
-    return [*names("calattn.workbench.recipes:RECIPES")(incomplete), *files]
+    return [*names("calattn.runs.recipes:RECIPES")(incomplete), *files]

@@ -88,8 +88,8 @@ def show(
 ) -> None:
     """Write a labelled contact sheet of a split, and say what is in it."""
     from calattn import data
-    from calattn.atomic import check_writable
     from calattn.data.sheet import contact_sheet
+    from calattn.files.atomic import check_writable
 
     if out is not None and out.suffix.lower() != ".png":
         raise ValueError(f"--out {out} must end in .png")

@@ -259,7 +259,7 @@ def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subj
 
 def write_text(path: Path, text: str) -> None:
     """A result file, whole or not at all."""
-    from calattn.atomic import atomic_write
+    from calattn.files.atomic import atomic_write
 
     with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -276,7 +276,7 @@ def check_not_input(inputs: Sequence[Path], **outputs: Path | None) -> None:
 
 def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:
     """An output file's name has to say its format, and its place has to take it; found out before the work, not after."""
-    from calattn.atomic import check_writable
+    from calattn.files.atomic import check_writable
 
     if path is None:
         return

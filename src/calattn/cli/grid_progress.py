@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from calattn.cli.training_progress import TrainingProgress
-from calattn.workbench.durations import duration
+from calattn.runs.durations import duration
 
 
 class _BarOnly(TrainingProgress):

@@ -179,7 +179,7 @@ def _metrics(_: bool) -> list[Row]:
 
 
 def _recipes(_: bool) -> list[Row]:
-    from calattn.workbench.recipes import RECIPES
+    from calattn.runs.recipes import RECIPES
 
     return list(RECIPES.items())
 

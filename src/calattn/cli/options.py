@@ -16,7 +16,7 @@ from calattn.cli import completion
 
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
-    from calattn.workbench.runtime import Runtime
+    from calattn.runs.runtime import Runtime
 
 RUN = "The run"
 READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
@@ -212,7 +212,7 @@ class Machine:
     ] = None
 
     def runtime(self) -> Runtime:
-        from calattn.workbench.runtime import Runtime
+        from calattn.runs.runtime import Runtime
 
         return Runtime(**dataclasses.asdict(self))
 

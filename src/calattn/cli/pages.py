@@ -16,8 +16,8 @@ from calattn.cli.subjects import Blocks, Subject, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
 from calattn.report.page.document import drawn
+from calattn.runs.folder import RunFolder
 from calattn.types import Predictions
-from calattn.workbench.folder import RunFolder
 
 if TYPE_CHECKING:
     from calattn import Difference, Evaluation

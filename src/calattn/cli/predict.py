@@ -67,7 +67,7 @@ def predict(
     predictions/test-CORRUPTION. Another data set's images are normalised and
     resized as the run's own, and its classes matched with the run's by name.
     """
-    from calattn.workbench.predicting import predict_folder
+    from calattn.runs.predict import predict_folder
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     runtime = where.runtime()

@@ -29,7 +29,7 @@ _GROUP_BYTES = 64 << 20
 
 def write_probabilities(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
     """Calibrated probabilities, with their labels if there are any, in names that every reader here knows."""
-    from calattn.atomic import atomic_write
+    from calattn.files.atomic import atomic_write
 
     with atomic_write(path) as partial:
         if path.suffix == ".npz":
@@ -123,7 +123,7 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def _first_and_all(found: Predictions | Blocks) -> tuple[Predictions, Iterator[Predictions]]:
     """The first block, which says what all of them hold, and all of them."""
     from calattn.cli.subjects import parts
-    from calattn.store import alike
+    from calattn.files.predictions import alike
 
     blocks = alike(parts(found))
     first = next(blocks)

@@ -116,8 +116,8 @@ report.epilog = examples(  # type: ignore[attr-defined]
 
 def _places(paths: Sequence[Path]) -> Iterator[Path]:
     """Run folders and files that the paths name or hold, each once, in the order of their names."""
+    from calattn.files.predictions import MANIFEST
     from calattn.readers import PredictionFileMissing
-    from calattn.store import MANIFEST
 
     seen = set()
     for path in paths:
@@ -150,8 +150,8 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 def _check_folder(out: Path) -> None:
     """Refuses to replace a page that is not ours, or to write among a run's files, or where nothing can be written."""
-    from calattn.atomic import check_writable
-    from calattn.workbench.folder import SPEC
+    from calattn.files.atomic import check_writable
+    from calattn.runs.folder import SPEC
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; name a folder")
@@ -233,8 +233,8 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
 def _facts(place: Path) -> dict[str, Any]:
     """What the run's spec says that runs differ in."""
     from calattn.cli import run_facts
-    from calattn.workbench.folder import SPEC
-    from calattn.workbench.yamlfile import read_yaml
+    from calattn.runs.folder import SPEC
+    from calattn.runs.yamlfile import read_yaml
 
     spec = run_facts.side_file(place / SPEC, read_yaml)
     found = {name: run_facts.at(spec, *keys) for name, keys in _FACTS.items()}

@@ -102,9 +102,9 @@ def reproduce(
     A cell that fails leaves a hole with its reason, and the rest goes on.
     Interrupted, the same command goes on where it stopped.
     """
-    from calattn.atomic import check_writable
     from calattn.experiments import catalogue
     from calattn.experiments.results import ResultStore
+    from calattn.files.atomic import check_writable
 
     chosen = _experiments(name)
     store = ResultStore(results, scale.value)
@@ -173,7 +173,7 @@ def _show_plan(
 
     from calattn.experiments.needs import missing_data
     from calattn.experiments.plan import plan
-    from calattn.workbench.durations import duration
+    from calattn.runs.durations import duration
 
     found = plan(cells, store.scale, store, until_epoch=until_epoch)
     missing = missing_data(found.todo, store.scale, root=data_root)
@@ -200,7 +200,7 @@ def _run(
 ) -> Any:
     from calattn.cli.grid_progress import GridProgress
     from calattn.experiments.grid import run_cells
-    from calattn.workbench.durations import duration
+    from calattn.runs.durations import duration
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     with GridProgress(errors_to(), jobs=jobs) as reporter:

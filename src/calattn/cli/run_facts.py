@@ -14,7 +14,7 @@ from calattn.cli.console import note
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
-    from calattn.workbench.folder import RunFolder
+    from calattn.runs.folder import RunFolder
 
 _THUMBNAIL = 96  # pixels of the longer side; small images are enlarged by the browser
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def provenance(folder: RunFolder) -> list[tuple[str, str]]:
     """Who made the run, with what and on what."""
-    from calattn.workbench.folder import read_json
+    from calattn.runs.folder import read_json
 
     summary, made = side_file(folder.summary_path, read_json), side_file(folder.environment_path, read_json)
     seconds = at(summary, "training_seconds")
@@ -45,7 +45,7 @@ def provenance(folder: RunFolder) -> list[tuple[str, str]]:
 
 def unfinished(place: Path) -> str | None:
     """ "3 of 30 epochs" for a run that was stopped before its last epoch; None for others, and where nothing is known."""
-    from calattn.workbench.folder import RunFolder
+    from calattn.runs.folder import RunFolder
 
     progress = RunFolder(place).progress()
     return None if progress is None else progress.unfinished
@@ -65,7 +65,7 @@ def epochs(folder: RunFolder) -> list[Mapping[str, Any]]:
 
 def marks(folder: RunFolder) -> dict[str, int]:
     """The epoch that each rule chose."""
-    from calattn.workbench.folder import read_json
+    from calattn.runs.folder import read_json
 
     results = at(side_file(folder.summary_path, read_json), "results")
     if not isinstance(results, Mapping):
@@ -79,7 +79,7 @@ def pictures(
 ) -> Callable[[Sequence[int]], dict[int, bytes]] | None:
     """Something that gives thumbnails of samples; None where the data set is not at hand, or not the predictions' own."""
     from calattn import data
-    from calattn.workbench import build
+    from calattn.runs import build
 
     where = predictions.indices
     if where is None or split not in ("test", "validation"):

@@ -16,7 +16,7 @@ def data_of(subject: Subject) -> str | None:
     Of a run's own splits that is `data.name`. Predictions of other data (`calattn predict --data`) are named by it. Which
     images of a data set they are, its split seed, validation share and limit, shows in the sample indices.
     """
-    from calattn.workbench.folder import SPEC
+    from calattn.runs.folder import SPEC
 
     inside = subject.path.parent.name == "predictions"
     run = subject.run or (subject.path.parent.parent if inside else None)
@@ -63,7 +63,7 @@ def _doubt(found: Iterable[tuple[str, str | None]]) -> str | None:
 
 def _data_name(spec: Path) -> str | None:
     """`data.name` as it stands in the file; None where that cannot be read, which hinders nobody from comparing."""
-    from calattn.workbench.yamlfile import read_yaml
+    from calattn.runs.yamlfile import read_yaml
 
     try:
         name = run_facts.at(read_yaml(spec), "data", "name")

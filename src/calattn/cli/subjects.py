@@ -15,11 +15,11 @@ from rich.markup import escape
 from calattn.cli import options
 from calattn.cli.console import note, progress
 from calattn.cli.run_facts import unfinished
+from calattn.files.predictions import MANIFEST
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.readers.stream import Rows, naming_rows_of_file
-from calattn.store import MANIFEST
 from calattn.types import Fingerprint, Predictions
 
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
@@ -277,7 +277,7 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
 
 def _no_checkpoint(run: Path) -> str | None:
     """What to do where `calattn predict` has nothing to predict with; None where it has."""
-    from calattn.workbench.folder import RunFolder
+    from calattn.runs.folder import RunFolder
 
     folder = RunFolder(run)
     if any(folder.checkpoints_path.glob("state-*.safetensors")):

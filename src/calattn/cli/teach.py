@@ -74,8 +74,8 @@ def teach(
     the val folder. They must not be images that the network was trained on.
     The result is a run folder like any other.
     """
-    from calattn.workbench.resolving import resolve
-    from calattn.workbench.teaching import backbone_values, run_values
+    from calattn.runs.resolve import resolve
+    from calattn.runs.teach_spec import backbone_values, run_values
 
     foreign = {"--weights": weights, "--data": data, "--size": size}
     if (Path(source) / "spec.yaml").is_file():

@@ -84,7 +84,7 @@ def train(
     Everything that decides the result is in the spec: a recipe, your YAML
     file, and what --set changes. "Where it runs" is about the machine only.
     """
-    from calattn.workbench.resolving import resolve
+    from calattn.runs.resolve import resolve
 
     runtime = where.runtime()
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}
@@ -110,7 +110,7 @@ def _shorter_warmup(spec: Any, epochs: int, *, processes: int) -> list[str]:
 
 
 def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> None:
-    from calattn.workbench.planning import plan_run
+    from calattn.runs.plan import plan_run
 
     plan = plan_run(spec, runtime, run)
     if as_json:
@@ -126,10 +126,10 @@ def train_and_report(
 ) -> None:
     """Trains, or goes on training, with a progress bar, and prints what came out."""
     from calattn.cli.training_progress import TrainingProgress
-    from calattn.workbench.planning import run_path
-    from calattn.workbench.runtime import settled
-    from calattn.workbench.summary import read_summary
-    from calattn.workbench.training import train_run
+    from calattn.runs.plan import run_path
+    from calattn.runs.runtime import settled
+    from calattn.runs.summary import read_summary
+    from calattn.runs.train import train_run
 
     path = run or run_path(settled(spec, runtime))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process

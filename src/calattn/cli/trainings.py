@@ -39,7 +39,7 @@ def described(run: Path | None) -> dict[str, Any] | None:
 
 
 def _of_run(run: Path) -> Training:
-    from calattn.workbench.folder import RunFolder
+    from calattn.runs.folder import RunFolder
 
     spec = RunFolder(run).spec()
     return Training(spec.model_copy(update={"seed": 0}).hash, spec.seed)

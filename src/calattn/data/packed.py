@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calattn.atomic import PathArg, atomic_write
+from calattn.files.atomic import PathArg, atomic_write
 
 
 class PackedBytes:

@@ -9,9 +9,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from calattn import checks
-from calattn.atomic import PathArg, atomic_write
 from calattn.data.decoding import fitted, opened
 from calattn.data.images import Images
+from calattn.files.atomic import PathArg, atomic_write
 
 _TILE, _GAP, _MARGIN = 96, 10, 24
 _LABEL, _TITLE = 13, 20  # font sizes

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from calattn.atomic import PathArg, atomic_write
 from calattn.data.images import DataError
+from calattn.files.atomic import PathArg, atomic_write
 
 _FORMAT, _VERSION = "calattn-splits", 1
 _ELSEWHERE = "a split of its own"

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calattn.atomic import PathArg, atomic_write, is_partial, remove_stale
+from calattn.files.atomic import PathArg, atomic_write, is_partial, remove_stale
 
 FORMAT = "calattn-checkpoint"
 VERSION = 1

@@ -15,7 +15,6 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import Optimizer
 
-from calattn.attachment import CalibratedModel
 from calattn.data.loading import Batch, EvalLoader, TrainLoader
 from calattn.engine.best import BestWeights
 from calattn.engine.checkpoint import CheckpointFolder
@@ -30,6 +29,7 @@ from calattn.engine.state import TrainingState
 from calattn.engine.step import FiniteGuard, StepResult, TrainStep
 from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
+from calattn.models.attach import CalibratedModel
 from calattn.seeds import seed_of
 from calattn.types import ModelOutput
 

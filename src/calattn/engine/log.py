@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from calattn.atomic import PathArg, atomic_write
+from calattn.files.atomic import PathArg, atomic_write
 
 Row = dict[str, Any]
 

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from calattn.data.loading import EvalLoader
-from calattn.predicting import copied, joined
+from calattn.models.predict import copied, joined
 from calattn.types import ModelOutput, Predictions
 
 

@@ -8,8 +8,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from calattn.attachment import CalibratedModel
 from calattn.engine.sharding import ShardedStrategy, divided_like, local, whole
+from calattn.models.attach import CalibratedModel
 
 
 class TrainingState:

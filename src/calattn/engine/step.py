@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from calattn.attachment import CalibratedModel
 from calattn.losses import LossFunction
+from calattn.models.attach import CalibratedModel
 from calattn.types import ModelOutput
 
 

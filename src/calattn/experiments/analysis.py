@@ -17,10 +17,10 @@ from calattn.metrics import METRICS
 from calattn.metrics.evaluation import compare, default_resamples, evaluate
 from calattn.posthoc import SATS, FitWarning, TemperatureScaling
 from calattn.report.reliability import bin_sums
+from calattn.runs.folder import RunFolder
+from calattn.runs.summary import read_summary
 from calattn.seeds import seed_of
 from calattn.types import Predictions
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.summary import read_summary
 
 RULES = ("last", "best-ece")
 PAIRED = (

@@ -7,8 +7,8 @@ import functools
 from typing import Literal
 
 from calattn.registry import Registry
-from calattn.workbench.resolving import resolve
-from calattn.workbench.spec import RunSpec
+from calattn.runs.resolve import resolve
+from calattn.runs.spec import RunSpec
 
 ScaleName = Literal["smoke", "reduced", "paper"]
 

@@ -29,8 +29,8 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore, Rule
 from calattn.metrics import METRICS
 from calattn.metrics.over_seeds import student, two_sided, welch
+from calattn.runs.folder import read_json
 from calattn.types import MetricRow
-from calattn.workbench.folder import read_json
 
 Decision = Literal["better", "worse", "within chance", "too small", "traded", "undecided"]
 DECISIONS: tuple[Decision, ...] = ("better", "within chance", "too small", "traded", "undecided", "worse")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calattn.atomic import atomic_write
 from calattn.experiments import panels
 from calattn.experiments.cells import LOSSES, TRANSFORMERS, Cell
 from calattn.experiments.changes import Change, change_of, csv_text
 from calattn.experiments.layouts import DATASETS, LOSS_TITLES, MODELS
 from calattn.experiments.results import CellResult, Hole, Phase, Rule
 from calattn.experiments.tables import RULE_TITLES, RULES, Found
+from calattn.files.atomic import atomic_write
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 

@@ -18,10 +18,10 @@ from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.experiments.ood import score_run
 from calattn.experiments.plan import Forecast, Plan, plan
 from calattn.experiments.results import CellResult, ResultStore
-from calattn.store import MANIFEST
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.training import RunReporter, train_run
+from calattn.files.predictions import MANIFEST
+from calattn.runs.folder import RunFolder
+from calattn.runs.runtime import Runtime
+from calattn.runs.train import RunReporter, train_run
 
 __all__ = ["GridReporter", "GridResult", "Outcome", "Plan", "plan", "run_cell", "run_cells", "run_folder"]
 

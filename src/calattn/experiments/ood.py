@@ -19,17 +19,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calattn import data
-from calattn.atomic import atomic_write
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.experiments.cells import Cell, ScaleName
 from calattn.experiments.order import CIFARS
 from calattn.experiments.separation import Separation, uncertainty
-from calattn.workbench import build
-from calattn.workbench.folder import RunFolder
-from calattn.workbench.interface import interface_of
-from calattn.workbench.predicting import Subject, check_same_split, predict_subject, run_model
-from calattn.workbench.runtime import Runtime
-from calattn.workbench.summary import read_summary
+from calattn.files.atomic import atomic_write
+from calattn.runs import build
+from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
+from calattn.runs.predict import Subject, check_same_split, predict_subject, run_model
+from calattn.runs.runtime import Runtime
+from calattn.runs.summary import read_summary
 
 SEVERITY = 5
 FILE = "ood.safetensors"  # in the run folder: its twin's analysis needs them after the checkpoints are gone

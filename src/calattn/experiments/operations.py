@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calattn import data
-from calattn.workbench.spec import RunSpec
+from calattn.runs.spec import RunSpec
 
 # By backbone and image size, as `count` gives them for three channels and ten classes; a test counts them again.
 # Other channels and classes change less than 1 %.
@@ -40,7 +40,7 @@ def count(spec: RunSpec) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from calattn.workbench import build
+    from calattn.runs import build
 
     described, size = data.describe(spec.data.name), image_size(spec)
     with torch.device("meta"):

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calattn.atomic import atomic_write
 from calattn.experiments.cells import SCALES
 from calattn.experiments.tables import Column, Entry, Row, Table
+from calattn.files.atomic import atomic_write
 from calattn.report.latex import latex_text
 from calattn.report.style import between, number
 

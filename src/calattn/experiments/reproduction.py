@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calattn.atomic import PathArg, atomic_write
 from calattn.experiments import claims, paper
 from calattn.experiments.catalogue import EXPERIMENTS
 from calattn.experiments.cells import SCALES, Cell, ScaleName
@@ -34,6 +33,7 @@ from calattn.experiments.robustness import variants
 from calattn.experiments.robustness_report import other_rules
 from calattn.experiments.summary import BY_HEART, known_by_heart, summary
 from calattn.experiments.verdicts import Verdict
+from calattn.files.atomic import PathArg, atomic_write
 from calattn.report.style import number
 
 Verdicts = Mapping[str, Verdict]

@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from calattn.atomic import atomic_write
 from calattn.engine.log import plain
 from calattn.experiments.cells import Cell, ScaleName, spec_of
+from calattn.files.atomic import atomic_write
+from calattn.runs.folder import read_json, write_json
 from calattn.types import MetricRow
-from calattn.workbench.folder import read_json, write_json
 
 FORMAT = 1
 NOT_RUN = "not run"

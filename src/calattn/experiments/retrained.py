@@ -11,7 +11,7 @@ from calattn.experiments.cells import Cell
 from calattn.experiments.claims import RULES
 from calattn.experiments.evidence import Results
 from calattn.experiments.results import CellResult, Phase, ResultStore, Rule
-from calattn.workbench.folder import read_json
+from calattn.runs.folder import read_json
 
 _BEFORE = "trained-before"
 """First results of cells that were trained again, as a store of their own beside that of the grid."""

@@ -6,12 +6,12 @@ import functools
 
 import torch
 
-from calattn.attachment import Overhead, overhead
 from calattn.experiments.cells import TRANSFORMERS, Cell, ScaleName, spec_of
 from calattn.experiments.layouts.parts import BACKBONES, DATASETS, MODELS
 from calattn.experiments.tables import Block, Column, Entry, Layout, Quantity, Row, Table, fraction, printed
+from calattn.models.attach import Overhead, overhead
+from calattn.runs.build import build_model
 from calattn.types import MetricRow
-from calattn.workbench.build import build_model
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 _MIB = 2**20

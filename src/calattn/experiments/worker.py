@@ -18,7 +18,7 @@ from calattn.engine.errors import Interrupted
 from calattn.experiments.cells import Cell
 from calattn.experiments.grid import Outcome, Work, run_cell
 from calattn.experiments.results import ResultStore
-from calattn.workbench.runtime import Runtime
+from calattn.runs.runtime import Runtime
 
 _TERMINATED, _INTERRUPTED = 143, 130
 

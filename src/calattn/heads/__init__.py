@@ -3,10 +3,10 @@
 from calattn.heads.base import HEADS, Head
 from calattn.heads.calattn import CalAttn
 from calattn.heads.dirichlet import Dirichlet, evidence, log_evidence
+from calattn.heads.lesson import Lesson, Reading, teach_head
 from calattn.heads.none import NoHead
 from calattn.heads.relaxed_softmax import RelaxedSoftmax
 from calattn.heads.taught import Taught
-from calattn.heads.teaching import Lesson, Reading, teach_head
 
 __all__ = [
     "HEADS",

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calattn.atomic import atomic_write
+from calattn.files.atomic import atomic_write
 from calattn.posthoc.base import Calibrator
 from calattn.posthoc.catalogue import CALIBRATORS
 from calattn.registry import UnknownName

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from calattn.files.predictions import PredictionFileError
 from calattn.readers.source import Field, FieldType, Role, Source, Values
-from calattn.store import PredictionFileError
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from calattn.files.predictions import PredictionFileError
 from calattn.readers.source import Source
 from calattn.registry import nearest
-from calattn.store import PredictionFileError
 
 Kind = Literal["logits", "probs"]
 

@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from calattn import checks
-from calattn.atomic import PathArg
+from calattn.files.atomic import PathArg
+from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.readers.arrays import NumpySource
 from calattn.readers.choice import choose
 from calattn.readers.names import Kind
@@ -19,7 +20,6 @@ from calattn.readers.source import Source, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
 from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
-from calattn.store import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.types import Predictions
 
 LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None

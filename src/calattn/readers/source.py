@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from calattn.store import PredictionFileError
+from calattn.files.predictions import PredictionFileError
 
 Values = np.ndarray | Tensor
 # A "cell" is a column of a text file whose first cells may be numbers: only reading it would tell.

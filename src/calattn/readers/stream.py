@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from calattn import checks, remedies
+from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import Choice
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
 from calattn.readers.source import Role, Source, Values
-from calattn.store import PredictionFileError
 from calattn.types import Predictions
 
 Rows = Sequence[int] | np.ndarray

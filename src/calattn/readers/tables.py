@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from calattn.files.predictions import PredictionFileError
 from calattn.readers.dialect import DECIMAL_COMMA, MARKS, decimal_mark_in, delimiter_in
 from calattn.readers.source import Field, FieldType, Role, Source, Values
-from calattn.store import PredictionFileError
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times

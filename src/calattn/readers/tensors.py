@@ -16,8 +16,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from calattn.files.predictions import PredictionFileError, read_manifest, tensor_file
 from calattn.readers.source import Field, FieldType, Role, Source, Values
-from calattn.store import PredictionFileError, read_manifest, tensor_file
 
 # torch's reader runs into these where the bytes are no file of its own: it takes them for instructions.
 _DAMAGE: tuple[type[Exception], ...] = (RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError)

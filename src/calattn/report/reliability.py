@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.atomic import PathArg, atomic_write
+from calattn.files.atomic import PathArg, atomic_write
 from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
 from calattn.metrics.ranks import RankSums, equal_count_bins

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from calattn.atomic import PathArg, atomic_write
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from calattn.files.atomic import PathArg, atomic_write
 
 _LABEL, _HEAD, _GAP = 150, 24, 4
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calattn.atomic import PathArg, atomic_write
+from calattn.files.atomic import PathArg, atomic_write
 
 # In order: each script adds to `window.calattn` what those after it read, and later styles overrule earlier ones.
 _STYLES = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calattn.atomic import PathArg
+from calattn.files.atomic import PathArg
 from calattn.metrics.evaluation import compare, evaluate
 from calattn.report.page.document import Exhibit, build_document
 from calattn.report.page.html import page_html, write_page

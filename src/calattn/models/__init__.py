@@ -1,0 +1,1 @@
+"""Models: CalAttn on anybody's classifier, its predictions, and a head taught to it."""

@@ -1,0 +1,210 @@
+"""Puts a head on a classifier: `attach(backbone)` is a drop-in whose logits are calibrated."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from calattn.heads import HEADS
+from calattn.models.adapters import Adapter, TimmAdapter, missing_in_timm
+from calattn.models.layer_adapter import LayerAdapter, find_layer
+from calattn.types import ModelOutput
+
+Features = Literal["cls", "patch_mean", "concat"]
+AnyAdapter = Adapter | LayerAdapter | TimmAdapter
+
+
+class CalibratedModel(nn.Module):
+    """A backbone and a head as one drop-in classifier, made by `attach`.
+
+    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; all arguments go to the
+    backbone as they are, so that `model(pixel_values=x)` works where it does there. Each call is one pass through
+    `model.backbone`, which is the caller's own object, unchanged; its tensors are `backbone.*` in the state dict
+    and the head's are `head.*`.
+    """
+
+    def __init__(self, backbone: nn.Module, head: nn.Module, *, features: Features, adapter: AnyAdapter) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.features = features
+        self.adapter = adapter
+
+    def output(self, x: Any = None, /, *more: Any, **inputs: Any) -> ModelOutput:
+        """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
+        args = () if x is None and not more else (x, *more)
+        reading = self.adapter.read(self.backbone, *args, **inputs)
+        if self.features == "cls":
+            features = reading.cls
+        elif self.features == "patch_mean":
+            features = self.adapter.patch_mean(reading)
+        else:
+            features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
+        found = self.head(features, reading.logits)
+        if not isinstance(found, ModelOutput):
+            raise TypeError(
+                f"the head {type(self.head).__name__} gave {type(found).__name__}; a head returns "
+                "calattn.ModelOutput(logits, scale, features)"
+            )
+        return found
+
+    def forward(self, x: Any = None, /, *more: Any, **inputs: Any) -> Float[Tensor, "b c"]:
+        return self.output(x, *more, **inputs).calibrated_logits
+
+    def no_weight_decay(self) -> set[str]:
+        """The backbone's own exceptions (position embeddings, …), for timm's optimiser factory."""
+        exceptions: Any = getattr(self.backbone, "no_weight_decay", set)
+        return {f"backbone.{name}" for name in exceptions()}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """The backbone's layer groups under their new names, for timm's layer-wise learning rates."""
+        matcher: Any = getattr(self.backbone, "group_matcher", None)
+        if matcher is None:
+            raise AttributeError(f"{type(self.backbone).__name__} has no group_matcher")
+        return {name: _prefixed(pattern) for name, pattern in matcher(coarse=coarse).items()}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.backbone.set_grad_checkpointing(enable)  # type: ignore[operator]
+
+    def __getattr__(self, name: str) -> Any:
+        # What timm's own functions ask a model for: without these, timm.data.resolve_model_data_config would fall back
+        # to ImageNet's normalisation in silence.
+        if name == "num_classes" and isinstance(self.adapter, LayerAdapter) and self.adapter.num_classes:
+            return self.adapter.num_classes  # torchvision's own number, if any, stays behind when a layer is replaced
+        if name in ("num_classes", "pretrained_cfg", "default_cfg"):
+            return getattr(super().__getattr__("backbone"), name)
+        return super().__getattr__(name)
+
+    def extra_repr(self) -> str:
+        return f"features={self.features!r}"
+
+
+def _prefixed(pattern: Any) -> Any:
+    """timm's group patterns, matched from the start of a name, moved under `backbone.`."""
+    if isinstance(pattern, str):
+        return r"^backbone\.(?:" + re.sub(r"(?<!\[)\^", "", pattern) + ")"
+    if isinstance(pattern, list | tuple):
+        return type(pattern)(_prefixed(part) if isinstance(part, str | list | tuple) else part for part in pattern)
+    return pattern
+
+
+def attach(
+    backbone: nn.Module,
+    features: Features = "cls",
+    hidden: int = 128,
+    bias: bool = True,
+    *,
+    head: str | nn.Module = "calattn",
+    classifier: str | None = None,
+    adapter: Adapter | LayerAdapter | None = None,
+) -> CalibratedModel:
+    """The backbone with a head on its features; until the first step, outputs equal the bare backbone's.
+
+    `features` is what the head reads: `cls`, the classifier's own input; `patch_mean`, the mean of the final
+    patch tokens; `concat`, both. `head` is a name in `calattn.heads.HEADS`, or a head of your own. The head is
+    float32 on the backbone's device. Of a network that is not timm's the last linear layer is read; `classifier`
+    names another one, an `adapter` does what else is needed.
+
+    >>> from calattn.backbones import create
+    >>> model = attach(create("resnet8_cifar", num_classes=10))
+    >>> out = model.output(torch.zeros(2, 3, 32, 32))
+    >>> out.probs.shape, out.scale.shape
+    (torch.Size([2, 10]), torch.Size([2]))
+    """
+    if isinstance(backbone, CalibratedModel):
+        raise ValueError("the model already has a head; attach to its .backbone instead")
+    if not isinstance(backbone, nn.Module):
+        made = f"timm.create_model({backbone!r})" if isinstance(backbone, str) else "timm.create_model(…)"
+        raise ValueError(f"backbone must be a network (nn.Module), such as {made}; got {type(backbone).__name__}")
+    reader = _adapter(backbone, classifier) if adapter is None else adapter
+    if classifier is not None and adapter is not None:
+        raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")
+    if isinstance(adapter, LayerAdapter):
+        find_layer(backbone, adapter.layer)
+    widths = reader.widths()
+    if features not in widths:
+        offered = ", ".join(repr(name) for name in widths)
+        reason = reader.why_not(features) if features in ("patch_mean", "concat") else "there is no such kind"
+        raise ValueError(f"features={features!r} is not what {type(backbone).__name__} offers: {offered}; {reason}")
+    built = _head(head, num_features=widths[features], num_classes=reader.num_classes, hidden=hidden, bias=bias)
+    parameter = next(backbone.parameters(), None)
+    model = CalibratedModel(
+        backbone,
+        built if parameter is None else built.to(parameter.device),
+        features=features,
+        adapter=reader,
+    )
+    # Not model.train(…), which would reach into the backbone and thaw layers that the caller set to eval.
+    model.training = backbone.training
+    built.train(backbone.training)
+    return model
+
+
+def _head(head: str | nn.Module, *, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> nn.Module:
+    """The head of that name, built; a module is taken as it is."""
+    if isinstance(head, nn.Module):
+        if (hidden, bias) != (128, True):
+            raise ValueError(f"hidden={hidden}, bias={bias} are for heads by name; this {type(head).__name__} is built")
+        return head
+    if not isinstance(head, str):
+        got = f"the class {head.__name__}" if isinstance(head, type) else type(head).__name__
+        raise TypeError(f"head must be a name, or a head such as MyHead({num_features}), an nn.Module; got {got}")
+    builder = HEADS[head]
+    try:
+        built = builder(num_features=num_features, num_classes=num_classes, hidden=hidden, bias=bias)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        raise ValueError(
+            f"the head {head!r} cannot be built with num_features={num_features}, num_classes={num_classes}, "
+            f"hidden={hidden}, bias={bias} ({type(error).__name__}: {text}); mend what is registered under that name"
+        ) from error
+    if not isinstance(built, nn.Module):
+        raise TypeError(f"the head {head!r} was built as {type(built).__name__}; its builder must return an nn.Module")
+    if not getattr(built, "has_hidden_layer", True) and (hidden, bias) != (128, True):
+        raise ValueError(f"the head {head!r} has no hidden layer: hidden={hidden}, bias={bias} would change nothing")
+    return built
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """What a head costs: parameters and checkpoint bytes, of the backbone and added to it."""
+
+    backbone_params: int
+    added_params: int
+    backbone_bytes: int
+    added_bytes: int
+
+    @property
+    def fraction(self) -> float:
+        """Added parameters per backbone parameter."""
+        return self.added_params / self.backbone_params
+
+
+def overhead(model: CalibratedModel) -> Overhead:
+    """Counts the head against the backbone; bytes are those of the tensors in the state dict.
+
+    >>> from calattn.backbones import create
+    >>> overhead(attach(create("resnet8_cifar", num_classes=10))).added_params  # 128·64 + 128 + 128 + 1
+    8449
+    """
+    return Overhead(
+        backbone_params=sum(p.numel() for p in model.backbone.parameters()),
+        added_params=sum(p.numel() for p in model.head.parameters()),
+        backbone_bytes=_bytes(model.backbone),
+        added_bytes=_bytes(model.head),
+    )
+
+
+def _adapter(backbone: nn.Module, classifier: str | None) -> LayerAdapter | TimmAdapter:
+    if classifier is None and not missing_in_timm(backbone):
+        return TimmAdapter.of(backbone)
+    return LayerAdapter.of(backbone, classifier)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())

@@ -1,0 +1,180 @@
+"""From a file, a recipe's name and `key=value` pairs to a checked `RunSpec`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from calattn.registry import nearest
+from calattn.runs.recipes import RECIPES
+from calattn.runs.spec import RunSpec
+from calattn.runs.yamlfile import SpecError, parse_value, parse_yaml, read_yaml
+
+_NAMING = ("name", "backbone")
+
+
+def resolve(source: str | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunSpec:
+    """The spec that a recipe's name, a YAML file or values give, after `key=value` overrides.
+
+    >>> resolve("digits", ["train.epochs=3"]).train.epochs
+    3
+    """
+    values = _layers(source, seen=()) if isinstance(source, str) else dict(source)
+    # A new name ends the options of the old one, and must not end those that are set beside it: names come first.
+    for path, value in sorted(map(_assignment, overrides), key=lambda each: not _names(*each)):
+        if path[-1] == "options":  # all of them at once: {} means none
+            values = _merged(values, _nested(path, None))
+        values = _merged(values, _nested(path, value))
+    return checked(values)
+
+
+def _names(path: list[str], value: Any) -> bool:
+    """Whether an assignment says which loss, optimiser, … it is to be."""
+    return path[-1] in _NAMING or (isinstance(value, Mapping) and any(key in value for key in _NAMING))
+
+
+def checked(values: Mapping[str, Any]) -> RunSpec:
+    """A `RunSpec`, or one line that says which key is wrong and what would be right."""
+    try:
+        return RunSpec.model_validate(dict(values))
+    except ValidationError as error:
+        raise SpecError("; ".join(_messages(error)[:3])) from None
+
+
+def _layers(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """A spec laid over its `base`, and that over its own."""
+    if source in seen:
+        raise SpecError(f"base: {' → '.join([*seen, source])} goes round in a circle")
+    values, folder = _read(source)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if not isinstance(base, str):
+        raise SpecError(f"{source}: base must be a recipe's name or a path, got {base!r}")
+    beside = str(folder / base) if folder is not None and base not in RECIPES else base
+    return _merged(_layers(beside, (*seen, source)), values)
+
+
+def _read(source: str) -> tuple[dict[str, Any], Path | None]:
+    if source in RECIPES:
+        return copy.deepcopy(_recipe(source)), None
+    path = Path(source)
+    if path.suffix.lower() not in (".yaml", ".yml") and not path.exists():
+        if source.startswith(("imagefolder:", "parquet:")):
+            raise SpecError(
+                f"{source!r} is data, not a recipe; train a recipe on it: "
+                f"calattn train cifar10 --set data.name={source} --size 224 (recipes: {', '.join(RECIPES)})"
+            )
+        beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        near = nearest(source, [*RECIPES, *beside])
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise SpecError(f"{source!r} is neither a recipe nor a YAML file; {hint}recipes: {', '.join(RECIPES)}")
+    if not path.exists():
+        raise SpecError(f"{path} does not exist; give a YAML file or a recipe: {', '.join(RECIPES)}")
+    if path.is_dir():
+        raise SpecError(f"{path} is a folder; give the YAML file, or {path / 'spec.yaml'} for the spec of a run")
+    return read_yaml(path), path.parent
+
+
+@functools.cache  # parsing takes 4 ms, and a grid has hundreds of specs
+def _recipe(name: str) -> dict[str, Any]:
+    return parse_yaml(RECIPES.text(name), name)
+
+
+def _assignment(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SpecError(f"--set {text!r} must be key=value, such as --set optimizer.lr=0.001")
+    return key.strip().split("."), parse_value(value, f"--set {key.strip()}") if value else None
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, section by section. A new name for a loss, optimiser, … ends the old one's options."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            for naming in _NAMING:
+                if naming in value and value[naming] != old.get(naming):
+                    old = {k: v for k, v in old.items() if k != "options"}
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _messages(error: ValidationError) -> list[str]:
+    """One sentence a key; where a key takes several types, pydantic complains once for each, and "or" joins them."""
+    by_key: dict[str, list[str]] = {}
+    for detail in error.errors():
+        # pydantic names the member of a union after the key: train.compile.bool
+        where = list(
+            itertools.takewhile(
+                lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]
+            )
+        )
+        by_key.setdefault(".".join(map(str, where)), []).append(_explained(detail, [str(part) for part in where]))
+    merged = []
+    for key, texts in by_key.items():
+        stem = f"{key} must be "
+        alternatives = [text.removeprefix(stem).rpartition(", got ")[0] for text in texts if text.startswith(stem)]
+        got = texts[0].rpartition(", got ")[2]
+        merged.append(texts[0] if len(alternatives) < 2 else f"{stem}{' or '.join(alternatives)}, got {got}")
+    return merged
+
+
+def _explained(detail: Any, where: list[str]) -> str:
+    key = ".".join(where)
+    if detail["type"] == "extra_forbidden":
+        section = _section(where[:-1])
+        known = list(section.model_fields) + (["base"] if section is RunSpec else [])
+        near = nearest(where[-1], known)
+        elsewhere = [path for path in _all_keys(RunSpec) if path.endswith("." + where[-1])]
+        hint = f"did you mean {'.'.join([*where[:-1], near[0]])!r}?" if near else ""
+        if not near and elsewhere:
+            hint = f"did you mean {elsewhere[0]!r}?"
+        elif not near and "options" in section.model_fields:
+            hint = f"did you mean {'.'.join([*where[:-1], 'options', where[-1]])!r}? Else known: {', '.join(known)}"
+        return f"unknown key {key!r}; {hint or 'known: ' + ', '.join(known)}"
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    message = str(detail["msg"]).replace("Input should be", "must be").partition(", unable to")[0]
+    message = re.sub(r"dictionary or instance of \w+", "section with keys of its own", message)
+    return f"{key} {message}, got {detail['input']!r}" if key else message
+
+
+def _section(path: list[str]) -> type[BaseModel]:
+    section: type[BaseModel] = RunSpec
+    for name in path:
+        annotation = section.model_fields[name].annotation if name in section.model_fields else None
+        inner = next(
+            (a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel)), None
+        )
+        if inner is None:
+            break
+        section = inner
+    return section
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            keys += _all_keys(inner, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys

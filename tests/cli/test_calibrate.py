@@ -1,0 +1,671 @@
+"""`calattn calibrate` judges on samples that no fit has seen, ranks, and writes both the result and what made it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import time
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors import SafetensorError
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import log_loss
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+
+import calattn
+from calattn.cli.calibration_files import atomic_folder
+from calattn.cli.contest_report import learned
+from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
+from calattn.posthoc import load as load_calibrator
+from calattn.report import sentence
+from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.posthoc.test_crossfit import Scores
+
+
+@pytest.fixture
+def files(tmp_path):
+    test, validation = predictions(sharpness=2.0), predictions(7, sharpness=2.0)
+    return write_npz(tmp_path / "test.npz", test), write_npz(tmp_path / "validation.npz", validation)
+
+
+def test_with_a_validation_file(capsys, files, tmp_path):
+    test, validation = files
+    result = invoke(
+        capsys, "calibrate", test, "--validation", validation, "--method", "vector", "--out", tmp_path / "out", "--json"
+    )
+    assert result.code == 0
+    fitted = VectorScaling().fit(predictions(7, sharpness=2.0))
+    want = fitted(predictions(sharpness=2.0))
+    found = calattn.load_predictions(tmp_path / "out" / "predictions")
+    assert torch.equal(found.calibrated_logits, want.calibrated_logits)
+    again = load_calibrator(tmp_path / "out" / "calibrator.safetensors")
+    assert torch.equal(again(predictions(sharpness=2.0)).logits, want.logits)
+    (method,) = result.json["methods"]
+    assert method["after"]["ece"]["value"] == pytest.approx(calattn.metrics.ece(want.probs, want.labels), rel=1e-6)
+    assert result.json["before"]["ece"]["value"] == pytest.approx(
+        calattn.metrics.ece(predictions(sharpness=2.0).probs, predictions().labels)
+    )
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == result.json
+
+
+def test_a_run_folder_is_fitted_on_its_validation(capsys, tmp_path):
+    run = write_run(tmp_path / "run", sharpness=3.0, rules=("last", "best-nll"))
+    result = invoke(capsys, "calibrate", run, "--checkpoint", "best-nll", "--json", "--bootstrap", 0)
+    want = TemperatureScaling().fit(calattn.load_predictions(run / "predictions" / "validation.best-nll"))
+    assert result.json["methods"][0]["learned"]["temperature_"] == want.temperature_
+    assert result.json["validation"].endswith("predictions/validation.best-nll")
+
+
+def test_one_file_is_cross_fitted(capsys, files, tmp_path):
+    """Numbers are scikit-learn's, of out-of-fold predictions; the calibrator that is kept has seen all samples."""
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--method", "temperature_nll", "--folds", 4, "--seed", 3, "--out", out)
+    result = invoke(capsys, *arguments, "--json", "--bootstrap", 0)
+    assert result.code == 0
+    p = predictions(sharpness=2.0)
+    x, y = p.logits.double().numpy(), p.labels.numpy()
+    folds = stratified_folds(p.labels, folds=4, seed=3)
+    model = CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method="temperature")
+    probs = cross_val_predict(model, x, y, cv=PredefinedSplit(folds.numpy()), method="predict_proba")
+    (method,) = result.json["methods"]
+    assert method["after"]["nll"]["value"] == pytest.approx(log_loss(y, probs), abs=1e-5)
+    found = calattn.load_predictions(out / "predictions")
+    np.testing.assert_allclose(found.probs.numpy(), probs, atol=2e-5)
+    want = TemperatureScaling(objective="nll").fit(p).temperature_
+    assert method["learned"]["temperature_"] == pytest.approx(want)
+    assert load_calibrator(out / "calibrator.safetensors").temperature_ == pytest.approx(want)
+    assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (600, 600, 4)
+    assert result.json["validation"] is None
+    shown = invoke(capsys, *arguments[:-2], "--bootstrap", 0)
+    assert "600 out-of-fold predictions: 4 folds, stratified by label, seed 3" in shown.out
+    assert "one more fit, on all 600 samples" in shown.out
+
+
+def test_five_folds_unless_said(capsys, files):
+    base = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
+    five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
+    assert five["folds"] == 5
+    assert five["methods"][0]["after"] == given["methods"][0]["after"]
+    assert five["methods"][0]["after"] != other["methods"][0]["after"]
+
+
+def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
+    arguments = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
+    result = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 3, "--out", tmp_path / "out")
+    assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (150, 450, None)
+    whole = predictions(sharpness=2.0)
+    first, _ = whole.shuffle_split(0.25, torch.Generator().manual_seed(3))
+    want = TemperatureScaling(objective="nll").fit(first).temperature_
+    assert result.json["methods"][0]["learned"]["temperature_"] == pytest.approx(want)
+    found = calattn.load_predictions(tmp_path / "out" / "predictions")
+    assert torch.equal(found.logits, whole.logits[found.indices]), "indices are rows of the file"
+    other = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 4)
+    assert other.json["methods"][0]["learned"] != result.json["methods"][0]["learned"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--folds", 1), "--folds must be between 2 and 600, the number of samples, got 1"),
+        (("--folds", 601), "--folds must be between 2 and 600, the number of samples, got 601"),
+        (("--folds", 3, "--fraction", 0.5), "--folds and --fraction exclude each other"),
+        (
+            ("--validation", "v", "--folds", 3),
+            "with --validation there is something to fit on already; leave --folds out",
+        ),
+        (("--validation", "v", "--fraction", 0.5), "leave --fraction out"),
+        (("--fraction", 1), "error: --fraction must be between 0 and 1, got 1"),
+        (("--write", "table.txt"), "--write table.txt must end in .npz, .csv, .parquet"),
+    ],
+)
+def test_flags_that_do_not_go_together(capsys, files, flags, message):
+    result = invoke(capsys, "calibrate", files[0], *(files[1] if flag == "v" else flag for flag in flags))
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_a_run_has_its_own_validation(capsys, tmp_path):
+    result = invoke(capsys, "calibrate", write_run(tmp_path / "run"), "--folds", 3)
+    assert result.code == 2
+    assert "a run folder has something to fit on already" in result.err
+
+
+def test_a_rare_class_is_mentioned_once(capsys, tmp_path):
+    found = predictions(n=300, sharpness=2.0)
+    labels = found.labels.clone()
+    labels[labels == 9] = 8
+    labels[0] = 9
+    path = write_npz(tmp_path / "rare.npz", found.replace(labels=labels))
+    result = invoke(capsys, "calibrate", path, "--method", "all", "--bootstrap", 0)
+    assert result.code == 0
+    assert result.err.count("1 of the classes (9) have one sample") == 1
+    assert "no sample" not in result.err, "its own fold lacks it, which is what the line says"
+
+
+def test_a_class_without_samples_to_fit_on_is_named(capsys, files, tmp_path):
+    found = predictions(n=300)
+    validation = write_npz(tmp_path / "v.npz", found.replace(labels=torch.where(found.labels == 9, 8, found.labels)))
+    for source in ((files[0], "--validation", validation), (validation,)):
+        result = invoke(capsys, "calibrate", *source, "--method", "vector,sats", "--bootstrap", 0, "--json")
+        assert result.err.count("warning: vector: 1 of the 10 classes (9) has no sample") == 1
+        said = {each["method"]: each["warnings"] for each in result.json["methods"]}
+        assert [text.startswith("1 of the 10 classes (9)") for text in said["vector"]] == [True]
+        assert said["sats"] == []
+
+
+def test_warnings_of_several_fits_are_one_line(capsys, tmp_path):
+    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
+    result = invoke(
+        capsys, "calibrate", write_npz(tmp_path / "sure.npz", sure), "--method", "temperature_nll", "--json"
+    )
+    assert result.err.count("minimises this NLL") == 1
+    (warning,) = result.json["methods"][0]["warnings"]
+    assert warning.endswith("(6 fits)")
+
+
+def test_leaderboard_has_every_method_or_the_reason(capsys, files, tmp_path):
+    test, validation = files
+    out = tmp_path / "all"
+    result = invoke(
+        capsys,
+        "calibrate",
+        test,
+        "--validation",
+        validation,
+        "--method",
+        "all",
+        "--json",
+        "--bootstrap",
+        20,
+        "--out",
+        out,
+    )
+    assert result.code == 0
+    done = [method["method"] for method in result.json["methods"]]
+    skipped = {each["method"]: each["reason"] for each in result.json["skipped"]}
+    assert sorted([*done, *skipped]) == sorted(CALIBRATORS)
+    assert list(skipped) == ["frozen_calattn"]
+    assert "features" in skipped["frozen_calattn"]
+    nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
+    assert nll == sorted(nll)
+    assert sorted(place.name for place in out.iterdir()) == sorted([*done, "report.json"])
+    assert result.json["leader"] == done[0]
+    best = load_calibrator(out / result.json["leader"] / "calibrator.safetensors")
+    assert best.num_classes_ == 10
+    shown = invoke(capsys, "calibrate", test, "--validation", validation, "--method", "all", "--bootstrap", 0).out
+    assert "(as it is)" in shown
+    assert "skipped frozen_calattn" in shown
+
+
+def test_differences_are_those_of_compare(capsys, files):
+    test, validation = files
+    found = invoke(
+        capsys, "calibrate", test, "--validation", validation, "--method", "all", "--json", "--bootstrap", 50
+    )
+    before, fit_on = predictions(sharpness=2.0), predictions(7, sharpness=2.0)
+    methods = {each["method"]: each for each in found.json["methods"]}
+    calibrated = {name: CALIBRATORS[name]().fit(fit_on)(before) for name in ("temperature_nll", "vector", "histogram")}
+    leader = CALIBRATORS[found.json["leader"]]().fit(fit_on)(before)
+    for name, after in calibrated.items():
+        for key, other in (("from_before", before), ("from_leader", leader)):
+            if name == found.json["leader"] and key == "from_leader":
+                assert methods[name][key] is None
+                continue
+            want = calattn.compare(other, after, metrics=["nll", "ece"], num_bootstrap=50)
+            for metric, difference in want.items():
+                got = methods[name][key][metric]
+                assert float(got["difference"]) == pytest.approx(difference.difference)
+                assert float(got["low"]) == pytest.approx(difference.low)
+                assert got["significant"] == difference.significant
+                assert got["sentence"] == sentence(difference)
+    others = [each for each in found.json["methods"] if each["from_leader"]]
+    finite = [each for each in others if each["from_leader"]["nll"]["difference"] != "Infinity"]
+    tied = [each["method"] for each in finite if not each["from_leader"]["nll"]["significant"]]
+    assert found.json["tied_with_leader"] == tied
+    assert f"best by NLL: {found.json['leader']}" in found.json["verdict"][0]
+
+
+IN_SAMPLE = "no method is called best: each was judged on the samples it was fitted on"
+
+
+@pytest.fixture
+def in_sample(files):
+    return ("calibrate", files[0], "--validation", files[0], "--metrics", "accuracy", "--bootstrap", 20)
+
+
+def test_judged_on_what_was_fitted_on_nothing_leads(capsys, in_sample, tmp_path):
+    result = invoke(capsys, *in_sample, "--method", "all", "--json", "--out", tmp_path / "out")
+    assert result.code == 0
+    assert result.json["leader"] is None
+    assert result.json["no_leader"].startswith(IN_SAMPLE)
+    assert result.json["tied_with_leader"] is None
+    assert result.json["verdict"] == [result.json["no_leader"]]
+    named = [name for name in CALIBRATORS if name != "frozen_calattn"]
+    assert [each["method"] for each in result.json["methods"]] == named  # not the order of a ranking
+    assert all(each["from_before"] and each["from_leader"] is None for each in result.json["methods"])
+    assert "leader" not in result.err
+    assert (tmp_path / "out" / named[0] / "calibrator.safetensors").is_file()
+
+
+def test_judged_on_what_was_fitted_on_the_text_names_no_best(capsys, in_sample):
+    shown = invoke(capsys, *in_sample, "--method", "all").out
+    assert IN_SAMPLE in shown
+    assert "the numbers say nothing about new data" in shown
+    for word in ("best by", "leads", "leader"):
+        assert word not in shown
+    alone = invoke(capsys, *in_sample, "--method", "vector").out
+    assert "vector was judged on the samples it was fitted on" in alone
+    assert "more than chance" not in alone
+
+
+def test_without_a_leader_all_has_nothing_to_write(capsys, in_sample, tmp_path):
+    target = tmp_path / "probs.csv"
+    refused = invoke(capsys, *in_sample, "--method", "all", "--write", target)
+    assert refused.code == 2
+    assert "name one --method" in refused.err
+    assert not target.exists()
+    assert invoke(capsys, *in_sample, "--method", "vector", "--write", target).code == 0
+    assert target.is_file()
+
+
+def test_other_samples_have_a_leader(capsys, files):
+    common = ("--method", "all", "--metrics", "accuracy", "--bootstrap", 0, "--json")
+    for fitted in (("--validation", files[1]), ()):  # a file of its own, or folds of this one
+        result = invoke(capsys, "calibrate", files[0], *fitted, *common)
+        assert result.json["leader"] == result.json["methods"][0]["method"]
+        assert result.json["no_leader"] is None
+
+
+def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):
+    arguments = ("calibrate", files[0], "--method", "all", "--metrics", "accuracy", "--json", "--bootstrap", 0)
+    result = invoke(capsys, *arguments)
+    assert list(result.json["before"]) == ["accuracy", "nll"]
+    assert result.json["tied_with_leader"] is None
+    assert result.json["verdict"] == []
+    nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
+    assert nll == sorted(nll)
+
+
+def test_a_forest_that_states_zeros(capsys, tmp_path):
+    """Skipped methods are told the flag that helps, once for all of them; with it nothing is skipped or infinite."""
+    inputs, labels = load_digits(return_X_y=True)
+    forest = RandomForestClassifier(10, random_state=0).fit(inputs[:900], labels[:900])
+    np.savez(tmp_path / "forest.npz", probs=forest.predict_proba(inputs[900:]), labels=labels[900:])
+    arguments = ("calibrate", tmp_path / "forest.npz", "--method", "all", "--bootstrap", 50, "--folds", 2)
+    plain = invoke(capsys, *arguments)
+    assert "skipped vector, matrix, dirichlet, sats: logits[0] has a −inf entry" in plain.out.replace("\n", " ")
+    assert "pass --floor 1e-6" in plain.out
+    assert "from_probs" not in plain.out
+    assert "(as it is)" in plain.out
+    floored = invoke(capsys, *arguments, "--floor", "1e-6", "--json").json
+    assert [each["method"] for each in floored["skipped"]] == ["frozen_calattn"]
+    assert all(each["after"]["nll"]["value"] != "Infinity" for each in floored["methods"])
+    probs = forest.predict_proba(inputs[900:])
+    raised, of_labels = int((probs < 1e-6).sum()), int((probs[np.arange(len(probs)), labels[900:]] < 1e-6).sum())
+    assert raised > of_labels > 0
+    assert (floored["floor"], floored["labels_at_floor"]) == (1e-6, of_labels)
+    one = ("calibrate", tmp_path / "forest.npz", "--bootstrap", 0, "--metrics", "nll", "--floor", "1e-6")
+    shown = invoke(capsys, *one).out
+    assert "before, floor 1e-06" in shown
+    assert f"--floor 1e-06 raised {raised:,} probabilities before anything was measured, {of_labels} of them" in shown
+    np.savez(tmp_path / "few.npz", probs=probs[:100], labels=labels[900:1000])
+    board = invoke(capsys, "calibrate", tmp_path / "few.npz", *one[2:], "--method", "all", "--fraction", 0.5).out
+    assert "(as it is, floor 1e-06)" in board
+
+
+def test_a_floor_does_nothing_to_logits(capsys, files):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", "--floor", "1e-6")
+    shown = invoke(capsys, *arguments).out
+    assert "before, floor" not in shown
+    assert "--floor 1e-06 raised no probability" in shown
+    assert invoke(capsys, *arguments, "--json").json["labels_at_floor"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("temperature_nll", r"T = \d\.\d\d \(lowest NLL\)"),
+        ("temperature", r"T = \d\.\d\d \(lowest ECE\)"),
+        (
+            "vector",
+            r"learned: objective value = [\d.]+, converged = yes, iterations = \d+; tensors \(weight, bias\) are in .*",
+        ),
+        ("histogram", r"learned: tensors \(edges, frequencies\) are in the calibrator's file \(--out\)"),
+    ],
+)
+def test_what_was_learned_is_said_in_words(capsys, files, method, line):
+    shown = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--method", method, "--metrics", "nll").out
+    last = shown.splitlines()[-1]
+    assert re.fullmatch(line, last)
+    if method == "temperature_nll":
+        want = TemperatureScaling(objective="nll").fit(predictions(sharpness=2.0)).temperature_
+        assert last.startswith(f"T = {want:.2f} ")
+
+
+def test_a_temperature_without_an_optimum():
+    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
+    with pytest.warns(FitWarning):
+        fitted = TemperatureScaling(objective="nll").fit(sure)
+    assert learned(fitted) == "T = 1e-06 (the end of its range)"
+
+
+def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):
+    result = invoke(capsys, "calibrate", write_npz(tmp_path / "one.npz", predictions(n=1)))
+    assert result.code == 2
+    assert "cross-fitting needs at least 2 samples, and there is 1; pass --validation FILE" in result.err
+
+
+def test_the_clock_starts_after_the_imports(capsys, files, monkeypatch):
+    """A method whose first fit takes long, as that of one which imports scikit-learn does."""
+    ready = []
+
+    class Heavy(TemperatureScaling):
+        def fit(self, *given):
+            if not ready:
+                time.sleep(0.5)
+            ready.append(len(given[0]))
+            return super().fit(*given)
+
+    monkeypatch.setitem(CALIBRATORS._items, "heavy", Heavy)
+    base = ("calibrate", files[0], "--method", "heavy", "--fraction", 0.5, "--bootstrap", 0, "--metrics", "nll")
+    result = invoke(capsys, *base, "--json")
+    assert result.json["methods"][0]["seconds"] < 0.4
+    assert ready == [30, 300]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_probabilities_for_other_tools(capsys, files, tmp_path, suffix):
+    path = tmp_path / f"calibrated{suffix}"
+    result = invoke(capsys, "calibrate", files[0], "--method", "vector", "--bootstrap", 0, "--write", path)
+    assert result.code == 0
+    want = cross_fit(VectorScaling, predictions(sharpness=2.0)).probs.numpy()
+    if suffix == ".npz":
+        probs, labels = (np.load(path)[name] for name in ("probs", "labels"))
+    else:
+        table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+        probs = np.stack([table[f"p_{k}"].to_numpy() for k in range(10)], axis=1)
+        labels = table["label"].to_numpy()
+    np.testing.assert_array_equal(probs.astype(np.float32), want)
+    np.testing.assert_array_equal(labels, predictions().labels.numpy())
+    again = calattn.read_predictions(path)
+    assert torch.equal(again.labels, predictions().labels)
+    assert torch.allclose(again.probs.float(), torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_class_names_go_with_them(capsys, tmp_path, suffix):
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "9 [nine], or so")
+    calattn.save_predictions(predictions(class_names=names), tmp_path / "named")
+    path = tmp_path / f"calibrated{suffix}"
+    assert invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path).code == 0
+    again = calattn.read_predictions(path)
+    assert again.class_names == names
+    assert torch.equal(again.labels, predictions().labels)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_damage_to_what_was_written_is_found_when_it_is_read(capsys, tmp_path, suffix):
+    file, path = write_npz(tmp_path / "a.npz", predictions()), tmp_path / f"probs{suffix}"
+    assert invoke(capsys, "calibrate", file, "--write", path, "--bootstrap", 0).code == 0
+    data = path.read_bytes()
+    for place in range(len(data) // 10, len(data) // 2, len(data) // 30):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        found = invoke(capsys, "evaluate", path, "--bootstrap", 0)
+        assert found.code == 2, place
+        assert len(found.err.splitlines()) == 1
+        assert f"{path} is not a whole" in found.err
+        assert "copy or save it again" in found.err
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("a", "a"), "several classes are named 'a'"),
+        (("", "b"), "the class name '' is no plain text"),
+        (("  ", "b"), "the class name '  ' is no plain text"),
+        (("x\ny", "b"), r"the class name 'x\ny' is no plain text"),
+        (("NA", "b"), "the class name 'NA' is no plain text"),  # a missing label, to readers of CSV
+        (("2", "1"), "the class name '2' is a number"),
+        (("b", "1e3"), "the class name '1e3' is a number"),
+    ],
+)
+def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, why):
+    names = (*names, *"cdefghij")
+    calattn.save_predictions(predictions(class_names=names), tmp_path / "named")
+    path = tmp_path / f"calibrated{suffix}"
+    result = invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path)
+    assert result.code == 0
+    assert why in result.err
+    assert "p_0, p_1, …" in result.err
+    table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+    assert table.column_names == ["label", *(f"p_{k}" for k in range(10))]
+    np.testing.assert_allclose(sum(table[f"p_{k}"].to_numpy() for k in range(10)), 1, atol=1e-5)
+    again = calattn.read_predictions(path)
+    assert torch.equal(again.labels, predictions().labels)
+
+
+def test_slow_fits_are_announced(capsys, files, monkeypatch):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
+    assert "more follow" not in invoke(capsys, *arguments).err
+    monkeypatch.setattr("calattn.cli.contest._SLOW", 0.0)
+    assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
+
+
+def test_of_all_methods_the_leaders_probabilities_are_written(capsys, files, tmp_path):
+    path = tmp_path / "calibrated.npz"
+    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 0, "--write", path, "--json")
+    nll = calattn.evaluate(calattn.read_predictions(path), metrics="nll", num_bootstrap=0)["nll"].value
+    assert nll == pytest.approx(result.json["methods"][0]["after"]["nll"]["value"], abs=1e-5)
+    assert f"probabilities by {result.json['leader']}" in result.err
+
+
+def test_narrow_terminals_get_several_tables_and_whole_names(capsys, files, monkeypatch):
+    monkeypatch.setattr("calattn.cli.console._PIPED_WIDTH", 80)
+    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 20)
+    for name in CALIBRATORS:
+        assert name in result.out
+    assert "…" not in result.out
+    assert result.out.count("(as it is)") == 3
+
+
+def test_with_features_nothing_is_skipped(capsys, tmp_path):
+    features = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
+    for name, seed in (("test", 0), ("validation", 7)):
+        calattn.save_predictions(predictions(seed, features=features), tmp_path / name)
+    base = (
+        "calibrate",
+        tmp_path / "test",
+        "--validation",
+        tmp_path / "validation",
+        "--method",
+        "frozen_calattn",
+        "--bootstrap",
+        0,
+    )
+    assert invoke(capsys, *base, "--json").json["skipped"] == []
+    without = invoke(capsys, *base, "--no-features")
+    assert without.code == 2
+    assert "features" in without.err
+
+
+def test_fits_repeat(capsys, files):
+    arguments = ("calibrate", files[0], "--method", "sats", "--json", "--bootstrap", 0)
+    first, second = (invoke(capsys, *arguments).json["methods"][0] for _ in range(2))
+    assert first["after"] == second["after"]
+
+
+def test_overwriting_has_to_be_said_and_spares_strangers(capsys, files, tmp_path):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
+    assert invoke(capsys, *arguments).code == 0
+    before = (tmp_path / "out" / "report.json").read_text()
+    refused = invoke(capsys, *arguments, "--seed", 5)
+    assert refused.code == 2
+    assert "pass --overwrite" in refused.err
+    assert (tmp_path / "out" / "report.json").read_text() == before
+    assert invoke(capsys, *arguments, "--seed", 5, "--overwrite").code == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["seed"] == 5
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    result = invoke(capsys, *arguments[:-1], tmp_path / "mine", "--overwrite")
+    assert result.code == 2
+    assert "holds other things" in result.err
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+    assert [place.name for place in tmp_path.iterdir() if place.name.startswith(".part")] == []
+
+
+def test_a_report_of_another_program_is_not_ours(capsys, files, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for content in ('{"command": "pytest"}', "[1]", "not JSON"):
+        (mine / "report.json").write_text(content)
+        result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
+        assert result.code == 2
+        assert "holds other things" in result.err
+        assert (mine / "report.json").read_text() == content
+
+
+def tree(folder):
+    return {place.relative_to(folder): place.read_bytes() for place in folder.rglob("*") if place.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        ("temperature", "thesis.txt"),
+        ("temperature", "predictions/thesis.txt"),
+        ("temperature", "notes/thesis.txt"),
+        ("all", "vector/thesis.txt"),
+        ("all", "vector/predictions/thesis.txt"),
+    ],
+)
+def test_what_lies_beside_an_earlier_result_is_kept(capsys, files, tmp_path, method, place):
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", "--out", out, "--overwrite")
+    assert invoke(capsys, *arguments, "--method", method).code == 0
+    (out / place).parent.mkdir(exist_ok=True)
+    (out / place).write_text("years of work")
+    before = tree(out)
+    refused = invoke(capsys, *arguments)
+    assert refused.code == 2
+    assert "holds other things beside a calibration" in refused.err
+    assert tree(out) == before
+    (out / place).unlink()
+    if place.startswith("notes"):
+        (out / "notes").rmdir()
+    assert invoke(capsys, *arguments).code == 0
+    assert sorted(each.name for each in out.iterdir()) == ["calibrator.safetensors", "predictions", "report.json"]
+
+
+@pytest.mark.parametrize("content", ["{}", "years of work", '{"command": "thesis"}'])
+def test_a_calibration_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "calibration.json").write_text(content)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
+    assert result.code == 2
+    assert "holds other things" in result.err
+    assert (mine / "calibration.json").read_text() == content
+    (mine / "calibration.json").write_text('{"schema": 1, "command": "calibrate"}')  # as an earlier version wrote it
+    assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite").code == 0
+    assert not (mine / "calibration.json").exists()
+
+
+def test_results_do_not_replace_their_input(capsys, files, tmp_path):
+    test, validation = files
+    hard, soft = tmp_path / "hard.npz", tmp_path / "soft.npz"
+    hard.hardlink_to(test)
+    soft.symlink_to(validation)
+    before = tree(tmp_path)
+    for write in (test, validation, hard, soft, tmp_path / "." / "test.npz"):
+        result = invoke(capsys, "calibrate", test, "--validation", validation, "--bootstrap", 0, "--write", write)
+        assert result.code == 2
+        assert "is the input" in result.err
+    assert tree(tmp_path) == before
+
+
+def test_an_earlier_result_that_is_read_is_not_replaced(capsys, files, tmp_path):
+    out = tmp_path / "out"
+    assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", out).code == 0
+    before = tree(out)
+    for path in (out, out / "predictions"):
+        result = invoke(capsys, "calibrate", path, "--bootstrap", 0, "--out", out, "--overwrite")
+        assert result.code == 2
+        assert "holds the input" in result.err
+    assert tree(out) == before
+
+
+def test_a_table_inside_the_folder_is_replaced_with_it(capsys, files, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--overwrite", "--out", out, "--write")
+    for seed in (0, 1):
+        assert invoke(capsys, *arguments, out / "table.csv", "--seed", seed).code == 0
+        assert (out / "table.csv").exists()
+    other = invoke(capsys, *arguments, tmp_path / "table.csv")
+    assert other.code == 2
+    assert "table.csv" in other.err
+    both = invoke(capsys, *arguments[:-2], tmp_path / "x.csv", "--write", tmp_path / "x.csv")
+    assert both.code == 2
+    assert "--out and --write are both" in both.err
+
+
+@pytest.mark.parametrize("json_flag", [(), ("--json",)])
+def test_a_full_disk_does_not_throw_the_numbers_away(capsys, files, tmp_path, monkeypatch, json_flag):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "out")
+
+    monkeypatch.setattr("calattn.files.predictions.save_blocks", full)
+    flags = ("--out", tmp_path / "out", "--write", tmp_path / "table.csv", *json_flag)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", *flags)
+    assert result.code == 1
+    assert "the disk is full" in result.err
+    assert "lowest ECE" in result.out or result.json["leader"] == "temperature"
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "table.csv").exists(), "the other file is still tried"
+
+
+def test_a_calibrator_that_cannot_be_written_is_no_bug(capsys, files, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    monkeypatch.setattr(TemperatureScaling, "save", full)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert "free some space" in result.err
+
+
+def test_files_are_written_though_nobody_reads_the_numbers(capsys, files, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("calattn.cli.calibrate._show", full)
+    result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "old").touch()
+
+    def fail():
+        with atomic_folder(target) as partial:
+            (partial / "new").touch()
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert [place.name for place in target.iterdir()] == ["old"]
+    with atomic_folder(target) as partial:
+        (partial / "new").touch()
+    assert [place.name for place in target.iterdir()] == ["new"]
+    assert [place.name for place in tmp_path.iterdir()] == ["out"]

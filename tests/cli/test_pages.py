@@ -1,0 +1,434 @@
+"""`evaluate --html`, `compare --html` and `report`: what is written, from which files, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+import calattn
+from calattn.cli import pages, subjects
+from calattn.report.page import document as documents
+from calattn.runs.folder import RunFolder
+from calattn.runs.train import train_run
+from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
+from tests.small_runs import CPU, small_spec
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    train_run(small_spec("model.head=calattn", "evaluation.checkpoints=[last, best-ece]"), folder, runtime=CPU)
+    return folder
+
+
+@pytest.fixture
+def npz(tmp_path) -> Path:
+    path, p = tmp_path / "test.npz", predictions()
+    np.savez(path, logits=p.logits.numpy(), labels=p.labels.numpy())
+    return path
+
+
+def test_a_page_of_a_csv_file_that_scikit_learn_predicted(capsys, tmp_path):
+    x, y = load_digits(return_X_y=True)
+    model = LogisticRegression(max_iter=300).fit(x[:900] / 16, y[:900])
+    probs = model.predict_proba(x[900:] / 16)
+    lines = ["label," + ",".join(f"prob_{k}" for k in range(10))]
+    lines += [f"{label}," + ",".join(f"{p:.9g}" for p in row) for label, row in zip(y[900:], probs, strict=True)]
+    path = tmp_path / "scikit.csv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = invoke(capsys, "evaluate", path, "--html", tmp_path / "page.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    assert "wrote" in found.err
+    subject = document_in(tmp_path / "page.html")["subjects"][0]
+    accuracy = {row["name"]: row["value"] for row in subject["metrics"]}["accuracy"]
+    assert accuracy == pytest.approx(model.score(x[900:] / 16, y[900:]))
+    assert subject["provenance"][0] == ["file", str(path)]
+
+
+def test_a_page_of_a_run_has_all_that_the_run_knows(capsys, tmp_path, run):
+    found = invoke(capsys, "evaluate", run, "--html", tmp_path / "page.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    subject = document_in(tmp_path / "page.html")["subjects"][0]
+    facts = dict(subject["provenance"])
+    assert facts["split"] == "test"
+    assert facts["checkpoint"] == "last"
+    assert facts["spec hash"] == RunFolder(run).spec().hash
+    assert facts["hardware"]
+    assert "backbone:" in subject["spec"]
+    assert subject["dynamics"]["epoch"] == [1, 2, 3]
+    assert {each["panel"] for each in subject["dynamics"]["series"]} >= {"loss", "accuracy", "calibration", "scale"}
+    assert [mark["label"] for mark in subject["dynamics"]["marks"]] == ["best-ece"]
+    assert subject["scale"] is not None
+    assert subject["errors"][0]["image"].startswith("data:image/png;base64,")
+    assert {each["fitted_on"] for each in subject["temperature"]["best"]} <= {"validation"}
+
+
+def test_the_picture_is_that_of_the_sample(run):
+    import io
+
+    from PIL import Image
+
+    from calattn import data
+    from calattn.cli import options
+
+    subject = subjects.find([run], reader=options.READER, choice=options.Choice())[0]
+    p = subject.predictions()
+    made = pages.exhibit(subject, p, calattn.evaluate(p, num_bootstrap=0))
+    picture = made.images([5])[5]
+    expected = data.load("digits", "test").decode(int(p.indices[5]))
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(picture))), expected[0].numpy())
+
+
+def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
+    p = predictions(sharpness=0.3)
+    other = tmp_path / "other.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    shorter = tmp_path / "short.npz"
+    np.savez(shorter, logits=p.logits[:50].numpy(), labels=p.labels[:50].numpy())
+    found = invoke(capsys, "evaluate", npz, other, shorter, "--html", tmp_path / "p.html", "--bootstrap", 30)
+    assert found.code == 0, found.err
+    assert "short.npz is not compared with test.npz on the page" in found.err
+    document = document_in(tmp_path / "p.html")
+    assert [each["id"] for each in document["subjects"]] == ["s0", "s1", "s2"]
+    assert [(each["a"], each["b"]) for each in document["comparisons"]] == [("s0", "s1")]
+
+    found = invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30, "--json")
+    assert found.code == 0, found.err
+    rows = document_in(tmp_path / "c.html")["comparisons"][0]["rows"]
+    assert {row["name"]: row["difference"] for row in rows} == pytest.approx(
+        {name: each["difference"] for name, each in found.json["comparisons"][0]["differences"].items()}
+    )
+
+
+def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
+    p = predictions(seed=4, sharpness=2.0)
+    validation = tmp_path / "v.npz"
+    np.savez(validation, logits=p.logits.numpy(), labels=p.labels.numpy())
+    found = invoke(
+        capsys, "evaluate", npz, "--temperature", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
+    )
+    assert found.code == 0, found.err
+    first, scaled = document_in(tmp_path / "p.html")["subjects"]
+    wanted = calattn.posthoc.TemperatureScaling(objective="nll").fit(p).temperature_
+    best = {each["by"]: each for each in first["temperature"]["best"]}["NLL"]
+    assert best["fitted_on"] == "validation"
+    assert best["value"] == pytest.approx(wanted, rel=1e-6)
+    assert "applied before" in dict(scaled["provenance"])["temperature"]
+
+
+def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path, npz):
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(documents, "MOST_SAMPLES", 100)
+    found = invoke(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    subject = document_in(tmp_path / "p.html")["subjects"][0]
+    assert subject["samples"] == 600
+    assert subject["shown"] == "drawn from 100 of 600 samples, chosen at random"
+    expected = torch.bincount(predictions().labels[pages.drawn(600)], minlength=10)
+    assert [row["count"] for row in subject["per_class"]] == expected.tolist()
+    top = predictions().logits.argmax(dim=1)
+    for error in subject["errors"]:
+        row = error["row"]
+        assert (error["predicted"], error["label"]) == (str(int(top[row])), str(int(predictions().labels[row])))
+
+
+def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
+    broken = run.parent / "broken"
+    broken.mkdir(exist_ok=True)
+    (broken / "spec.yaml").write_text("data: {name: digits}\n", encoding="utf-8")
+    assert invoke(capsys, "calibrate", run, "--out", run.parent / "better", "--bootstrap", 0).code == 0
+    out = tmp_path / "report"
+    found = invoke(capsys, "report", run.parent, npz, "--out", out, "--bootstrap", 20, "--json", "--title", "Mine")
+    assert found.code == 0, found.err
+    document = document_in(out / "index.html")
+    assert document["title"] == "Mine"
+    rows = {row["title"].rpartition("/")[2]: row for row in document["rows"]}
+    assert rows.keys() == {"a", "better", "broken", "test.npz"}
+    assert rows["better"]["values"]["ece"]["value"] is not None
+    assert (out / rows["a"]["href"]).is_file()
+    assert rows["a"]["facts"]["head"] == "calattn"
+    assert rows["a"]["facts"]["data"] == "digits"
+    assert rows["broken"]["href"] is None
+    assert "calattn train" in rows["broken"]["note"]
+    page = document_in(out / rows["a"]["href"])["subjects"][0]
+    values = {row["name"]: row["value"] for row in page["metrics"]}
+    assert rows["a"]["values"]["ece"]["value"] == values["ece"]
+    folder = (
+        calattn.load_predictions(run / "predictions" / "validation"),
+        calattn.load_predictions(run / "predictions" / "test"),
+    )
+    scaled = calattn.posthoc.TemperatureScaling(objective="nll").fit(folder[0])(folder[1])
+    assert rows["a"]["values"]["nll_ts"]["value"] == pytest.approx(
+        calattn.evaluate(scaled, metrics="nll", num_bootstrap=0)["nll"].value
+    )
+    assert found.json["rows"] == document["rows"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("evaluate", "{npz}", "--html", "page.txt"), "--html page.txt must end in .html"),
+        (("report", "{empty}"), "holds no run folder"),
+        (("report", "nowhere"), "nowhere does not exist"),
+        (("report", "{npz}", "--out", "{npz}"), "is a file; name a folder"),
+        (("report", "{npz}", "--split", "test,validation"), "one at a time"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, npz, arguments, said):
+    (tmp_path / "empty").mkdir()
+    filled = [text.format(npz=npz, empty=tmp_path / "empty") for text in arguments]
+    found = invoke(capsys, *filled)
+    assert found.code == 2
+    assert said in found.err
+    assert "Traceback" not in found.err
+
+
+def test_a_page_that_cannot_be_written_is_an_error_in_a_line(capsys, npz):
+    found = invoke(capsys, "evaluate", npz, "--html", npz / "p.html", "--bootstrap", 0)
+    assert found.code != 0
+    assert "p.html" in found.err or str(npz) in found.err
+    assert "Traceback" not in found.err
+
+
+def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_path, npz):
+    p = predictions(sharpness=0.3)
+    other, wrong = tmp_path / "other.npz", tmp_path / "wrong.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    np.savez(wrong, logits=p.logits.numpy(), labels=p.labels.flip(0).numpy())
+    whole = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json").json
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    monkeypatch.setattr(subjects.PredictionStream, "whole", None)
+    streamed = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json", "--html", tmp_path / "p.html")
+    assert streamed.code == 0, streamed.err
+    assert streamed.json["samples"] == 600
+    assert streamed.json["comparisons"][0]["differences"] == whole["comparisons"][0]["differences"]
+    assert len(document_in(tmp_path / "p.html")["comparisons"]) == 1
+    refused = invoke(capsys, "compare", npz, wrong, "--bootstrap", 50)
+    assert refused.code == 2
+    assert "the labels of test.npz and wrong.npz differ" in refused.err
+
+
+@pytest.mark.slow
+def test_a_page_of_fifty_thousand_by_a_thousand_takes_seconds(tmp_path):
+    """Fifteen seconds on two cores, from the command to the file."""
+    import subprocess
+    import sys
+    import time
+
+    generator = np.random.default_rng(0)
+    labels = generator.integers(1000, size=50_000)
+    logits = 2 * generator.standard_normal((50_000, 1000), dtype=np.float32)
+    logits[np.arange(50_000), labels] += 7
+    np.savez(tmp_path / "big.npz", logits=logits, labels=labels)
+    command = [sys.executable, "-m", "calattn", "evaluate", tmp_path / "big.npz", "--html", tmp_path / "big.html"]
+    started = time.monotonic()
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "2"}, stdout=subprocess.DEVNULL)
+    assert time.monotonic() - started < 15
+    assert (tmp_path / "big.html").stat().st_size < 6e6
+
+
+def copied(run: Path, to: Path) -> Path:
+    shutil.copytree(run, to)
+    return to
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("summary.json", "{}"),
+        ("summary.json", "[]"),
+        ("summary.json", '{"training_seconds": null, "results": {"best-ece": {}}}'),
+        ("summary.json", "{"),
+        ("environment.json", "{}"),
+        ("environment.json", '{"devices": ["cuda"], "commit": "abc"}'),
+        ("environment.json", ""),
+        ("log.jsonl", '{"event": "epoch"}'),
+        ("log.jsonl", '{"event": "epoch", "epoch": 1, "validation": null}'),
+        ("log.jsonl", "nonsense"),
+        ("spec.yaml", "- 1"),
+        ("predictions/validation/manifest.json", "{}"),
+    ],
+)
+def test_a_damaged_side_file_costs_a_panel_not_the_page(capsys, tmp_path, run, name, text):
+    place = copied(run, tmp_path / "b")
+    (place / name).write_text(text, encoding="utf-8")
+    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    assert document_in(tmp_path / "p.html")["subjects"][0]["samples"] > 0
+
+
+def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
+    runs = tmp_path / "runs"
+    for name in ("a", "b", "z"):
+        copied(run, runs / name)
+    (runs / "b" / "predictions" / "test" / "manifest.json").write_text("{}", encoding="utf-8")
+    (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: digits, size: 2024-01-01}\n", encoding="utf-8")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "linked").symlink_to(runs / "a")
+    (tmp_path / "links" / "loop").symlink_to(tmp_path / "links")
+    found = invoke(capsys, "report", runs, tmp_path / "links", "--out", tmp_path / "out", "--bootstrap", 0)
+    assert found.code == 1
+    assert "not measured: b" in found.err
+    rows = {row["title"].rpartition("/")[2]: row for row in document_in(tmp_path / "out" / "index.html")["rows"]}
+    assert rows.keys() == {"a", "b", "z"}, "the link leads to a run that is there already"
+    assert "manifest" in rows["b"]["note"]
+    assert rows["a"]["group"] == rows["z"]["group"]
+    assert rows["a"]["facts"]["samples"] == len(calattn.load_predictions(run / "predictions" / "test"))
+    again = invoke(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
+    assert again.code == 0, again.err
+
+
+def test_only_runs_on_the_same_data_are_ranked_together(capsys, tmp_path):
+    for name, data in (("a", "pets"), ("b", "pets"), ("c", "odd")):
+        write_run(tmp_path / "runs" / name, spec=f"data: {{name: 'imagefolder:/x/{data}'}}\n")
+    file = write_npz(tmp_path / "f.npz", predictions())
+    few = ("--bootstrap", 0, "-m", "nll", "--json")
+
+    def groups(*paths):
+        rows = invoke(capsys, "report", *paths, "--out", tmp_path / "out", *few).json["rows"]
+        return [row["group"] for row in rows]
+
+    a, b, c, unknown = groups(tmp_path / "runs", file)
+    assert a == b
+    assert len({a, c, unknown}) == 3, "a file may be of either data set"
+    alone, beside = groups(tmp_path / "runs" / "a", file)
+    assert alone == beside, "of one data set and of the same labels: the same samples"
+
+
+def test_a_leaderboard_of_runs_on_different_data_with_the_same_labels_says_so(capsys, tmp_path):
+    for name, data in (("a", "pets"), ("b", "pets"), ("c", "odd")):
+        write_run(tmp_path / "runs" / name, spec=f"data: {{name: 'imagefolder:/x/{data}'}}\n")
+    few = ("--out", tmp_path / "out", "--bootstrap", 0, "-m", "nll", "--json")
+    found = invoke(capsys, "report", tmp_path / "runs", *few)
+    (text,) = document_in(tmp_path / "out" / "index.html")["warnings"]
+    assert text.startswith("not the same data: a and 1 more of imagefolder:/x/pets; c of imagefolder:/x/odd.")
+    assert "each data set is ranked by itself" in text
+    assert found.json["warnings"] == [text]
+    assert found.err.count("warning: not the same data") == 1
+    same = invoke(capsys, "report", tmp_path / "runs" / "a", tmp_path / "runs" / "b", *few)
+    assert same.json["warnings"] == document_in(tmp_path / "out" / "index.html")["warnings"] == []
+    assert "warning" not in same.err
+
+
+def test_nothing_measured_is_a_failure(capsys, tmp_path, run):
+    found = invoke(capsys, "report", run, "--split", "tset", "--out", tmp_path / "out", "--bootstrap", 0)
+    assert found.code == 1
+    assert "nothing was measured" in found.err
+
+
+def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
+    (tmp_path / "index.html").write_text("<h1>my site</h1>", encoding="utf-8")
+    found = invoke(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
+    assert found.code == 2
+    assert "did not write" in found.err
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
+    assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_an_input_is_not_replaced(capsys, tmp_path, command):
+    path = tmp_path / "in.csv"
+    path.write_text("label,p_0,p_1\n0,0.9,0.1\n1,0.2,0.8\n", encoding="utf-8")
+    before = path.read_bytes()
+    more = (path,) if command == "compare" else ()
+    found = invoke(capsys, command, path, *more, "--out", tmp_path / "." / "in.csv")
+    assert found.code == 2
+    assert "is also read" in found.err
+    assert path.read_bytes() == before
+
+
+def test_pictures_of_another_data_set_are_not_shown(capsys, tmp_path, run):
+    place = copied(run, tmp_path / "b")
+    folder = place / "predictions" / "test"
+    p = calattn.load_predictions(folder)
+    calattn.save_predictions(p.replace(labels=(p.labels + 1) % 10), folder, overwrite=True)
+    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    assert "no pictures of mistakes: the labels of digits are not those" in found.err
+    assert document_in(tmp_path / "p.html")["subjects"][0]["errors"][0]["image"] is None
+    of_class = invoke(capsys, "evaluate", place, "--target", 3, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert of_class.code == 0, of_class.err
+    assert "no pictures" not in of_class.err, "the page of one class shows no mistakes"
+
+
+def test_names_that_look_like_markup(capsys, tmp_path, npz):
+    places = [tmp_path / folder / "b].npz" for folder in ("m[", "n[")]
+    for place in places:
+        place.parent.mkdir()
+        place.write_bytes(npz.read_bytes())
+    found = invoke(capsys, "evaluate", *places, "--html", tmp_path / "p.html", "--bootstrap", 20)
+    assert found.code == 0, found.err
+    assert [each["title"] for each in document_in(tmp_path / "p.html")["subjects"]] == ["m[/b].npz", "n[/b].npz"]
+
+
+def test_the_table_is_printed_even_if_the_page_cannot_be_written(capsys, npz, monkeypatch):
+    def full(*_, **__):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("calattn.cli.pages.write", full)
+    found = invoke(capsys, "evaluate", npz, "--html", npz.with_name("p.html"), "--bootstrap", 0)
+    assert found.code != 0
+    assert "accuracy" in found.out
+
+
+def test_far_below_chance_is_remarked(capsys, tmp_path):
+    p = predictions()
+    path = tmp_path / "shifted.npz"
+    np.savez(path, logits=p.logits.numpy(), labels=(p.logits.argmin(dim=1)).numpy())
+    assert "is below chance (10.0 % of 10 classes)" in invoke(capsys, "evaluate", path, "--bootstrap", 0).err
+
+
+def test_large_files_of_other_tasks_are_refused(monkeypatch, capsys, tmp_path, npz):
+    other = tmp_path / "five.npz"
+    p = predictions()
+    np.savez(other, logits=p.logits[:, :5].numpy(), labels=(p.labels % 5).numpy())
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
+    found = invoke(capsys, "compare", npz, other, "--bootstrap", 20)
+    assert found.code == 2
+    assert "test.npz has 10 classes and five.npz has 5" in found.err
+
+
+def test_the_second_of_two_is_compared_with_the_first(capsys, tmp_path, npz):
+    """Not the first with itself: its place on the page counts."""
+    p = predictions(sharpness=0.3)
+    other = tmp_path / "other.npz"
+    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
+    assert invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30).code == 0
+    found = document_in(tmp_path / "c.html")["comparisons"][0]
+    assert (found["a"], found["b"]) == ("s0", "s1")
+
+
+def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
+    files = []
+    for place, sharpness in enumerate((0.5, 1.0)):
+        p = predictions(seed=4 + place, sharpness=sharpness)
+        files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling(objective="nll").fit(p)))
+        np.savez(files[-1][0], logits=p.logits.numpy(), labels=p.labels.numpy())
+    flags = [flag for path, _ in files for flag in ("--temperature", path)]
+    found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
+    assert found.code == 0, found.err
+    shown = document_in(tmp_path / "p.html")["subjects"]
+    for place, (_, fitted) in enumerate(files):
+        best = {each["by"]: each for each in shown[2 * place]["temperature"]["best"]}["NLL"]
+        assert best["value"] == pytest.approx(fitted.temperature_, rel=1e-6)
+
+
+def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):
+    out = tmp_path / "all"
+    assert invoke(capsys, "calibrate", npz, "--method", "temperature", "--out", out, "--bootstrap", 0).code == 0
+    assert invoke(capsys, "evaluate", out, "--bootstrap", 0).code == 0
+    (tmp_path / "contest" / "temperature").parent.mkdir()
+    shutil.move(out, tmp_path / "contest" / "temperature")
+    report = {"command": "calibrate", "leader": "temperature"}
+    (tmp_path / "contest" / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    found = invoke(capsys, "evaluate", tmp_path / "contest", "--bootstrap", 0)
+    assert found.code == 2
+    assert "name one, such as" in found.err

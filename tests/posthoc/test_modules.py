@@ -1,0 +1,214 @@
+"""Every fitted calibrator as a part of a network: the same numbers, in any graph, with a state dict."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import calattn
+from calattn import Predictions
+from calattn.posthoc import (
+    SATS,
+    FrozenCalAttn,
+    HistogramBinning,
+    IsotonicCalibration,
+    NotFittedError,
+    TemperatureScaling,
+)
+from tests.posthoc.test_protocol import NAMES, build, made_up
+
+SMOOTH = [name for name in NAMES if name not in ("isotonic", "histogram")]
+OF_LOGITS = [name for name in NAMES if name != "frozen_calattn"]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return {name: build(name).fit(made_up(0)) for name in NAMES}
+
+
+def inputs(name, p):
+    return (p.calibrated_logits, p.features) if name == "frozen_calattn" else (p.calibrated_logits,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_what_the_calibrator_says(fitted, name):
+    new = made_up(1, n=2000)
+    found = fitted[name].module()(*inputs(name, new))
+    want = fitted[name](new)
+    torch.testing.assert_close(found.softmax(dim=1), want.probs, rtol=1e-5, atol=1e-6)
+    features = {"features": new.features} if name == "frozen_calattn" else {}
+    torch.testing.assert_close(
+        found.softmax(dim=1), fitted[name].predict_proba(new.logits, scale=new.scale, **features), rtol=1e-5, atol=1e-6
+    )
+    if name in SMOOTH:
+        torch.testing.assert_close(found, want.calibrated_logits, rtol=1e-5, atol=1e-5)
+
+
+def test_by_plain_torch(fitted):
+    logits = made_up(2).calibrated_logits
+    it = fitted["temperature_nll"]
+    torch.testing.assert_close(it.module()(logits), logits / it.temperature_)
+    it = fitted["vector"]
+    torch.testing.assert_close(it.module()(logits), logits * it.weight_.float() + it.bias_.float())
+    it = fitted["matrix"]
+    torch.testing.assert_close(it.module()(logits), logits @ it.weight_.float().T + it.bias_.float())
+    it = fitted["dirichlet"]
+    torch.testing.assert_close(it.module()(logits), logits.log_softmax(1) @ it.weight_.float().T + it.bias_.float())
+
+
+def test_the_gradient_of_a_temperature_is_its_inverse(fitted):
+    logits = made_up(2).logits.clone().requires_grad_()
+    fitted["temperature"].module()(logits).sum().backward()
+    torch.testing.assert_close(logits.grad, torch.full_like(logits, 1 / fitted["temperature"].temperature_))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients(fitted, name):
+    """Against finite differences."""
+    p = made_up(3, n=4)
+    module = fitted[name].module()
+    logits = p.calibrated_logits.clone().requires_grad_()
+    direction = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    ahead = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+    rest = inputs(name, p)[1:]
+    ((module(logits, *rest) * direction).sum()).backward()
+    step = 1e-2
+    with torch.no_grad():
+        up, down = (module(logits + sign * step * ahead, *rest) for sign in (1, -1))
+    want = ((up - down) * direction).sum() / (2 * step)
+    torch.testing.assert_close((logits.grad * ahead).sum(), want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", OF_LOGITS)
+def test_behind_a_network(fitted, name):
+    torch.manual_seed(0)
+    net = nn.Linear(5, 4)
+    images = torch.randn(20, 5)
+    whole = nn.Sequential(net, fitted[name].module())
+    want = fitted[name].predict_proba(net(images).detach())
+    torch.testing.assert_close(whole(images).softmax(dim=1), want, rtol=1e-5, atol=1e-6)
+    assert {p for p in whole.parameters() if p.requires_grad} == set(net.parameters()), "an optimiser leaves it alone"
+
+
+@pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")  # T = 2 is a bound, and as good as another T here
+def test_behind_an_attached_model():
+    """`predict`, `fit`, and back into the model: its own temperatures times the fitted one."""
+    torch.manual_seed(0)
+    model = calattn.attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)))
+    nn.init.normal_(model.head.mlp.fc2.weight)
+    images, labels = torch.randn(60, 3, 2, 2), torch.arange(60) % 3
+    scaling = TemperatureScaling(objective="nll", bounds=(0.5, 2.0)).fit(calattn.predict(model, [(images, labels)]))
+    out = model.output(images)
+    want = out.logits / (out.scale[:, None] * scaling.temperature_)
+    torch.testing.assert_close(nn.Sequential(model, scaling.module())(images), want)
+    frozen = FrozenCalAttn(epochs=1, hidden=4).fit(calattn.predict(model, [(images, labels)]))
+    found = frozen.module()(out.calibrated_logits, out.features).softmax(dim=1)
+    want = frozen.predict_proba(out.logits, scale=out.scale, features=out.features)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_dict_carries_what_was_learned(fitted, name, tmp_path):
+    source, other = fitted[name], build(name).fit(made_up(5))
+    module = other.module()
+    if name == "isotonic":  # as many knots as the split gave: of another fit, another shape
+        module = copy.deepcopy(source.module())
+        for buffer in module.buffers():
+            buffer.zero_()
+    torch.save(source.module().state_dict(), tmp_path / "state.pt")
+    module.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    new = inputs(name, made_up(1))
+    assert torch.equal(module(*new), source.module()(*new))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("untyped")
+def test_in_one_graph(fitted, name):
+    module, new = fitted[name].module(), inputs(name, made_up(1))
+    found = torch.compile(module, fullgraph=True, backend="aot_eager")(*new)
+    torch.testing.assert_close(found, module(*new))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("untyped")
+def test_exported(fitted, name):
+    module = fitted[name].module()
+    shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs(name, made_up(1)))
+    program = torch.export.export(module, inputs(name, made_up(1, n=5)), dynamic_shapes=shapes)
+    new = inputs(name, made_up(2, n=9))
+    torch.testing.assert_close(program.module()(*new), module(*new))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_and_autocast_end_in_float32(fitted, name):
+    module, new = fitted[name].module(), inputs(name, made_up(1))
+    half = [values.bfloat16() for values in new]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = module(*half)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, module(*[values.float() for values in half]))
+
+
+def test_features_are_asked_for(fitted):
+    with pytest.raises(ValueError, match=r"reads features: call module\(logits, features\)"):
+        nn.Sequential(nn.Linear(5, 4), fitted["frozen_calattn"].module())(torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="was fitted on 6 inputs, got 5"):
+        fitted["frozen_calattn"].module()(torch.zeros(2, 4), torch.zeros(2, 5))
+
+
+def test_sats_on_logits_and_features():
+    p, new = made_up(0), made_up(1)
+    sats = SATS(inputs="logits+features", epochs=1, hidden=4).fit(p)
+    found = sats.module()(new.calibrated_logits, new.features)
+    torch.testing.assert_close(found, sats(new).calibrated_logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: HistogramBinning(bins="count", num_bins=7), lambda: HistogramBinning(floor=0.01), IsotonicCalibration],
+)
+def test_steps_at_their_edges(make):
+    """Every probability a multiple of 1/15 or one that was fitted on, where bins and knots begin."""
+    g = torch.Generator().manual_seed(0)
+    counts = torch.distributions.Multinomial(15, torch.ones(3)).sample((400,))
+    p = Predictions(logits=(counts / 15).log(), labels=torch.randint(3, (400,), generator=g))
+    it = make().fit(p)
+    new = (counts[:200] / 15).log()
+    torch.testing.assert_close(it.module()(new).softmax(dim=1), it.predict_proba(new), rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_of_zeros_is_uniform():
+    labels = torch.tensor([0, 0, 1, 1])
+    p = Predictions(logits=torch.tensor([[3.0, 0, 0], [2.0, 0, 0], [0, 3.0, 0], [0, 2.0, 0]]), labels=labels)
+    it = HistogramBinning(num_bins=2).fit(p)
+    new = torch.tensor([[0.0, 0.0, 5.0]])
+    torch.testing.assert_close(it.module()(new).softmax(dim=1), it.predict_proba(new))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_what_does_not_fit():
+    scaling = TemperatureScaling()
+    with pytest.raises(NotFittedError, match="call fit"):
+        scaling.module()
+    module = scaling.fit(made_up(0)).module()
+    with pytest.raises(ValueError, match=r"logits must have shape \[b, 4\], as fitted, got \[2, 3\]"):
+        module(torch.zeros(2, 3))
+
+
+def test_a_calibrator_without_a_module():
+    class Mine(TemperatureScaling):
+        _module = calattn.posthoc.Calibrator._module
+
+    with pytest.raises(ValueError, match=r"Mine has no module; call Mine.predict_proba\(logits\) behind the network"):
+        Mine().fit(made_up(0)).module()
+
+
+def test_a_temperature_trains_nothing_but_lets_gradients_through(fitted):
+    net = nn.Linear(5, 4)
+    whole = nn.Sequential(net, fitted["temperature"].module())
+    functional.cross_entropy(whole(torch.randn(6, 5)), torch.arange(6) % 4).backward()
+    assert net.weight.grad.abs().sum() > 0

@@ -1,0 +1,59 @@
+"""Small runs for tests: a one-layer ViT on 8×8 digits, an epoch of which takes a fraction of a second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from calattn.engine.checkpoint import CheckpointFolder
+from calattn.runs.folder import RunFolder
+from calattn.runs.resolve import resolve
+from calattn.runs.runtime import Runtime
+from calattn.runs.spec import RunSpec
+
+OPTIONS = "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}"
+SMALL = (
+    "model.head=calattn",
+    "loss.name=ce_brier",
+    OPTIONS,
+    "data.limit=240",
+    "train.epochs=3",
+    "schedule.warmup_epochs=1",
+    "evaluation.batch_size=64",
+)
+
+# A closing phase of a fraction of a second.
+TAUGHT = ("model.head=taught", "teach.readings=400", "teach.shifted=100", "teach.steps=20", "teach.batch_size=64")
+
+# Everything that keeps state or draws random numbers at once: what a restart could get wrong.
+STATEFUL = (
+    *SMALL,
+    "augment.mixup=0.8",
+    "augment.cutmix=1.0",
+    "augment.erasing=0.25",
+    "augment.randaugment_ops=1",
+    "model.drop_path=0.2",
+    "model.dropout=0.1",
+    "optimizer.ema_decay=0.9",
+    "optimizer.accumulate=2",
+    *TAUGHT,
+)
+
+CPU = Runtime(accelerator="cpu", threads=1)
+
+
+def small_spec(*changes: str) -> RunSpec:
+    return resolve("digits", [*SMALL, *changes])
+
+
+def final_weights(path: Path, rule: str = "last") -> dict[str, Tensor]:
+    folder = RunFolder.open(path)
+    return CheckpointFolder(folder.checkpoints_path, folder.spec().hash).weights(rule)
+
+
+def final_tree(path: Path) -> dict[str, object]:
+    folder = RunFolder.open(path)
+    state = CheckpointFolder(folder.checkpoints_path, folder.spec().hash).latest()
+    assert state is not None
+    return {**state.tree, "best": {rule: (record.epoch, record.value) for rule, record in state.best.items()}}
