@@ -82,12 +82,13 @@ class Reader:
     def _loader(self, source: Source, augment: Augment, seed: int) -> TrainLoader:
         count, world = len(source.rows), self.fabric.world_size
         size = count // -(-count // self.batch_size)  # equal batches; fewer images than there are batches stay out
+        unit = 2 * world if augment.shifts else world  # shifts pair the images that a process has
         return TrainLoader(
             source.images,
             source.rows,
             augment,
             seed=seed,
-            batch_size=max(world, size - size % world),
+            batch_size=max(world, size - size % unit),
             rank=self.fabric.global_rank,
             world_size=world,
             device=self.fabric.device,
