@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import data
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.loading import EvalLoader
 from calattn.engine.closing import Reader, Source

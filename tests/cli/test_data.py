@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
-from calattn.data import DATASETS, download
+from calattn.data import DATASETS
+from calattn.data.sources import download
 from tests.cli_runner import invoke
 
 

@@ -142,7 +142,7 @@ def test_our_warnings_and_logs_become_lines_and_others_are_quiet(capsys):
             stacklevel=1,
         )
         warnings.warn("somebody else's", DeprecationWarning, stacklevel=1)
-        logging.getLogger("calattn.data.download").warning("took the other way")
+        logging.getLogger("calattn.data.sources.download").warning("took the other way")
     lines = capsys.readouterr().err.splitlines()
     assert outcome.code == 0
     assert lines == [

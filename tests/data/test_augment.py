@@ -10,9 +10,9 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 
-from calattn.data.augment import Augment, erased_boxes
+from calattn.data.augment.pipeline import Augment, erased_boxes
+from calattn.data.augment.randaugment import RandAugment
 from calattn.data.plan import epoch_plan
-from calattn.data.randaugment import RandAugment
 from calattn.data.resize import resize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from calattn.data import cifar10_c
-from calattn.data.catalogue import DATASETS
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
+from calattn.data.sources import cifar10_c
+from calattn.data.sources.datasets import DATASETS
 
 N = 4
 

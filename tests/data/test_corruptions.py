@@ -18,12 +18,12 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 
-from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, catalogue, corrupt, filters
+from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt, filters, kinds
 from calattn.data.corruptions.blur import disc
 from calattn.data.corruptions.digital import _affine, sample
 from calattn.data.corruptions.draws import Draws
 from calattn.data.corruptions.frost_texture import SIDE, frost_texture
-from calattn.data.corruptions.sheet import corruption_sheet
+from calattn.data.corruptions.specimens import corruption_sheet
 from calattn.data.corruptions.weather import _grey, cloud
 from calattn.data.images import DataError
 
@@ -97,7 +97,7 @@ def test_any_division_of_the_batch_gives_the_same_images(name, photographs):
 @pytest.mark.parametrize("name", NAMES)
 def test_internal_blocks_do_not_show(name, photographs, monkeypatch):
     whole = apply(photographs, name, 2)
-    monkeypatch.setattr(catalogue, "_BLOCK", 7 * 3072)
+    monkeypatch.setattr(kinds, "_BLOCK", 7 * 3072)
     assert torch.equal(apply(photographs, name, 2), whole)
 
 
@@ -380,7 +380,7 @@ def test_snow_lightens_by_rule_and_falls_symmetrically():
 
 
 def test_frost_is_a_piece_of_the_pane():
-    pane = catalogue.to_bytes(0.45 * frost_texture()[None])[0]
+    pane = kinds.to_bytes(0.45 * frost_texture()[None])[0]
     round_the_corner = torch.cat([pane, pane[:, :31]], dim=1)
     round_the_corner = torch.cat([round_the_corner, round_the_corner[:, :, :31]], dim=2)
     for piece in apply(flat(0, 6), "frost", 5):
@@ -521,7 +521,7 @@ def test_draws_never_reach_the_ends(monkeypatch):
 
 def test_rounding_goes_to_the_nearest():
     values = torch.tensor([-0.1, 0.0, 0.49, 0.5, 1.5, 2.49, 254.6, 255.0, 300.0]).double() / 255
-    assert catalogue.to_bytes(values.view(1, 1, 1, -1)).flatten().tolist() == [0, 0, 0, 1, 2, 2, 255, 255, 255]
+    assert kinds.to_bytes(values.view(1, 1, 1, -1)).flatten().tolist() == [0, 0, 0, 1, 2, 2, 255, 255, 255]
 
 
 # Made once, to be kept: results on images that were corrupted here are compared over versions. JPEG is its library's.

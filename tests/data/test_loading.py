@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode
 
 from calattn import data
 from calattn.data import streaming
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import in_memory
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.loading import Batch, EvalLoader, TrainLoader, input_size

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from calattn.data.mixing import Mixing, partner, soft_labels
+from calattn.data.augment.mixing import Mixing, partner, soft_labels
 from calattn.data.plan import epoch_plan
 
 

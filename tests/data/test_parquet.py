@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from calattn import data
-from calattn.data import parquet
+from calattn.data.sources import parquet
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import gzip
 import pytest
 
 from calattn import data
-from calattn.data import DATASETS, download
+from calattn.data import DATASETS
 from calattn.data.corruptions import CORRUPTIONS
+from calattn.data.sources import download
 from tests.data.test_download import mnist_members, replaced
 
 

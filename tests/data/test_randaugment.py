@@ -10,8 +10,8 @@ import torch
 import torchvision.transforms.v2.functional as F
 from PIL import Image
 
+from calattn.data.augment.randaugment import OPERATIONS, RandAugment, blend, histogram
 from calattn.data.plan import epoch_plan
-from calattn.data.randaugment import OPERATIONS, RandAugment, blend, histogram
 
 UNSIGNED = ("identity", "autocontrast", "equalize", "solarize", "posterize")
 

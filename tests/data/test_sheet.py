@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from calattn import data
-from calattn.data.sheet import _font, balanced, contact_sheet, shortened
+from calattn.data.contact_sheet import _font, balanced, contact_sheet, shortened
 
 
 def images(counts: list[int], side: int = 16, channels: int = 3) -> data.ArrayImages:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from calattn.data.randaugment import CODES, OPERATIONS, RandAugment
-from calattn.data.shifts import GRIDS, KINDS, ORDERS, Shifts
+from calattn.data.augment.randaugment import CODES, OPERATIONS, RandAugment
+from calattn.data.augment.shifts import GRIDS, KINDS, ORDERS, Shifts
 
 
 def images(n: int = 6, channels: int = 3, size: tuple[int, int] = (12, 16)) -> torch.Tensor:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
+from calattn.data.augment.randaugment import OPERATIONS, RandAugment
 from calattn.data.images import ArrayImages
 from calattn.data.loading import Batch, EvalLoader, TrainLoader
-from calattn.data.randaugment import OPERATIONS, RandAugment
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -16,7 +16,7 @@ import pytest
 
 from calattn.backbones import BACKBONES
 from calattn.backbones.families import FAMILIES
-from calattn.data.catalogue import DATASETS
+from calattn.data.sources.datasets import DATASETS
 from calattn.experiments import paper
 from calattn.experiments.paper import PAPER_TABLES, paper_table, row, value
 from calattn.heads import HEADS

@@ -60,8 +60,8 @@ def get(
 ) -> None:
     """Fetch a data set, check it against its publisher's checksum, and put it where training looks for it."""
     from calattn.data import DATASETS
-    from calattn.data.download import FetchError
-    from calattn.data.download import get as fetch
+    from calattn.data.sources.download import FetchError
+    from calattn.data.sources.download import get as fetch
 
     DATASETS[name]
     try:
@@ -88,7 +88,7 @@ def show(
 ) -> None:
     """Write a labelled contact sheet of a split, and say what is in it."""
     from calattn import data
-    from calattn.data.sheet import contact_sheet
+    from calattn.data.contact_sheet import contact_sheet
     from calattn.files.atomic import check_writable
 
     if out is not None and out.suffix.lower() != ".png":
@@ -122,8 +122,8 @@ def _say(facts: dict[str, Any]) -> None:
 
 
 def _described(dataset: Any, root: Path | None) -> dict[str, Any]:
-    from calattn.data.catalogue import folder_of, remedy
-    from calattn.data.download import is_here
+    from calattn.data.sources.datasets import folder_of, remedy
+    from calattn.data.sources.download import is_here
 
     return {
         "name": dataset.name,

@@ -194,8 +194,8 @@ def _disk_remedy(name: str) -> str:
 
 def _data(root: Path | None) -> Iterator[Finding]:
     from calattn.data import DATASETS
-    from calattn.data.catalogue import folder_of, remedy
-    from calattn.data.download import is_here
+    from calattn.data.sources.datasets import folder_of, remedy
+    from calattn.data.sources.download import is_here
 
     for name, dataset in DATASETS.items():
         if dataset.embedded:

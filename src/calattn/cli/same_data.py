@@ -78,7 +78,7 @@ def _one_spelling(name: str) -> str:
     >>> _one_spelling("digits"), _one_spelling("imagefolder:/a/../pets/")
     ('digits', 'imagefolder:/pets')
     """
-    from calattn.data.catalogue import PREFIXES
+    from calattn.data.sources.datasets import PREFIXES
 
     if not name.startswith(PREFIXES):
         return name

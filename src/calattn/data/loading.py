@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.plan import epoch_plan, upload
 from calattn.data.streaming import Decoder, Stream

@@ -11,7 +11,7 @@ from jaxtyping import Int
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.data.images import Images
 from calattn.data.loading import TrainLoader
 from calattn.engine.predict import gathered

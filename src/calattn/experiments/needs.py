@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from calattn.data import describe
-from calattn.data.catalogue import get_command, remedy
-from calattn.data.download import is_here
+from calattn.data.sources.datasets import get_command, remedy
+from calattn.data.sources.download import is_here
 from calattn.experiments.cells import Cell, ScaleName, spec_of
 from calattn.experiments.order import CIFARS
 

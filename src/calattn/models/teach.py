@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from calattn.data.randaugment import RandAugment
-from calattn.data.shifts import Shifts
+from calattn.data.augment.randaugment import RandAugment
+from calattn.data.augment.shifts import Shifts
 from calattn.heads import NoHead
 from calattn.heads.lesson import Lesson, Reading, draws_of, teach_head
 from calattn.models.attach import CalibratedModel, attach

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from calattn import backbones, data, losses
 from calattn.models.attach import CalibratedModel, attach
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from calattn import data
-from calattn.data.catalogue import DATASETS
+from calattn.data.sources.datasets import DATASETS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from calattn import data
-from calattn.data.augment import Augment
-from calattn.data.catalogue import PREFIXES
+from calattn.data.augment.pipeline import Augment
+from calattn.data.sources.datasets import PREFIXES
 from calattn.data.resize import Interpolation
 from calattn.files.predictions import PredictionFileError, load_predictions
 from calattn.runs import build

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calattn.files.atomic import PathArg
 from calattn.models.attach import CalibratedModel
-from calattn.data.augment import Augment
+from calattn.data.augment.pipeline import Augment
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.runs import build
 from calattn.runs.folder import RunFolder

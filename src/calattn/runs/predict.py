@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 
 from calattn import data, losses
 from calattn.files.atomic import PathArg, check_writable
-from calattn.data.cifar10_c import parse_split
+from calattn.data.sources.cifar10_c import parse_split
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size

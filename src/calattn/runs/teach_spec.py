@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from calattn.data.catalogue import PREFIXES
-from calattn.data.folder import describe
+from calattn.data.sources.datasets import PREFIXES
+from calattn.data.sources.folder import describe
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.runs.folder import RunFolder
 

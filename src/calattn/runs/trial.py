@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calattn import losses
 from calattn.models.attach import CalibratedModel
-from calattn.data.mixing import soft_labels
+from calattn.data.augment.mixing import soft_labels
 from calattn.types import ModelOutput
 from calattn.runs.build import (
     RunData,

@@ -3,6 +3,6 @@
 # Importing registers, and the paper's order is noise, blur, weather, digital.
 # isort: off
 from calattn.data.corruptions import noise, blur, weather, digital
-from calattn.data.corruptions.catalogue import CORRUPTIONS, SEVERITIES, Corruption, corrupt
+from calattn.data.corruptions.kinds import CORRUPTIONS, SEVERITIES, Corruption, corrupt
 
 __all__ = ["CORRUPTIONS", "SEVERITIES", "Corruption", "blur", "corrupt", "digital", "noise", "weather"]

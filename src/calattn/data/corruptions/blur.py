@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.data.corruptions.catalogue import corruption
 from calattn.data.corruptions.draws import Draws
 from calattn.data.corruptions.filters import correlate, gaussian_blur, separable, smear, zoom_matrix
+from calattn.data.corruptions.kinds import corruption
 
 
 @corruption("blurs by a disc with softened edge", radius=(0.3, 0.4, 0.5, 1.0, 1.5), softness=(0.4, 0.5, 0.6, 0.2, 0.1))

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.data.corruptions.catalogue import corruption, to_bytes
 from calattn.data.corruptions.draws import Draws
 from calattn.data.corruptions.filters import gaussian_blur, separable
+from calattn.data.corruptions.kinds import corruption, to_bytes
 
 
 @corruption("raises the value of HSV", shift=(0.05, 0.10, 0.15, 0.20, 0.30))

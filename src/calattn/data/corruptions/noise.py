@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.data.corruptions.catalogue import corruption
 from calattn.data.corruptions.draws import Draws
+from calattn.data.corruptions.kinds import corruption
 
 
 @corruption("adds normal noise of deviation σ to every value", sigma=(0.04, 0.06, 0.08, 0.09, 0.10))

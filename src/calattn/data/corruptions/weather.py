@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.data.corruptions.catalogue import corruption
 from calattn.data.corruptions.draws import Draws
 from calattn.data.corruptions.filters import separable, smear, zoom_matrix
 from calattn.data.corruptions.frost_texture import SIDE, frost_texture
+from calattn.data.corruptions.kinds import corruption
 
 
 @corruption(

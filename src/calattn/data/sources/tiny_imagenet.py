@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote
 from calattn.data.decoding import EncodedImages, FileImages, LazyImages
-from calattn.data.imagenet import unique_names
 from calattn.data.images import DamagedFile, FilesMissing
 from calattn.data.packed import PackedBytes
+from calattn.data.sources.datasets import DATASETS, Dataset, Remote
+from calattn.data.sources.imagenet import unique_names
 
 TOP = "tiny-imagenet-200"
 _TEXTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")

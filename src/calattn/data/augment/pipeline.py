@@ -13,12 +13,12 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.geometry import box_mask, crop
-from calattn.data.mixing import Mixing
+from calattn.data.augment.geometry import box_mask, crop
+from calattn.data.augment.mixing import Mixing
+from calattn.data.augment.randaugment import Magnitude, RandAugment
+from calattn.data.augment.shifts import Shifts
 from calattn.data.plan import upload
-from calattn.data.randaugment import Magnitude, RandAugment
 from calattn.data.resize import Interpolation, resized_levels
-from calattn.data.shifts import Shifts
 
 # The uniform numbers of a sample, in this order; those of RandAugment or of the shifts follow. Every group has its place whether
 # it is used or not, so that switching one on leaves the others' numbers as they were.

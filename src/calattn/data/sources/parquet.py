@@ -19,12 +19,12 @@ from PIL import Image
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.catalogue import Dataset, default_root
 from calattn.data.decoding import EncodedImages
-from calattn.data.folder import is_grey, own_images
 from calattn.data.images import DamagedFile, DataError, FilesMissing
 from calattn.data.packed import PackedBytes, write_packed
-from calattn.data.shards import SPLIT_NAMES, shards
+from calattn.data.sources.datasets import Dataset, default_root
+from calattn.data.sources.folder import is_grey, own_images
+from calattn.data.sources.shards import SPLIT_NAMES, shards
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")

@@ -1,4 +1,4 @@
-"""A picture of every corruption at every severity: `python -m calattn.data.corruptions.sheet OUT.png`."""
+"""A picture of every corruption at every severity: `python -m calattn.data.corruptions.specimens OUT.png`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command: the first test images of a data set, CIFAR-10 unless told."""
     from calattn.data import load
 
-    parser = argparse.ArgumentParser(prog="python -m calattn.data.corruptions.sheet", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m calattn.data.corruptions.specimens", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--first", type=int, default=0, help="number of the first of the fifteen images")

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from calattn.data.catalogue import Dataset
 from calattn.data.decoding import Progress
 from calattn.data.images import DataError
+from calattn.data.sources.datasets import Dataset
 from calattn.files.atomic import atomic_write
 
 TIMEOUT_SECONDS = 1800.0

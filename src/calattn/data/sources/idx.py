@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote
-from calattn.data.digits import DIGIT_NAMES
 from calattn.data.images import ArrayImages, DamagedFile, FilesMissing
+from calattn.data.sources.datasets import DATASETS, Dataset, Remote
+from calattn.data.sources.digits import DIGIT_NAMES
 
 FASHION_NAMES = (
     "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",

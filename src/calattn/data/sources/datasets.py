@@ -91,11 +91,11 @@ def describe(name: str) -> Dataset:
     """
     prefix, _, path = name.partition(":")
     if prefix == "imagefolder":
-        from calattn.data import folder
+        from calattn.data.sources import folder
 
         return folder.describe(_given(name, path))
     if prefix == "parquet":
-        from calattn.data import parquet  # pyarrow loads on first use
+        from calattn.data.sources import parquet  # pyarrow loads on first use
 
         with _own_files():
             return parquet.describe(_given(name, path))
@@ -152,7 +152,7 @@ def _read(dataset: Dataset, folder: Path, split: str) -> Images:
     except FilesMissing:
         if not any(folder.rglob("*.parquet")):
             raise
-    from calattn.data import parquet
+    from calattn.data.sources import parquet
 
     return parquet.read(folder, split, dataset=dataset)
 

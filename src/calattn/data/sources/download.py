@@ -15,11 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import Literal
 
-from calattn.data import npm
-from calattn.data.catalogue import PREFIXES, Dataset, Remote, describe, folder_of, remedy
 from calattn.data.decoding import Progress
 from calattn.data.images import DataError, FilesMissing
-from calattn.data.shards import SPLIT_NAMES, shards
+from calattn.data.sources import npm
+from calattn.data.sources.datasets import PREFIXES, Dataset, Remote, describe, folder_of, remedy
+from calattn.data.sources.shards import SPLIT_NAMES, shards
 from calattn.files.atomic import PathArg, commit
 
 Source = Literal["auto", "publisher", "npm"]

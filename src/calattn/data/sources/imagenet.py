@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calattn.data import folder as folders
-from calattn.data.catalogue import DATASETS, IMAGENET_MEAN, IMAGENET_STD, Dataset
 from calattn.data.decoding import FileImages
 from calattn.data.images import DamagedFile, FilesMissing
+from calattn.data.sources import folder as folders
+from calattn.data.sources.datasets import DATASETS, IMAGENET_MEAN, IMAGENET_STD, Dataset
 
 NUM_CLASSES = 1000
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from calattn.data.geometry import UNIT, affine, box_mask, pick
-from calattn.data.randaugment import WHOLE, blend
+from calattn.data.augment.geometry import UNIT, affine, box_mask, pick
+from calattn.data.augment.randaugment import WHOLE, blend
 
 KINDS = ("erase", "channels", "zoom", "tiles", "overlay")
 ORDERS = tuple(itertools.permutations(range(3)))  # of the colour channels; the first leaves them as they are

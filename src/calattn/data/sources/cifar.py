@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote
 from calattn.data.images import ArrayImages, DamagedFile, FilesMissing
+from calattn.data.sources.datasets import DATASETS, Dataset, Remote
 
 PIXELS = 3 * 32 * 32
 TEN_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote
-from calattn.data.digits import DIGIT_NAMES
 from calattn.data.images import ArrayImages, DamagedFile, FilesMissing
+from calattn.data.sources.datasets import DATASETS, Dataset, Remote
+from calattn.data.sources.digits import DIGIT_NAMES
 
 
 def read(folder: Path, split: str) -> ArrayImages:

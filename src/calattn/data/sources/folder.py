@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from calattn.data.catalogue import IMAGENET_MEAN, IMAGENET_STD, Dataset
 from calattn.data.decoding import FileImages
 from calattn.data.images import DataError
 from calattn.data.packed import PackedBytes
+from calattn.data.sources.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset
 
 _HELD_OUT = ("val", "validation", "valid")
 # Beside a test folder, val holds the validation images; alone, it is what the network is tested on.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from calattn.data.catalogue import DATASETS, Dataset
 from calattn.data.images import ArrayImages
+from calattn.data.sources.datasets import DATASETS, Dataset
 
 TRAIN_SHARE, SPLIT_SEED = 0.65, 0
 DIGIT_NAMES = tuple("0123456789")

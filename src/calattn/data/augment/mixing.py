@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from calattn.data.geometry import box_mask
+from calattn.data.augment.geometry import box_mask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

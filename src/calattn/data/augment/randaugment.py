@@ -12,7 +12,7 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.geometry import affine, fixed_point
+from calattn.data.augment.geometry import affine, fixed_point
 from calattn.data.plan import upload
 
 OPERATIONS = (

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calattn.data.catalogue import DATASETS, Dataset, Remote, default_root, get_command
-from calattn.data.cifar import TEN_NAMES
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
+from calattn.data.sources.cifar import TEN_NAMES
+from calattn.data.sources.datasets import DATASETS, Dataset, Remote, default_root, get_command
 
 SEED = 0  # of the images made here; part of what they are, so not an option
 ARCHIVE, FOLDER = "CIFAR-10-C.tar", "CIFAR-10-C"

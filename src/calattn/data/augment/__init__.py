@@ -1,0 +1,1 @@
+"""Augmentation: random distortions of batches of uint8 images, the same bits on every device."""
