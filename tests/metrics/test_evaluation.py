@@ -12,8 +12,8 @@ import torch
 
 from calattn import Difference, Predictions, compare, evaluate, metrics
 from calattn.metrics import METRICS
-from calattn.metrics.bootstrap import ColumnResampler, class_replicates, interval, quantiles, weight_blocks
 from calattn.metrics.columns import blocks_of, columns_of
+from calattn.metrics.resampling.bootstrap import ColumnResampler, class_replicates, interval, quantiles, weight_blocks
 from calattn.metrics.state import Options
 from tests.samples import logits_and_labels
 

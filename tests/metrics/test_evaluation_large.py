@@ -15,13 +15,14 @@ import scipy.stats
 import torch
 
 from calattn import Predictions, compare, evaluate
-from calattn.metrics import METRICS, evaluation, streamed
-from calattn.metrics.cells import CELLS, RankCells
+from calattn.metrics import METRICS, evaluation
 from calattn.metrics.columns import columns_of
-from calattn.metrics.poisson import _COUNTS, GROUP, ROWS, PoissonWeights
 from calattn.metrics.ranks import RankSums
+from calattn.metrics.resampling import streamed
+from calattn.metrics.resampling.cells import CELLS, RankCells
+from calattn.metrics.resampling.poisson import _COUNTS, GROUP, ROWS, PoissonWeights
+from calattn.metrics.resampling.streamed import StreamResampler, WideSum, samples_of, stream_replicates
 from calattn.metrics.state import Options
-from calattn.metrics.streamed import StreamResampler, WideSum, samples_of, stream_replicates
 
 CLASSES = 6
 

@@ -10,8 +10,8 @@ import torch
 import calattn
 from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState, columns
-from calattn.metrics.bootstrap import ColumnResampler, two_sided, weight_blocks
 from calattn.metrics.columns import columns_of
+from calattn.metrics.resampling.bootstrap import ColumnResampler, two_sided, weight_blocks
 from calattn.metrics.state import Options
 from calattn.metrics.torchmetrics import CalibrationMetrics
 from tests.samples import logits_and_labels
@@ -133,7 +133,7 @@ def test_both_sides_of_a_comparison_see_the_same_resamples_and_an_evaluation_oth
         seeds.append(generator.initial_seed())
         return weight_blocks(n, count, generator, *width)
 
-    monkeypatch.setattr("calattn.metrics.bootstrap.weight_blocks", recorded)
+    monkeypatch.setattr("calattn.metrics.resampling.bootstrap.weight_blocks", recorded)
     logits, labels = (each[:30] for each in logits_and_labels("ten_classes"))
     p = Predictions(logits=logits, labels=labels)
     options = {"metrics": "accuracy", "num_bootstrap": 10}

@@ -13,13 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
-from calattn.metrics.cells import RankCells
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
+from calattn.metrics.resampling.cells import RankCells
+from calattn.metrics.resampling.streamed import samples_kept, samples_of, stream_replicates
 from calattn.metrics.sources import Source, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
-from calattn.metrics.streamed import samples_kept, samples_of, stream_replicates
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, check_source
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from calattn.metrics.binning import bin_index
 from calattn.metrics.classbins import ClassBins, class_parts
 from calattn.metrics.columns import Block, Columns
-from calattn.metrics.replicates import (
+from calattn.metrics.resampling.replicates import (
     KERNEL_CELLS,
     RANKED,
     bin_values,
@@ -26,7 +26,7 @@ from calattn.metrics.replicates import (
     kernel_values,
     rank_values,
 )
-from calattn.metrics.resampled import (
+from calattn.metrics.resampling.resampled import (
     Ranked,
     Resamples,
     class_tables,

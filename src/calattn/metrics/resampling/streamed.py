@@ -12,12 +12,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.metrics.bootstrap import signed_entries
-from calattn.metrics.cells import RankCells
 from calattn.metrics.columns import Block, Columns, blocks_of
-from calattn.metrics.poisson import GROUP, ROWS, PoissonWeights
-from calattn.metrics.replicates import KERNEL_CELLS, RANKED, bin_values, fill_features, kernel_values, rank_values
-from calattn.metrics.resampled import ClassTables, Ranked, Resamples, needs_groups, own_metrics, own_values
+from calattn.metrics.resampling.bootstrap import signed_entries
+from calattn.metrics.resampling.cells import RankCells
+from calattn.metrics.resampling.poisson import GROUP, ROWS, PoissonWeights
+from calattn.metrics.resampling.replicates import (
+    KERNEL_CELLS,
+    RANKED,
+    bin_values,
+    fill_features,
+    kernel_values,
+    rank_values,
+)
+from calattn.metrics.resampling.resampled import ClassTables, Ranked, Resamples, needs_groups, own_metrics, own_values
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
 from calattn.metrics.sources import Source, pieces

@@ -1,26 +1,17 @@
-"""Defects that reviewers found, each with the input that showed it."""
+"""Numbers at their edges: float64 sums, stated probabilities, ties, infinities; each with the input that once showed a defect."""
 
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
-import timm
-import timm.optim
 import torch
-from torch import nn
 
-import calattn
-from calattn import Adapter, Predictions, attach, compare, evaluate, losses, metrics
-from calattn.backbones import create
+from calattn import Predictions, compare, evaluate, losses, metrics
 from calattn.metrics import MetricState
 from calattn.posthoc import HistogramBinning, IsotonicCalibration
 
 pytestmark = pytest.mark.usefixtures("untyped")
-
-
-# --- numbers ---------------------------------------------------------------------------------------------------------------
 
 
 def test_classwise_of_two_classes_and_many_rows_is_summed_in_float64():
@@ -45,15 +36,6 @@ def test_stated_probabilities_stay_as_stated():
     result = evaluate(Predictions.from_probs(probs, labels), num_bootstrap=20)
     assert result["ece"].value == metrics.ece(probs, labels)
     assert result["classwise_ece"].value == pytest.approx(metrics.classwise_ece(probs, labels), abs=1e-12)
-
-
-def test_stated_probabilities_end_with_new_logits_or_a_scale():
-    stated = Predictions.from_probs(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 1, 1]))
-    assert stated.select(torch.arange(2)).stated_probs is not None
-    assert stated.replace(scale=torch.full((4,), 2.0)).stated_probs is None
-    assert float(stated.replace(scale=torch.full((4,), 2.0)).probs[0, 0]) == pytest.approx(0.75)
-    with pytest.raises(ValueError, match="stated_probs needs the shape"):
-        Predictions(logits=torch.zeros(4, 2), labels=torch.zeros(4).long(), stated_probs=torch.zeros(4, 3))
 
 
 def test_histogram_binning_sees_stated_ties():
@@ -118,37 +100,6 @@ def test_states_check_the_scale(scale):
         MetricState("ece").update_logits(torch.randn(2, 3), torch.zeros(2).long(), torch.tensor([scale, 1.0]))
 
 
-# --- uses ------------------------------------------------------------------------------------------------------------------
-
-
-def test_from_output_keeps_what_every_head_says():
-    for head in calattn.heads.HEADS:
-        model = attach(create("vit_nano_patch8_32", num_classes=10), head=head).eval()
-        for parameter in model.head.parameters():
-            nn.init.normal_(parameter, std=0.1)
-        out = model.output(torch.randn(4, 3, 32, 32))
-        p = Predictions.from_output(out, torch.arange(4), split="test")
-        assert torch.allclose(p.probs, out.probs, atol=1e-6), head
-        assert p.features is not None
-        assert not p.logits.requires_grad
-    with pytest.raises(ValueError, match=r"use Predictions\.from_output"):
-        Predictions(logits=out, labels=torch.arange(4))
-
-
-def test_probabilities_passed_as_logits_are_noticed():
-    probs = torch.randn(10, 4).softmax(1)
-    with pytest.warns(UserWarning, match="look like probabilities"):
-        Predictions(logits=probs, labels=torch.zeros(10).long())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Predictions(logits=probs.log(), labels=torch.zeros(10).long())
-
-
-def test_one_based_labels_get_the_remedy():
-    with pytest.raises(ValueError, match="look 1-based: subtract 1"):
-        Predictions(logits=torch.randn(6, 3), labels=torch.tensor([1, 2, 3, 1, 2, 3]))
-
-
 @pytest.mark.parametrize(
     "wrong", [torch.randn(4, 3), "file.npz", {"logits": 1}, 3, (torch.randn(4, 3), torch.zeros(4))]
 )
@@ -176,75 +127,8 @@ def test_state_update_needs_to_know_its_input():
     assert told == pytest.approx(from_probs, abs=1e-6)
 
 
-def test_reprs_are_short():
-    p = Predictions(logits=torch.randn(60, 3), labels=torch.zeros(60).long(), split="test")
-    assert repr(p) == "Predictions(60 samples, 3 classes, float32, split='test')"
-    assert repr(evaluate(p, num_bootstrap=0)).startswith("60 samples, 3 classes")
-    assert "no predictions" in repr(MetricState("ece"))
-
-
-def test_backbones_are_there_without_an_import():
-    assert "resnet50_cifar" in calattn.backbones.BACKBONES
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = calattn.nonsense
-
-
-# --- drop-in for timm ----------------------------------------------------------------------------------------------------------
-
-
-def test_timm_finds_the_preprocessing_and_the_layers_of_an_attached_model():
-    backbone = timm.create_model("vit_tiny_patch16_224.augreg_in21k_ft_in1k", pretrained=False)
-    model = attach(backbone)
-    assert timm.data.resolve_model_data_config(model) == timm.data.resolve_model_data_config(backbone)
-    assert model.num_classes == 1000
-    bare, ours = (timm.optim.create_optimizer_v2(m, "adamw", lr=1e-3, layer_decay=0.7) for m in (backbone, model))
-    scales = [{round(group["lr_scale"], 6) for group in optimizer.param_groups} for optimizer in (bare, ours)]
-    assert scales[0] == scales[1]
-    assert len(scales[0]) > 2
-    named = {id(p): n for n, p in model.named_parameters()}
-    full = [g for g in ours.param_groups if g["lr_scale"] == 1.0]
-    assert any(named[id(p)].startswith("head.") for g in full for p in g["params"])
-    model.set_grad_checkpointing(True)
-    assert backbone.grad_checkpointing
-    model.set_grad_checkpointing(False)
-    assert not backbone.grad_checkpointing
-    with pytest.raises(AttributeError):
-        _ = model.nonsense
-
-
-def test_attach_takes_features_by_position_and_refuses_what_makes_no_sense():
-    bare = create("vit_nano_patch8_32", num_classes=10)
-    assert attach(bare, "concat", 16, False).features == "concat"
-    with pytest.raises(ValueError, match="already has a head"):
-        attach(attach(bare))
-    with pytest.raises(ValueError, match=r"attach to its \.module"):
-        attach(nn.DataParallel(bare))
-    with pytest.raises(ValueError, match="'relaxed_softmax' has no hidden layer"):
-        attach(bare, head="relaxed_softmax", hidden=64)
-
-
-@pytest.mark.parametrize(
-    ("features", "classifier", "message"),
-    [
-        (
-            lambda m, x: m[:-1](x).unsqueeze(1),
-            lambda m, z: m[-1](z),
-            r"features returned shape \[4, 1, 8\], not \[b, 8\]",
-        ),
-        (lambda m, x: m[:-1](x)[:, :5], lambda m, z: m[-1](z), r"features returned shape \[4, 5\]"),
-        (lambda m, x: {"z": m[:-1](x)}, lambda m, z: m[-1](z), "features returned dict"),
-        (lambda m, x: m[:-1](x), lambda _, z: z, r"classifier returned shape \[4, 8\], not \[b, 3\]"),
-    ],
-)
-def test_adapters_are_checked(features, classifier, message):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
-    adapter = Adapter(features=features, classifier=classifier, num_features=8, num_classes=3)
-    with pytest.raises(ValueError, match=message):
-        attach(net, adapter=adapter)(torch.zeros(4, 3, 2, 2))
-
-
 def test_one_cheap_metric_does_not_pay_for_the_dear_ones(monkeypatch):
-    from calattn.metrics import bootstrap
+    from calattn.metrics.resampling import bootstrap
 
     def dear(*_: object) -> None:
         raise AssertionError("computed although nobody asked")

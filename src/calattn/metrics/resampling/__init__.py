@@ -1,0 +1,1 @@
+"""Resampling: bootstrap replicates of every metric, in memory or over a stream."""
