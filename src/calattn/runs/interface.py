@@ -6,8 +6,8 @@ import dataclasses
 
 from calattn import data
 from calattn.data.augment.pipeline import Augment
-from calattn.data.sources.datasets import PREFIXES
 from calattn.data.resize import Interpolation
+from calattn.data.sources.datasets import PREFIXES
 from calattn.files.predictions import PredictionFileError, load_predictions
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
