@@ -16,10 +16,11 @@ from rich.console import Console
 
 from calattn.cli.app import run
 
-CLEAN = "{out}/network {out}/ts-clean {out}/joint {out}/taught"
-CORRUPTED = (
-    "{out}/network/predictions/test-all-5 {out}/ts-corrupted {out}/joint/predictions/test-all-5 "
-    "{out}/taught/predictions/test-all-5"
+CLEAN = "{out}/network {out}/ts-clean {out}/joint {out}/joint-ts-clean {out}/taught"
+CORRUPTED = "{out}/network {out}/ts-corrupted {out}/joint {out}/joint-ts-corrupted {out}/taught --split test-all-5"
+PICTURE = (
+    "{out}/network {out}/ts-clean {out}/joint-ts-clean {out}/taught {out}/network/predictions/test-all-5 {out}/ts-corrupted "
+    "{out}/joint-ts-corrupted {out}/taught/predictions/test-all-5"
 )
 METRICS = "--metrics accuracy,nll,brier,ece"
 
@@ -29,7 +30,8 @@ STORY = (
         "train digits --set model.head=none --out {out}/network --threads 1 --overwrite",
     ),
     (
-        "The paper's way: the same network, trained together with a head that gives each image its own temperature.",
+        "The paper's way: the same architecture, trained together with a head that gives each image its own temperature, by "
+        "cross-entropy and Brier score.",
         "train digits --set model.head=calattn --set loss.name=ce_brier --out {out}/joint --threads 1 --overwrite",
     ),
     (
@@ -43,13 +45,15 @@ STORY = (
         "predict {out}/taught --corrupt all-5 --threads 1",
     ),
     (
-        "The usual repair: one temperature for all images, fitted on the validation images.",
-        "calibrate {out}/network --method temperature_nll --out {out}/ts-clean --overwrite " + METRICS,
-        "calibrate {out}/network --method temperature_nll --split test-all-5 --out {out}/ts-corrupted --overwrite "
-        + METRICS,
+        "The usual repair: one temperature for all images, fitted on the validation images; for the paper's way too.",
+        *(
+            f"calibrate {{out}}/{run} --method temperature_nll --split {split} --out {{out}}/{name} --overwrite {METRICS}"
+            for run, prefix in (("network", "ts"), ("joint", "joint-ts"))
+            for split, name in (("test", f"{prefix}-clean"), ("test-all-5", f"{prefix}-corrupted"))
+        ),
     ),
     (
-        "Clean test images: no head, one temperature, the paper's way, ours.",
+        "Clean test images: no head, one temperature, the paper's way without and with one temperature, ours.",
         f"evaluate {CLEAN} {METRICS}",
     ),
     (
@@ -59,12 +63,12 @@ STORY = (
     (
         "Is the difference from one temperature more than chance? First on clean, then on corrupted images.",
         f"compare {{out}}/ts-clean {{out}}/taught {METRICS}",
-        f"compare {{out}}/ts-corrupted {{out}}/taught/predictions/test-all-5 {METRICS}",
+        f"compare {{out}}/ts-corrupted {{out}}/taught --split test-all-5 {METRICS}",
     ),
     (
-        "The same to look at: one picture of all eight, and a page with a slider for the temperature.",
-        f"evaluate {CLEAN} {CORRUPTED} --metrics ece --bootstrap 0 --diagram {{out}}/reliability.png",
-        "compare {out}/ts-corrupted {out}/taught/predictions/test-all-5 --metrics nll,ece --html {out}/page.html",
+        "The same to look at: a picture, clean above and corrupted below, and a page with a slider for the temperature.",
+        f"evaluate {PICTURE} --metrics ece --bootstrap 0 --diagram {{out}}/reliability.png",
+        "compare {out}/ts-corrupted {out}/taught --split test-all-5 --metrics nll,ece --html {out}/page.html",
     ),
 )
 
@@ -90,9 +94,9 @@ def main() -> None:
 def _ending(out: Path, seconds: float) -> str:
     return f"""
 Done in {seconds:.0f} s. Where everything lies:
-  {out}/network, {out}/joint, {out}/taught     runs: spec.yaml, log.jsonl, checkpoints/, predictions/, summary.json
-  {out}/reliability.png                        reliability diagrams of all four, clean and corrupted
-  {out}/page.html                              one temperature and the taught head side by side; open it in a browser
+  {out}/network, joint, taught   runs: spec.yaml, log.jsonl, checkpoints/, predictions/, summary.json
+  {out}/reliability.png          reliability diagrams of four, clean and corrupted
+  {out}/page.html                one temperature and the taught head side by side; open it in a browser
 
 What to read off it: on 629 clean images the differences may be chance, and the tables say where they are. On corrupted images
 they are not, though the intervals are too narrow there: they treat the fifteen copies of an image as fifteen images.

@@ -20,7 +20,7 @@ from calattn import checks, remedies
 class ModelOutput(NamedTuple):
     """What a head returns: raw logits, per-sample scale, the features it read; calibrated logits are derived.
 
-    `calibrated_logits = logits / scale + offset` (Eq. 2 of the paper; only the Dirichlet α-head has an offset).
+    `calibrated_logits = logits / scale + offset` (Eq. 2 of the paper; Dirichlet and taught heads have an offset).
 
     >>> out = ModelOutput(torch.tensor([[2.0, 0.0]]), torch.tensor([2.0]), torch.zeros(1, 4))
     >>> out.calibrated_logits
@@ -50,7 +50,8 @@ class ModelOutput(NamedTuple):
 class Predictions:
     """Logits and labels of one split, checked once: the seam between the GPU side and the CPU side.
 
-    `logits` are raw; `scale` is the per-sample temperature, so that `calibrated_logits = logits / scale`. Half-precision
+    `logits` are raw, but for a head's offset (`from_output`); `scale` is the per-sample temperature, so that
+    `calibrated_logits = logits / scale`. Half-precision
     logits are widened to float32. −inf logits (probability zero) are allowed, NaN and +inf are not. `stated_probs` are
     probabilities that were given as such (`from_probs`): metrics read them as they stand, so that a stated 0.9 stays 0.9.
 

@@ -16,14 +16,17 @@ from torch.nn import functional
 import calattn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
-from calattn.engine import fit
+from calattn.engine import closing
+from calattn.engine.errors import Interrupted
 from calattn.heads import Taught
 from calattn.heads.lesson import Lesson
+from calattn.heads.taught import KINDS
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
 from calattn.runs.predict import predict_folder
 from calattn.runs.resolve import resolve
+from calattn.runs.spec import TAUGHT_HEADS, TeachSpec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
 from tests.small_runs import CPU, SMALL, TAUGHT, final_weights, small_spec
@@ -87,17 +90,58 @@ def test_a_kill_in_the_closing_phase_costs_the_phase_only(taught, tmp_path, monk
     class Killed(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(fit.Trainer, "close", killed)
+        patched.setattr(closing, "teach_head", killed)  # all is read by then
         with pytest.raises(Killed):
             train_run(spec, tmp_path / "run", runtime=CPU)
     assert not final_weights(tmp_path / "run")["head.anchor"].any()
     assert not (tmp_path / "run" / "summary.json").exists()
-    train_run(spec, tmp_path / "run", runtime=CPU)
+    with pytest.warns(UserWarning, match="is not taught at checkpoint last"):
+        predict_folder(tmp_path / "run", rules=["last"], corruptions=["fog-5"], runtime=CPU)
+    with pytest.warns(UserWarning, match="are removed: test-fog-5"):  # they were those of the bare network
+        train_run(spec, tmp_path / "run", runtime=CPU)
     assert same(final_weights(tmp_path / "run"), final_weights(taught.path))
+    assert not (tmp_path / "run" / "predictions" / "test-fog-5").exists()
+
+
+def test_ctrl_c_in_the_closing_phase_says_how_to_resume(tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(closing, "teach_head", interrupted)
+    with pytest.raises(Interrupted, match="stopped by SIGINT after update"):
+        train_run(small_spec(*TAUGHT), tmp_path / "run", runtime=CPU)
+
+
+def test_a_run_in_bfloat16_is_taught_too(tmp_path):
+    folder = train_run(small_spec(*TAUGHT, "train.precision=bf16-true"), tmp_path / "run", runtime=CPU)
+    assert load_model(folder.path).model.head.is_taught
+
+
+def test_weights_that_are_not_finite_are_named(taught, tmp_path, capsys):
+    weights = final_weights(taught.path)
+    weights["backbone.norm.weight"] = weights["backbone.norm.weight"] * float("nan")
+    save_file(
+        {k.removeprefix("backbone."): v for k, v in weights.items() if "backbone." in k}, tmp_path / "bad.safetensors"
+    )
+    sets = [part for change in SMALL[2:3] for part in ("--set", change)]
+    line = ("teach", "vit_tiny_patch16_224", "--weights", tmp_path / "bad.safetensors", "--data", "digits")
+    result = invoke(
+        capsys, *line, "--set", "data.validation=0.2", *sets, "--out", tmp_path / "run", "--accelerator", "cpu"
+    )
+    assert result.code == 2
+    assert "gives logits that are not finite for two random images; look at its weights" in result.err
+    assert "bad.safetensors" in result.err
+
+
+def test_the_names_of_taught_heads_and_their_settings_are_said_once():
+    assert tuple(KINDS) == TAUGHT_HEADS
+    assert TeachSpec().model_dump() == {
+        key: value for key, value in dataclasses.asdict(Lesson()).items() if key not in ("kind", "hidden")
+    }
 
 
 def test_an_unfinished_run_has_no_head_yet_and_gets_it_at_the_end(taught, tmp_path):
@@ -183,8 +227,11 @@ def test_a_backbone_with_its_own_weights_and_validation_folder(tmp_path, capsys,
         ),
         (("RUN", "--weights", "x.pt"), "--weights is for a backbone's name"),
         (("RUN", "--checkpoint", "best-f1"), "no checkpoint for rule 'best-f1'"),
-        (("RUN", "--head", "calattn"), "train.epochs=0 only teaches a head"),
-        (("RUN", "--head", "taugth"), "train.epochs=0 only teaches a head"),
+        (("RUN", "--head", "calattn"), "--head must be taught, taught_classwise or taught_scale, got 'calattn'"),
+        (
+            ("resnet8_cifar", "--weights", "x.pt", "--data", "digits"),
+            "say which share it left out: --set data.validation",
+        ),
     ],
 )
 def test_what_teach_refuses(line, message, taught, tmp_path, capsys, monkeypatch):
@@ -282,8 +329,36 @@ def test_images_of_unlike_sizes_and_grey_ones():
 
 def test_normalised_images_are_refused():
     made = [(normalised(image), label) for image, label in pictures(10, seed=0)]
-    with pytest.raises(ValueError, match=r"image \d+ is torch.float32 .* pass the data set without its transform"):
+    with pytest.raises(
+        ValueError, match=r"the image of train\[\d+\] is torch.float32 .* pass the data set without its transform"
+    ):
         calattn.teach(network(), made, made, lambda x: x, lesson=SHORT)
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        ([], [0, 1], "train holds no image"),
+        ([0, 1], [], "validation holds no image"),
+        ([0, 7], [0, 1], r"the label of train\[1\] is 7, outside \[0, 1\], the classes of the network"),
+        ([0, 1], [0, "cat"], r"the label of validation\[1\] is 'cat'; it must be the number of a class"),
+        ((label for label in (0, 1)), [0, 1], "train is generator, without a length; pass a data set"),
+    ],
+)
+def test_data_that_cannot_teach(train, validation, message):
+    def dataset(labels):
+        images = pictures(2, seed=0)
+        return [(images[i][0], label) for i, label in enumerate(labels)] if isinstance(labels, list) else labels
+
+    with pytest.raises(ValueError, match=message):
+        calattn.teach(network(), dataset(train), dataset(validation), normalised, lesson=SHORT)
+
+
+def test_teach_never_writes_over_the_network_it_teaches(taught, capsys):
+    before = sorted(path.name for path in taught.path.rglob("*"))
+    result = invoke(capsys, "teach", taught.path, "--out", f"{taught.path}/", "--overwrite")
+    assert (result.code, "choose another --out" in result.err) == (2, True)
+    assert sorted(path.name for path in taught.path.rglob("*")) == before
 
 
 def test_a_taught_model_compiles_and_exports():

@@ -71,7 +71,11 @@ def test_the_hash_covers_what_decides_the_result_and_nothing_else():
         ("optimizer.lr=-1", "optimizer.lr must be greater than 0, got -1"),
         ("optimizer.lr=nan", "optimizer.lr must be a finite number, got 'nan'"),
         ("train.epochs=-1", "train.epochs must be greater than or equal to 0, got -1"),
-        ("train.epochs=0", "train.epochs=0 only teaches a head: it needs model.head=taught and model.weights=FILE"),
+        (
+            "train.epochs=0",
+            "train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head=taught, taught_classwise or "
+            "taught_scale, got model.head=taught",
+        ),
         ("train.epochs=2.5", "train.epochs must be a valid integer, got a number with a fractional part, got 2.5"),
         ("augment.crop=abc", "augment.crop must be a valid integer or 'resized', got 'abc'"),
         ("train=3", "train must be a valid section with keys of its own, got 3"),

@@ -64,7 +64,7 @@ def teach(
         bool,
         typer.Option("--overwrite", help="Remove the run that --out holds first.", rich_help_panel=options.RUN),
     ] = False,
-    where: options.Devices = options.DEVICES,
+    where: options.Cluster = options.CLUSTER,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Give a trained network a head that calibrates it, image by image.
@@ -72,22 +72,33 @@ def teach(
     The network stays as it is. The head learns from distorted training
     images, and is anchored on validation images: a run's own, or those in
     the val folder. They must not be images that the network was trained on.
+    Images of a backbone are normalised as data.mean and data.std say (--set),
+    else by ImageNet's numbers or the data set's: use those of its training.
     The result is a run folder like any other.
     """
     from calattn.runs.resolve import resolve
+    from calattn.runs.spec import TAUGHT_HEADS
     from calattn.runs.teach_spec import backbone_values, run_values
 
     foreign = {"--weights": weights, "--data": data, "--size": size}
+    changes = overrides or []
+    if head not in TAUGHT_HEADS:
+        raise ValueError(f"--head must be {', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}, got {head!r}")
     if (Path(source) / "spec.yaml").is_file():
         if given := [flag for flag, value in foreign.items() if value is not None]:
             raise ValueError(f"{given[0]} is for a backbone's name; the run {source} says it itself")
         values: dict[str, Any] = run_values(Path(source), checkpoint)
         out = out or Path(f"{source.rstrip('/')}-taught")
+        if out.resolve() == Path(source).resolve():
+            raise ValueError(
+                f"--out {out} is the run whose network is to be taught, which would be lost; choose another --out"
+            )
     else:
-        values = backbone_values(source, weights=weights, data=data, size=size)
+        known = any(change.startswith("data.validation=") for change in changes)
+        values = backbone_values(source, weights=weights, data=data, size=size, split_is_known=known)
         out = out or Path("runs") / f"{source.replace('/', '-')}-taught"
     values["model"]["head"] = head
-    spec = resolve(values, overrides or [])
+    spec = resolve(values, changes)
     train_and_report(spec, where.runtime(), out, overwrite=overwrite, as_json=json, command="teach")
 
 

@@ -141,7 +141,7 @@ def train_and_report(
     if as_json:
         print_json({"schema": 1, "command": command, "run": str(folder.path), **summary})
         return
-    _print_summary(folder, summary)
+    _print_summary(folder, summary, epochs=spec.train.epochs)
     if summary["epochs"] < spec.train.epochs:
         note(f"unfinished: {summary['epochs']} of {spec.train.epochs} epochs; without --until-epoch the run goes on")
 
@@ -165,22 +165,28 @@ def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
         raise typer.Exit(code_of(error)) from None
 
 
-def _print_summary(folder: Any, summary: dict[str, Any]) -> None:
-    out = results_to()
+def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None:
+    from calattn.runs.spec import is_taught
+
+    out, taught = results_to(), False
     for rule, result in summary["results"].items():
         test, scaled = result["test"], result["test_ts_nll"]
         end = "" if scaled.get("converged", True) else ", the end of its range"
-        which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "with the taught head"
-        lines = (
-            f"{which}: test accuracy {test['accuracy']['value']:.2%}, "
-            f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}",
-            f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
-            f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}",
-        )
+        taught = is_taught(summary["spec"]["model"]) and rule == "last" and summary["epochs"] >= epochs
+        which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "the network"
+        lines = [
+            f"{which}{', with its taught head' if taught else ''}: test accuracy {test['accuracy']['value']:.2%}, "
+            f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}"
+        ]
+        if not taught:  # else there is no second stage
+            lines.append(
+                f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
+                f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}"
+            )
         out.print("\n".join(lines), markup=False, soft_wrap=True)
-    out.print(
-        f"next: calattn evaluate {shlex.quote(str(folder.path))} --ts --objective nll", markup=False, soft_wrap=True
-    )
+    path = shlex.quote(str(folder.path))
+    then = f"predict {path} --corrupt all-5" if taught else f"evaluate {path} --ts --objective nll"
+    out.print(f"next: calattn {then}", markup=False, soft_wrap=True)
 
 
 train.epilog = examples(  # type: ignore[attr-defined]

@@ -15,13 +15,11 @@ from calattn.data.augment.pipeline import Augment
 from calattn.data.images import Images
 from calattn.data.loading import TrainLoader
 from calattn.engine.predict import gathered
-from calattn.heads.lesson import Lesson, Reading, draws_of, teach_head
+from calattn.heads.lesson import MOST_OPERATIONS, Lesson, Reading, draws_of, teach_head
 from calattn.heads.taught import Taught
 from calattn.models.predict import copied
 from calattn.seeds import seed_of
 from calattn.types import ModelOutput
-
-MOST_OPERATIONS = 3  # of RandAugment, on an image to learn from
 
 Told = Callable[[str, int, int], None]
 """Who is told how far it is: what is done, how much of it, out of how much."""
@@ -73,7 +71,7 @@ class Reader:
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         for number, batch in enumerate(itertools.islice(every, steps), start=1):
             with self.fabric.autocast():
-                out = self.forward(batch.images)
+                out = self.forward(self.fabric.strategy.precision.convert_input(batch.images))
             parts.append((copied(out.features), copied(out.logits), batch.targets))
             if self.told is not None:
                 self.told(f"reading {name} images", number, steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -187,20 +188,23 @@ class Trainer:
 
     # --- the closing phase
 
-    def close(self, find_head: Callable[[Callable[[Tensor], ModelOutput]], Taught | None]) -> None:
+    def close(self, find_head: Callable[[Callable[[Tensor], ModelOutput]], Taught | None]) -> bool:
         """Fills a taught head after the last epoch, unless it is filled, and saves: a kill before that costs the phase only.
 
-        `find_head` gets the network as a function of images, in evaluation mode and not compiled: its few passes over
-        batches of another size would not pay for a graph of their own. It gives the head to the process that writes.
+        Whether it did. `find_head` gets the network as a function of images, in evaluation mode and not compiled: its few passes
+        over batches of another size would not pay for a graph of their own. It gives the head to the process that writes.
         """
         head = self.state.model.head
         if not isinstance(head, Taught) or head.is_taught or self.state.epoch < self.settings.epochs:
-            return
+            return False
         started = time.perf_counter()
         self.step.eval()
         ema = self.state.ema
         evaluated = self.state.model if ema is None else ema.module.eval()
-        found = find_head(self.step if self.state.sharded else evaluated.output)
+        try:
+            found = find_head(self.step if self.state.sharded else evaluated.output)
+        except KeyboardInterrupt:  # what was trained is on disk
+            raise Interrupted(signal.SIGINT, self.state.update) from None
         self.state.put_head(self.fabric.broadcast({} if found is None else found.state_dict()))
         self._save()
         if found is not None:
@@ -210,6 +214,7 @@ class Trainer:
                 "seconds": round(time.perf_counter() - started, 3),
             }
             self.log.append(row)
+        return True
 
     # --- one update
 

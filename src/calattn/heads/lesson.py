@@ -19,6 +19,7 @@ from calattn.types import ModelOutput
 # handful of held-out images it decides, with hundreds it is forgotten.
 _PRIOR = (0.0, math.log(0.2), math.log(0.2), 0.5, 0.0)
 _ROWS_FOR_START = 10_000
+MOST_OPERATIONS = 3  # of RandAugment, on an image to learn from
 _MOST_DRAWS = 10  # of one image: a hundredth reading teaches little
 _NOTHING = 0.0005  # nats that clean images may lose where a share of their NLL would be less
 _HALVINGS = 6  # of the interval in which the weight of shifted images is looked for
@@ -34,6 +35,9 @@ class Reading:
 
     def __len__(self) -> int:
         return len(self.logits)
+
+    def cpu(self) -> Reading:
+        return Reading(self.features.cpu(), self.logits.cpu(), self.targets.cpu())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,8 @@ def teach_head(
     True
     """
     lesson = lesson or Lesson()
+    if distorted.logits.device.type == "mps":  # Apple's GPUs have no float64
+        distorted, clean, shifted = (each.cpu() for each in (distorted, clean, shifted))
     for name, reading in (("distorted", distorted), ("clean", clean), ("shifted", shifted)):
         _check(reading, name, like=distorted)
     head = Taught(distorted.features.shape[1], distorted.logits.shape[1], hidden=lesson.hidden, kind=lesson.kind).to(
@@ -108,6 +114,10 @@ def teach_head(
     with torch.autocast(distorted.logits.device.type, enabled=False):
         _learn(head, distorted, lesson, seed=seed, on_step=on_step)
         _anchor(head, clean, shifted, lesson)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in head.state_dict().values()):
+        raise ValueError(
+            "the head's weights are not finite; look at the network's logits, or try a lower learning_rate"
+        )
     return head.cpu()
 
 
@@ -173,7 +183,7 @@ def _learn(
 
 
 def _shuffled(count: int, lesson: Lesson, generator: torch.Generator) -> Iterator[Tensor]:
-    """The rows of each step; every row comes up once before any comes again."""
+    """The rows of each step: shuffled anew each time that fewer than a batch are left."""
     left = torch.empty(0, dtype=torch.int64)
     for _ in range(lesson.steps):
         if len(left) < min(lesson.batch_size, count):

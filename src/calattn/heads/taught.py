@@ -23,11 +23,11 @@ class Taught(Head):
 
         log s = level − low · σ(−v) + high · σ(v)                  (low, high ≥ 0: s rises with v)
         scale:      ℓ / s
-        lowrank:    ℓ / s + g · V h,  g = gain + slope · σ(v)      (V h: an offset per class, of rank ≤ hidden)
-        classwise:  ℓ_c / (s · exp(g · (V h)_c)), ℓ centred        (a temperature per class)
+        lowrank:    ℓ / s + g · u,  g = gain + slope · σ(v)        (u = V h + c: an offset per class, of rank ≤ hidden)
+        classwise:  ℓ_c / (s · exp(g · u_c)), ℓ centred            (a temperature per class)
 
-    W1, w2 and V are learned from distorted training images, the five numbers of `anchor` (level, low, high, gain, slope) from
-    held-out ones. Only `scale` keeps every predicted class. Nothing here is trained jointly: no parameter takes a gradient.
+    W1, w2, V and the biases are learned from distorted training images, the five numbers of `anchor` (level, low, high, gain,
+    slope) from held-out ones. Only `scale` keeps every predicted class. No parameter takes a gradient: nothing is joint.
 
     >>> head = Taught(8, 3)
     >>> out = head(torch.randn(2, 8), torch.randn(2, 3))
@@ -61,7 +61,7 @@ class Taught(Head):
         return ModelOutput(logits, scale, features, offset)
 
     def read(self, features: Float[Tensor, "b d"]) -> Float[Tensor, "b k"]:
-        """v and V h, before the anchor."""
+        """v and u, before the anchor."""
         return linear32(self.fc2, functional.gelu(linear32(self.fc1, features)))
 
     def extra_repr(self) -> str:
@@ -92,6 +92,9 @@ def scaled(
     return scale, centred / scale.unsqueeze(1) * torch.expm1(-by_class)
 
 
+KINDS: dict[str, Kind] = {"taught": "lowrank", "taught_classwise": "classwise", "taught_scale": "scale"}  # by head name
+
+
 def _register(name: str, kind: Kind) -> None:
     def build(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> Taught:
         if num_classes is None:
@@ -103,6 +106,5 @@ def _register(name: str, kind: Kind) -> None:
     HEADS.add(name, build)
 
 
-_register("taught", "lowrank")
-_register("taught_classwise", "classwise")
-_register("taught_scale", "scale")
+for _name, _kind in KINDS.items():
+    _register(_name, _kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from calattn.data.augment.randaugment import RandAugment
 from calattn.data.augment.shifts import Shifts
 from calattn.heads import NoHead
-from calattn.heads.lesson import Lesson, Reading, draws_of, teach_head
+from calattn.heads.lesson import MOST_OPERATIONS, Lesson, Reading, draws_of, teach_head
 from calattn.models.attach import CalibratedModel, attach
 from calattn.models.predict import predict
 from calattn.seeds import seed_of
@@ -39,7 +40,8 @@ def teach(
 
     `train` and `validation` are data sets of (image, label), images as PIL or uint8 (CHW tensors, HWC arrays): those it was
     trained on, and others of the same kind, which it must not have seen. `transform` makes of a PIL image what the model takes:
-    that of its test images, without augmentation. The model stays on its device; a GPU makes reading quick.
+    that of its test images, without augmentation. The model stays on its device. Distorting takes milliseconds an image, so
+    150,000 readings take minutes: `workers` processes share it, `lesson=Lesson(readings=…)` asks for fewer.
 
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     >>> data = [(image, int(image.mean() > 127)) for image in images]
@@ -53,7 +55,13 @@ def teach(
     inner = model if isinstance(model, CalibratedModel) else attach(model, head="none")
     bare = CalibratedModel(inner.backbone, NoHead(), features=inner.features, adapter=inner.adapter)
 
-    def read(name: str, dataset: Any, distort: _Distort | None, wanted: int | None) -> Reading:
+    classes = inner.adapter.num_classes
+    images, held_out = (
+        _Labelled(name, _sized(dataset, name), classes)
+        for name, dataset in (("train", train), ("validation", validation))
+    )
+
+    def read(name: str, dataset: _Labelled, distort: _Distort | None, wanted: int | None) -> Reading:
         draws = 1 if wanted is None else draws_of(len(dataset), wanted)
         count = len(dataset) * draws if wanted is None else min(len(dataset) * draws, max(wanted, 1))
         order = torch.cat(
@@ -73,21 +81,58 @@ def teach(
         place = next((parameter.device for parameter in inner.parameters()), torch.device("cpu"))
         return Reading(found.features.to(place), found.logits.to(place), found.labels.to(place))
 
-    distorted = read("distorted", train, _randaugmented, lesson.readings)
-    clean, shifted = read("held-out", validation, None, None), read("shifted", validation, _shifted, lesson.shifted)
+    distorted = read("distorted", images, _randaugmented, lesson.readings)
+    clean, shifted = read("held-out", held_out, None, None), read("shifted", held_out, _shifted, lesson.shifted)
     on_step = None if on_progress is None else lambda done, total: on_progress("teaching the head", done, total)
     head = teach_head(distorted, clean, shifted, lesson, seed=seed, on_step=on_step)
     return attach(inner.backbone, inner.features, head=head, adapter=inner.adapter)  # type: ignore[arg-type]
 
 
-_Distort = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+_Distort = Callable[[Tensor, Callable[[], Tensor], torch.Generator], Tensor]
+"""Of pixels, a function that fetches another image of that size, and random numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Labelled:
+    """A data set of (image, label), each item checked as it is fetched; `name` and the row are in what is said of it."""
+
+    name: str
+    dataset: Any
+    num_classes: int | None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, row: int) -> tuple[Image.Image, int]:
+        item = self.dataset[row]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(f"{self.name}[{row}] is {type(item).__name__}; each item must be (image, label)")
+        image, label = item
+        if not isinstance(label, numbers.Integral | np.integer) and not (isinstance(label, Tensor) and label.ndim == 0):
+            raise ValueError(f"the label of {self.name}[{row}] is {label!r}; it must be the number of a class, from 0")
+        if int(label) < 0 or (self.num_classes is not None and int(label) >= self.num_classes):
+            raise ValueError(
+                f"the label of {self.name}[{row}] is {int(label)}, outside [0, {(self.num_classes or 1) - 1}], the classes of "
+                "the network; number them from 0 as in training"
+            )
+        return _opened(image, f"{self.name}[{row}]"), int(label)
+
+
+def _sized(dataset: Any, name: str) -> Any:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(
+            f"{name} is {type(dataset).__name__}, without a length; pass a data set or a list of (image, label), not a loader"
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"{name} holds no image; a head is taught with training images and anchored on held-out ones")
+    return dataset
 
 
 @dataclasses.dataclass(frozen=True)
 class _Views(Dataset[tuple[Tensor, int]]):
     """What the network sees of a data set's images: `rows` of them, each distorted by random numbers of its own."""
 
-    dataset: Any
+    dataset: _Labelled
     transform: Transform
     rows: Tensor
     distort: _Distort | None
@@ -97,33 +142,33 @@ class _Views(Dataset[tuple[Tensor, int]]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image, label = self._item(int(self.rows[index]))
+        image, label = self.dataset[int(self.rows[index])]
         if self.distort is not None:
-            generator = _generator(self.seed, "view", index)
-            other = self._item(int(torch.randint(len(self.dataset), (), generator=generator)))[0].resize(image.size)
-            image = _picture(self.distort(_pixels(image), _pixels(other), generator))
+            generator, size = _generator(self.seed, "view", index), image.size
+
+            def other() -> Tensor:
+                row = int(torch.randint(len(self.dataset), (), generator=generator))
+                return _pixels(self.dataset[row][0].resize(size))
+
+            image = _picture(self.distort(_pixels(image), other, generator))
         return self.transform(image), label
 
-    def _item(self, row: int) -> tuple[Image.Image, int]:
-        image, label = self.dataset[row]
-        return _opened(image, row), int(label)
 
-
-def _randaugmented(image: Tensor, _: Tensor, generator: torch.Generator) -> Tensor:
-    augment = RandAugment(num_ops=3, magnitude="any", size=(image.shape[1], image.shape[2]))
+def _randaugmented(image: Tensor, _: Callable[[], Tensor], generator: torch.Generator) -> Tensor:
+    augment = RandAugment(num_ops=MOST_OPERATIONS, magnitude="any", size=(image.shape[1], image.shape[2]))
     return augment(image[None], augment.derive(torch.rand(1, augment.num_draws, generator=generator)))[0]
 
 
-def _shifted(image: Tensor, other: Tensor, generator: torch.Generator) -> Tensor:
+def _shifted(image: Tensor, other: Callable[[], Tensor], generator: torch.Generator) -> Tensor:
     shifts = Shifts(size=(image.shape[1], image.shape[2]))
-    return shifts(torch.stack([image, other]), shifts.derive(torch.rand(2, shifts.num_draws, generator=generator)))[0]
+    return shifts(torch.stack([image, other()]), shifts.derive(torch.rand(2, shifts.num_draws, generator=generator)))[0]
 
 
 def _generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*parts))
 
 
-def _opened(image: Any, row: int) -> Image.Image:
+def _opened(image: Any, name: str) -> Image.Image:
     """A PIL image in RGB or grey, of whatever a data set gives."""
     if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3:
         image = _picture(image)
@@ -132,7 +177,7 @@ def _opened(image: Any, row: int) -> Image.Image:
     if not isinstance(image, Image.Image):
         kind = f"{image.dtype} {list(image.shape)}" if isinstance(image, Tensor | np.ndarray) else type(image).__name__
         raise ValueError(
-            f"image {row} is {kind}; images must be PIL or uint8, before normalisation: pass the data set without its "
+            f"the image of {name} is {kind}; images must be PIL or uint8, before normalisation: pass the data set without its "
             "transform, and the transform as the argument of that name"
         )
     return image if image.mode in ("L", "RGB") else image.convert("RGB")

@@ -21,7 +21,7 @@ from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
 from calattn.heads.lesson import Lesson
-from calattn.heads.taught import Kind
+from calattn.heads.taught import KINDS
 from calattn.models.attach import CalibratedModel, attach
 from calattn.registry import UnknownName, nearest
 from calattn.runs.classes import some
@@ -258,8 +258,7 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
 def lesson(spec: RunSpec) -> Lesson:
     """How the run's head is taught."""
     assert spec.teach is not None
-    kinds: dict[str, Kind] = {"taught": "lowrank", "taught_classwise": "classwise", "taught_scale": "scale"}
-    return Lesson(kind=kinds[spec.model.head], hidden=spec.model.hidden, **spec.teach.model_dump())
+    return Lesson(kind=KINDS[spec.model.head], hidden=spec.model.hidden, **spec.teach.model_dump())
 
 
 def told(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import torch
 from jaxtyping import Float, UInt8
@@ -11,6 +12,7 @@ from torch import Tensor
 from calattn.data.augment.pipeline import Augment
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.files.atomic import PathArg
+from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
@@ -65,4 +67,10 @@ def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Inte
         size=interface.size,
     )
     model.load_state_dict(weights)
+    if isinstance(model.head, Taught) and not model.head.is_taught:
+        warnings.warn(
+            f"the head of {folder.path} is not taught at checkpoint {rule}: probabilities are those of the bare network; only "
+            "last has the taught head, once the run is finished",
+            stacklevel=2,
+        )
     return model

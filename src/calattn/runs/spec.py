@@ -24,6 +24,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 Rule = Literal["last", "best-nll", "best-ece", "best-accuracy"]
+TAUGHT_HEADS = ("taught", "taught_classwise", "taught_scale")  # those of `heads.taught.KINDS`, without importing torch
 
 
 class Section(BaseModel):
@@ -229,7 +230,10 @@ class RunSpec(Section):
         if self.teach is not None and not is_taught(self.model):
             raise ValueError(f"teach is of taught heads, and model.head={self.model.head} is none; leave it out")
         if self.train.epochs == 0 and not (self.teach and (self.model.weights or self.model.pretrained)):
-            raise ValueError("train.epochs=0 only teaches a head: it needs model.head=taught and model.weights=FILE")
+            raise ValueError(
+                f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={_or(TAUGHT_HEADS)}, got "
+                f"model.head={self.model.head}"
+            )
         micro = self.train.batch_size / self.optimizer.accumulate
         if micro != int(micro):
             raise ValueError(
@@ -250,7 +254,11 @@ class RunSpec(Section):
 def is_taught(model: Any) -> bool:
     """Whether the head of a `ModelSpec`, or of the values of one, is filled after training."""
     head = model.get("head") if isinstance(model, dict) else getattr(model, "head", None)
-    return isinstance(head, str) and head.startswith("taught")
+    return head in TAUGHT_HEADS
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _is_numbers(value: Any, *, depth: int) -> bool:

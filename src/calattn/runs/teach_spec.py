@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from calattn.data import describe
 from calattn.data.sources.datasets import PREFIXES
-from calattn.data.sources.folder import describe
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.runs.folder import RunFolder
 
@@ -28,12 +28,18 @@ def run_values(path: Path, rule: str) -> dict[str, Any]:
     return values | _NO_TRAINING | {"train": values["train"] | _NO_TRAINING["train"]}
 
 
-def backbone_values(name: str, *, weights: Path | None, data: str | None, size: int | None) -> dict[str, Any]:
-    """The spec of a backbone with a file of weights, and the images it was trained on."""
+def backbone_values(
+    name: str, *, weights: Path | None, data: str | None, size: int | None, split_is_known: bool = False
+) -> dict[str, Any]:
+    """The spec of a backbone with a file of weights, and the images it was trained on.
+
+    `split_is_known`: the caller says which of the training images it was not trained on, by data.validation and split_seed.
+    """
     if weights is None or data is None:
         missing = "--weights FILE" if weights is None else "--data DATA"
         raise ValueError(f"{name} is no run folder; to teach a backbone of that name a head, give {missing}")
-    _check_held_out(data)
+    if not split_is_known:
+        _check_held_out(data)
     images = {"name": data} | ({} if size is None else {"size": size})
     values = {"data": images, "model": {"backbone": name, "weights": str(weights)}} | _NO_TRAINING
     return values | {"train": {"epochs": 0, "batch_size": 1}}
@@ -41,13 +47,15 @@ def backbone_values(name: str, *, weights: Path | None, data: str | None, size: 
 
 def _check_held_out(data: str) -> None:
     """Of somebody else's weights only the user knows which images they have not seen."""
-    kind, _, path = data.partition(":")
-    if f"{kind}:" in PREFIXES and "validation" not in _splits(kind, Path(path).expanduser()):
+    if "validation" in describe(data).splits:
+        return
+    if data.startswith(PREFIXES):
+        where = "PATH/val/CLASS" if data.startswith("imagefolder:") else "PATH/validation-00000-of-00001.parquet"
         raise ValueError(
-            f"{data} has no validation images beside train and test; put some that the network was not trained on into "
-            "PATH/val/CLASS"
+            f"{data} has no validation images beside train and test; put some that the network was not trained on into {where}"
         )
-
-
-def _splits(kind: str, path: Path) -> tuple[str, ...]:
-    return describe(path).splits if kind == "imagefolder" else ()
+    raise ValueError(
+        f"{data} has no validation images of its own, and a network that was trained on all of its training images knows those "
+        "that would be held out; if yours was not, say which share it left out: --set data.validation=0.05 (and "
+        "data.split_seed), or give the images as imagefolder:PATH with a val folder"
+    )

@@ -112,6 +112,8 @@ def _train_run(
             _record(folder, spec, found)
             if normalised is not given:
                 _tell_of_normalisation(spec, normalised, found, told)
+            elif spec.train.epochs == 0 and told is not None:
+                told.note(f"images are normalised by {_shown(*build.normalisation(spec, found.dataset))}")
         fabric.barrier()
         trainer = _trainer(spec, runtime, fabric, model, found, folder, told)
         trainer.resume()
@@ -124,7 +126,9 @@ def _train_run(
                 main=main,
             )
         moved = _fitted(trainer, folder)
-        trainer.close(functools.partial(_head_for, spec=spec, runtime=runtime, fabric=fabric, found=found, told=told))
+        moved |= trainer.close(
+            functools.partial(_head_for, spec=spec, runtime=runtime, fabric=fabric, found=found, told=told)
+        )
         written = _predicted(spec, runtime, fabric, found, folder, told)
         if main:
             if moved:
@@ -255,17 +259,18 @@ def _tell_of_normalisation(
     """Of a run that takes the mean and deviation of its pretrained weights, or that has begun without them."""
     mean, std = build.normalisation(pretrained, found.dataset)
     if taken is pretrained and reporter is not None:
-        first, second = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (mean, std))
-        reporter.note(
-            f"images are normalised as for the pretrained weights: mean {first}, deviation {second} (data.mean and data.std set "
-            "others)"
-        )
+        reporter.note(f"images are normalised as for the pretrained weights: {_shown(mean, std)}")
     if build.normalisation(taken, found.dataset) != (mean, std):
         warnings.warn(
             "the run began with the mean and deviation of the data set, not of the pretrained weights, and goes on so; "
             "--overwrite starts again with theirs",
             stacklevel=3,
         )
+
+
+def _shown(mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+    first, second = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (mean, std))
+    return f"mean {first}, deviation {second} (data.mean and data.std set others)"
 
 
 def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:

@@ -88,6 +88,11 @@ def _check_output(output: ModelOutput, spec: RunSpec, *, num_classes: int) -> No
             f"the backbone {spec.model.backbone!r} gives logits {list(output.logits.shape)} for two images of {num_classes} "
             f"classes; they must be [2, {num_classes}]: let its last layer have num_classes outputs"
         )
+    if not torch.isfinite(output.logits).all():
+        raise _Refused(
+            f"the backbone {spec.model.backbone!r} gives logits that are not finite for two random images; look at its weights "
+            f"({spec.model.weights or 'random ones'})"
+        )
     if list(output.scale.shape) != [2]:
         raise _Refused(
             f"the head {spec.model.head!r} gives a scale of shape {list(output.scale.shape)} for two images; it must be [2], a "

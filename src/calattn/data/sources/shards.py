@@ -7,8 +7,10 @@ from pathlib import Path
 
 from calattn.data.images import DataError
 
-# Our two splits, by the names that people give them; the first that is there counts.
-SPLIT_NAMES = {"train": ("train",), "test": ("test", "validation", "valid", "val")}
+# Our splits, by the names that people give them; the first that is there counts. Where there are no test files, the
+# validation files are what a network is tested on.
+_HELD_OUT = ("validation", "valid", "val")
+SPLIT_NAMES = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
 _OF = re.compile(r"-(\d{5})-of-(\d{5})")
 
 
