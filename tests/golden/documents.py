@@ -33,7 +33,7 @@ NAMES = (
 # Another time, another release: never compared.
 _VOLATILE = {"seconds", "images_per_second", "made", "version"}
 # Last bits decide these.
-_BITS = {"sha256", "fitted_on_", "iterations_", "histogram"}
+_BITS = {"sha256", "fitted_on_", "iterations_", "histogram", "measured"}
 # Small networks, whose training makes a difference in the last bit a difference in the second digit of their ECE.
 _TRAINED = {"sats", "frozen_calattn"}
 
@@ -136,7 +136,8 @@ def _trained(changes: tuple[str, ...], path: Path) -> dict[str, Any]:
     return {
         "spec_hash": folder.spec().hash,
         "log": [json.loads(line) for line in folder.log_path.read_text(encoding="utf-8").splitlines()],
-        **{key: summary[key] for key in ("epochs", "updates", "parameters", "results")},
+        **{key: summary[key] for key in ("epochs", "updates", "parameters")},
+        "measured": summary["results"],
         "weights": {name: _pinned(tensor.numpy()) for name, tensor in sorted(weights.items())},
     }
 
