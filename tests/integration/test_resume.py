@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import torch
@@ -53,12 +54,21 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def duration(tmp_path_factory: pytest.TempPathFactory, undisturbed: Path) -> float:
-    """Seconds that a run takes here and now when it saves after every update."""
-    assert undisturbed.exists()  # it came first, and has warmed everything up
-    started = time.perf_counter()
-    train_run(SPEC, tmp_path_factory.mktemp("runs") / "timed", runtime=SAVING)
-    return time.perf_counter() - started
+def calls(tmp_path_factory: pytest.TempPathFactory, undisturbed: Path) -> int:
+    """How many functions a run calls when it saves after every update: a clock that a busy machine does not slow down."""
+    assert undisturbed.exists()  # it came first, and has imported everything
+    counted = 0
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        train_run(SPEC, tmp_path_factory.mktemp("runs") / "counted", runtime=SAVING)
+    finally:
+        sys.setprofile(None)
+    return counted
 
 
 def assert_same_run(path: Path, undisturbed: Path) -> None:
@@ -70,27 +80,37 @@ def assert_same_run(path: Path, undisturbed: Path) -> None:
         assert torch.equal(mine.indices, theirs.indices)
 
 
-def _child(path: Path) -> None:
+def _child(path: Path, calls: int | None) -> None:
+    """A run that dies by SIGKILL once it has called so many functions."""
     os.setsid()
+    left = calls
+
+    def count(_: FrameType, event: str, __: object) -> None:
+        nonlocal left
+        left -= event == "call"
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
+        sys.setprofile(None if calls is None else count)
         train_run(SPEC, path, runtime=SAVING)
 
 
 @pytest.mark.parametrize("attempt", range(3))
-def test_killed_at_random_moments(tmp_path, undisturbed, duration, attempt):
-    """SIGKILL after random delays, several times a run: in updates, in validation, in the middle of writing."""
-    delays = random.Random(attempt)
+def test_killed_at_random_moments(tmp_path, undisturbed, calls, attempt):
+    """SIGKILL after random numbers of calls, several times a run: in updates, in validation, in the middle of writing."""
+    moments = random.Random(attempt)
     context = multiprocessing.get_context("fork")
     kills, reached = 0, set()
     while True:
-        child = context.Process(target=_child, args=(tmp_path / "run",))
+        child = context.Process(
+            target=_child, args=(tmp_path / "run", int(moments.uniform(0.05, 0.3) * calls) if kills < 8 else None)
+        )
         child.start()
-        child.join(timeout=delays.uniform(0.05, 0.3) * duration if kills < 8 else None)
+        child.join()
         if child.exitcode == 0:
             break
-        assert child.exitcode is None, f"the run failed by itself with exit code {child.exitcode}"
-        child.kill()
-        child.join()
+        assert child.exitcode == -signal.SIGKILL, f"the run failed by itself with exit code {child.exitcode}"
         kills += 1
         names = (path.name for path in (tmp_path / "run" / "checkpoints").glob("state-*"))
         reached |= {max(names, default="")}
