@@ -21,7 +21,8 @@ from calattn.engine.fit import Trainer
 from calattn.engine.measure import distribution
 from calattn.engine.predict import predict
 from calattn.engine.step import FiniteGuard
-from calattn.runs import build, training
+from calattn.runs import build
+from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import RunSpec

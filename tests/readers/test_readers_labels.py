@@ -19,7 +19,7 @@ from calattn.readers import read_predictions, stream_predictions
 from calattn.readers.names import AUXILIARY, CLASS_NAMES, FEATURES, GENERIC, INDICES, LABELS, NAMES, SCALE
 from tests.cli_runner import invoke
 from tests.readers.test_readers import EVERY_FORMAT, LOGITS, PROBS, WRITERS, C, N, fails, write_csv, write_npz
-from tests.unit import test_readers as shared
+from tests.readers import test_readers as shared
 
 TRUE = shared.LABELS
 
