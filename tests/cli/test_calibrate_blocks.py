@@ -588,7 +588,7 @@ def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, save
     (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2] + 50 * b"\xff" + whole[len(whole) // 2 + 50 :])
     result = invoke(capsys, "calibrate", tmp_path / "a.csv.gz", "--apply", saved, "--write", tmp_path / "probs.npz")
     assert result.code == 2
-    assert "mend the file or save it again" in " ".join(result.err.split())
+    assert "fix the file or save it again" in " ".join(result.err.split())
 
 
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.

@@ -174,7 +174,7 @@ def test_one_that_breaks_in_a_fold(capsys, file, register):
         ),
         (
             lambda p: p.replace(logits=p.logits * torch.nan),
-            "nan in what Shift._apply made of sound predictions; mend the",
+            "nan in what Shift._apply made of sound predictions; fix the",
         ),
     ],
 )

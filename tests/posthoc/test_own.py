@@ -126,7 +126,7 @@ def with_value(value, field="logits"):
             "Shift._apply returned 400 samples of 3 classes, and was given 400 of 4",
         ),
         (lambda p: p.select(torch.arange(399, -1, -1)), "Shift._apply returned other labels than it was given, or"),
-        (with_value(torch.nan), "logits[3, 1] is nan in what Shift._apply made of sound predictions; mend Shift, or"),
+        (with_value(torch.nan), "logits[3, 1] is nan in what Shift._apply made of sound predictions; fix Shift, or"),
         (with_value(torch.inf), "logits[3, 1] is inf in what Shift._apply made of sound predictions"),
         (with_value(torch.nan, "stated_probs"), "probs[3, 1] is nan in what Shift._apply made of sound predictions"),
         (

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import pydantic
 
+from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.engine.log import plain
@@ -39,7 +40,7 @@ _SHOWN = 5
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-class RunFolderError(ValueError):
+class RunFolderError(InputError):
     """A folder that cannot be this run's; the message names it and the remedy."""
 
 
