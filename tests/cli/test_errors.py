@@ -89,7 +89,7 @@ def test_codes(error, code):
         (Args(features=False), "features=False", "--no-features"),
         (Args(overwrite=True), "overwrite=True", "--overwrite"),
         (Args(num_bins=None), "num_bins", "--bins"),
-        (Args("f(..., floor=1e-6)", floor=1e-6), "f(..., floor=1e-6)", "--floor 1e-06"),
+        (Args("f(..., floor=1e-6)", floor="1e-6"), "f(..., floor=1e-6)", "--floor 1e-6"),
         (Args(kind="probs", columns="…"), 'kind="probs", columns="…"', "--kind probs --columns NAME"),
         (Args(rows_per_block=7), "rows_per_block=7", "rows_per_block=7"),
     ],

@@ -258,7 +258,7 @@ def finite_logits(predictions: Predictions) -> Tensor:
             "has a −inf entry (probability 0), which this method cannot transform",
             argument="logits",
             row=checks.first(bad),
-            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor=1e-6)),
+            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor="1e-6")),
         )
     return logits
 

@@ -46,7 +46,8 @@ def cross_fit(
         try:
             parts.append(factory().fit(rest)(predictions.select(held_out)))
         except ValueError as error:
-            raise ValueError(f"{error} (fold {place} of {len(numbers)}, fitted on {len(rest)} samples)") from error
+            fold = f"fold {place} of {len(numbers)}, fitted on {len(rest)} samples"
+            raise InputError.of(error, subject=fold) from error
         rows.append(held_out.nonzero().squeeze(1))
     return _joined(predictions, parts, torch.cat(rows).argsort())
 

@@ -85,7 +85,7 @@ def check_labels_possible(predictions: Predictions) -> None:
             "has probability 0, so the NLL is infinite at every temperature",
             argument="labels",
             row=checks.first(picked == -torch.inf),
-            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor=1e-6)),
+            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor="1e-6")),
         )
 
 

@@ -88,7 +88,7 @@ class TemperatureScaling(Calibrator):
         why = "every T of it has the same ECE" if curve.min() == curve.max() else "a T beyond it may have a lower ECE"
         return FitWarning(
             f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}",
-            remedy="fit the NLL instead (temperature_nll), or search a wider grid from Python",
+            remedy="use temperature_nll, or pass a wider grid, TemperatureScaling(grid=…)",
         )
 
     def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:

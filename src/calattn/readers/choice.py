@@ -199,6 +199,6 @@ def _check_shapes(chooser: Chooser, choice: Choice) -> None:
                 f"{name!r} has {fields[name].rows} rows but {choice.values[0]!r} has {rows}; save them from one run"
             )
     if rows == 0:
-        raise chooser.fail(f"{choice.values[0]!r} has no rows", "save one sample at least")
+        raise chooser.fail(f"{choice.values[0]!r} has no rows", "save at least one sample")
     if choice.num_classes < 2:
         raise chooser.fail(f"{choice.values[0]!r} has {choice.num_classes} classes", "save one column per class")

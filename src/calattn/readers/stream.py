@@ -168,7 +168,7 @@ class PredictionStream:
     def _check_end(self, rows: int, seen: int) -> None:
         self.num_ignored = rows - seen
         if rows == 0:
-            raise PredictionFileError(f"{self.path} has column names but no rows", remedy="save one sample at least")
+            raise PredictionFileError(f"{self.path} has column names but no rows", remedy="save at least one sample")
         if self._labels is not None:
             self._check_label_count(rows)
         if seen == 0:

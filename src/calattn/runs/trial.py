@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from calattn import losses
-from calattn.models.attach import CalibratedModel
 from calattn.data.mixing import soft_labels
 from calattn.errors import InputError
-from calattn.types import ModelOutput
+from calattn.models.attach import CalibratedModel
 from calattn.runs.build import (
     RunData,
     build_augment,
@@ -20,6 +19,7 @@ from calattn.runs.build import (
     told,
 )
 from calattn.runs.spec import RunSpec
+from calattn.types import ModelOutput
 
 _CHECKED_ROWS = 256  # of a micro-batch, on which the loss is tried out
 
