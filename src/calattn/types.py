@@ -339,7 +339,7 @@ def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
     bad = ~(torch.isfinite(scale) & (scale > 0))
     if bad.any():
         index = checks.first(bad)
-        problem = f"is {float(scale[index])}; a temperature must be positive and finite"
+        problem = f"is {float(scale[index])}, not positive and finite"
         raise BadRowError(problem, argument="scale", row=index)
     return scale
 

@@ -33,7 +33,7 @@ def test_calibrated_logits_divide_by_the_scale():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scale": torch.tensor([1.0, 1, 1, 0, 1, 1])}, r"scale\[3\] is 0.0; a temperature must be positive"),
+        ({"scale": torch.tensor([1.0, 1, 1, 0, 1, 1])}, r"scale\[3\] is 0.0, not positive and finite"),
         ({"scale": torch.tensor([1.0, math.nan, 1, 1, 1, 1])}, r"scale\[1\] is nan"),
         ({"scale": torch.ones(5)}, r"scale must have shape \[6\]"),
         ({"features": torch.ones(5, 2)}, r"features must be floating point \[6, d\]"),
