@@ -444,7 +444,7 @@ def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, a
     given = [path, "--objective", "nll"] if command == "evaluate" else []
     result = invoke(capsys, command, path, *options, *given, "--ignore-label", "-100")
     assert result.code == 2
-    assert "the label of row 400 has probability 0" in result.err
+    assert "labels[400] has probability 0" in result.err
 
 
 def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
