@@ -300,7 +300,8 @@ class Trainer:
         try:
             found = predict(model, self.validation, fabric=self.fabric)
         except BadRowError as error:
-            raise self._not_finite(self.state.update - 1, f"validation: {error}") from None
+            found = BadRowError.of(error, remedy="")
+            raise self._not_finite(self.state.update - 1, f"validation ({found})") from None
         return measure(found)
 
     def log_row(self, row: dict[str, Any]) -> None:
