@@ -87,6 +87,7 @@ def test_codes(error, code):
         (Args(header=[...]), "header=[…]", "--header A,B,…"),
         (Args(sum_tolerance=None), "sum_tolerance", "--sum-tolerance"),
         (Args(features=False), "features=False", "--no-features"),
+        (Args(features=...), "features=…", "as an array named features (calattn predict --features)"),
         (Args(overwrite=True), "overwrite=True", "--overwrite"),
         (Args(num_bins=None), "num_bins", "--bins"),
         (Args("f(..., floor=1e-6)", floor="1e-6"), "f(..., floor=1e-6)", "--floor 1e-6"),

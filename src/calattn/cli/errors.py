@@ -184,6 +184,7 @@ _FLAGS = {"num_bins": "--bins", "num_bootstrap": "--bootstrap", "ignore_index": 
 _ALIKE = {"kind", "columns", "labels", "label_offset", "class_names", "ignore", "features", "sum_tolerance", "floor"}
 _ALIKE |= {"delimiter", "header", "level", "threshold", "bandwidth", "target", "fraction", "folds", "overwrite"}
 _PLACEHOLDER = {"class_names": "A,B,…", "header": "A,B,…"}  # a NAME for all others
+_IN_FILE = {"features": "as an array named features (calattn predict --features)"}  # what no flag can give
 
 
 def in_flags(args: Args) -> str:
@@ -205,7 +206,7 @@ def _flag(name: str, value: object) -> str:
         return f"--no-{flag.removeprefix('--')}"
     parts = value if isinstance(value, list | tuple) else [value]
     if parts[0] in (..., "…", ""):
-        return f"{flag} {_PLACEHOLDER.get(name, 'NAME')}"
+        return _IN_FILE.get(name, f"{flag} {_PLACEHOLDER.get(name, 'NAME')}")
     text = ",".join(map(str, parts)).replace("\t", r"\t")  # a tab as --delimiter takes it
     return f"{flag} {shlex.quote(text)}"
 

@@ -255,7 +255,7 @@ def finite_logits(predictions: Predictions) -> Tensor:
     bad = logits.amin(dim=1) == -torch.inf  # without a mask as large as the logits
     if bad.any():
         raise InputError(
-            "has a −inf entry (probability 0), which this method cannot transform",
+            "has a −inf entry (probability 0), which the method cannot transform",
             argument="logits",
             row=checks.first(bad),
             remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor="1e-6")),
