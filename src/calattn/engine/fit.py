@@ -300,8 +300,8 @@ class Trainer:
         try:
             found = predict(model, self.validation, fabric=self.fabric)
         except BadRowError as error:
-            found = BadRowError.of(error, remedy="")
-            raise self._not_finite(self.state.update - 1, f"validation ({found})") from None
+            where = BadRowError.of(error, remedy="")
+            raise self._not_finite(self.state.update - 1, f"validation ({where})") from None
         return measure(found)
 
     def log_row(self, row: dict[str, Any]) -> None:
