@@ -11,8 +11,7 @@ from jaxtyping import install_import_hook
 # The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little, and in `types` the
 # checked constructors of data classes cannot be compiled.
 PARTS = (
-    *("adapters", "attachment", "backbones", "checks", "engine", "heads", "layer_adapter"),
-    *("losses", "metrics", "posthoc", "readers", "report", "store"),
+    *("backbones", "checks", "engine", "files", "heads", "losses", "metrics", "models", "posthoc", "readers", "report"),
 )
 
 

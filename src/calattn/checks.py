@@ -1,14 +1,18 @@
-"""Checks of what callers hand over. Each raises `ValueError` naming the argument and the first offending index."""
+"""Checks of what callers hand over. Each raises a `ValueError` with the argument and the first offending index."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calattn import remedies
+from calattn.errors import BadRowError, InputError, Words
 
 ArrayLike = Tensor | np.ndarray
+
+ONE_TRUE_CLASS = "every metric here is of one true class per row; take each class as a binary problem of its own"
 
 # How far a row of probabilities may sum from one: rounding of C terms in the input's own precision, with room. float64 gets
 # float32's: much of it was float32 until a moment ago.
@@ -34,18 +38,44 @@ def matrix(values: ArrayLike, name: str, *, labels: object = None) -> Tensor:
     if tensor.ndim != 2:
         hint = "; for a binary P(y=1) vector p, pass stack([1 - p, p], 1)" if tensor.ndim == 1 else ""
         move = "torch.movedim" if isinstance(values, Tensor) else "np.moveaxis"
-        code = remedies.flattening(tensor.shape, getattr(labels, "shape", None), values=name, move=move)
-        hint += f"; one row a label: {code}" if code else ""
+        code = flattening(tensor.shape, getattr(labels, "shape", None), values=name, move=move)
+        hint += f"; one row per label: {code}" if code else ""
         raise ValueError(f"{name} must have shape [n, c], got {list(tensor.shape)}{hint}")
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be floating point, got {tensor.dtype}")
     if tensor.shape[0] == 0:
         raise ValueError(f"{name} is empty: there is nothing to measure")
     if tensor.shape[1] < 2:
-        raise ValueError(f"{name} must have at least 2 classes, got {tensor.shape[1]}")
+        problem = f"must have at least 2 classes, got {tensor.shape[1]}"
+        raise InputError(problem, argument=name, remedy="give one column per class")
     if tensor.dtype not in _SUM_TOLERANCE:
         raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {tensor.dtype}")
     return tensor
+
+
+def flattening(
+    shape: Sequence[int],
+    labels_shape: Sequence[int] | None,
+    *,
+    values: str = "logits",
+    labels: str = "labels",
+    move: str = "np.moveaxis",
+) -> str:
+    """Code that makes rows of pixels or tokens, where the labels (or, without any, four axes) show that they are classified.
+
+    >>> flattening((2, 4, 8, 8), (2, 8, 8))
+    'logits = np.moveaxis(logits, 1, -1).reshape(-1, 4); labels = labels.reshape(-1)'
+    >>> flattening((2, 8, 8, 4), (2, 8, 8))
+    'logits = logits.reshape(-1, 4); labels = labels.reshape(-1)'
+    """
+    shape = tuple(shape)
+    inner = tuple(labels_shape[1:]) if labels_shape is not None else shape[2:] if len(shape) == 4 else ()
+    if not inner or inner not in (shape[2:], shape[1:-1]):
+        return ""
+    first = inner == shape[2:]  # [n, c, h, w]; else [n, h, w, c]
+    moved = f"{move}({values}, 1, -1)" if first else values
+    width = shape[1] if first else shape[-1]
+    return f"{values} = {moved}.reshape(-1, {width}); {labels} = {labels}.reshape(-1)"
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -58,7 +88,7 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
     n, num_classes = shape
     tensor = as_tensor(labels, name)
     if tensor.ndim != 1:
-        remedy = _one_label_a_row(tensor, name, shape)
+        remedy = _one_label_per_row(tensor, name, shape)
         raise ValueError(f"{name} must have shape [n], got {list(tensor.shape)}; {remedy}")
     if tensor.shape[0] != n:
         raise ValueError(f"{name} has {tensor.shape[0]} entries but the predictions have {n} rows")
@@ -69,18 +99,19 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
     if bad.any():
         index = first(bad)
         one_based = int(tensor.min()) == 1 and int(tensor.max()) == num_classes
-        hint = "; they look 1-based: subtract 1" if one_based else ""
-        raise ValueError(f"{name}[{index}] is {int(tensor[index])}, outside [0, {num_classes - 1}]{hint}")
+        remedy = "they look 1-based: subtract 1" if one_based else "class indices count from 0"
+        problem = f"is {int(tensor[index])}, outside [0, {num_classes - 1}]"
+        raise InputError(problem, argument=name, row=index, remedy=remedy)
     return tensor
 
 
-def _one_label_a_row(labels: Tensor, name: str, shape: torch.Size) -> str:
+def _one_label_per_row(labels: Tensor, name: str, shape: torch.Size) -> str:
     if labels.numel() == shape[0]:
         return f"pass {name}.reshape(-1)"
     if labels.shape != shape:
         return "pass the class of each row"
     one_hot = ((labels == 0) | (labels == 1)).all() and bool((labels.sum(dim=1) == 1).all())
-    return f"these are one-hot: pass {name}.argmax(1)" if one_hot else remedies.ONE_TRUE_CLASS
+    return f"these are one-hot: pass {name}.argmax(1)" if one_hot else ONE_TRUE_CLASS
 
 
 def first(mask: Tensor) -> int:
@@ -94,10 +125,22 @@ def finite_rows(row_max: Tensor, name: str, values: Tensor, offset: int = 0) -> 
     if bad.any():
         row = first(bad)
         culprit = ~torch.isfinite(values[row]) & (values[row] != -torch.inf)
-        if culprit.any():
-            column = first(culprit)
-            raise ValueError(f"{name}[{row + offset}, {column}] is {float(values[row, column])}")
-        raise ValueError(f"{name}[{row + offset}] is -inf for every class")
+        column = first(culprit) if culprit.any() else None
+        problem = "is -inf for every class" if column is None else f"is {float(values[row, column])}"
+        remedy = "remove such rows, or fix the model that made them"
+        raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=remedy)
+
+
+def sums_to_one(sums: Tensor, tolerance: float, *, otherwise: Words) -> None:
+    """Every row of probabilities must sum to 1; `otherwise` is the remedy where they are not per cent."""
+    off = (sums - 1).abs() > tolerance
+    if off.any():
+        row = first(off)
+        total = float(sums[row])
+        # Per cent are rounded to a digit or two more often than fractions are.
+        percent = abs(total - 100) <= 100 * max(tolerance, 0.01)
+        remedy = "these look like per cent: divide by 100" if percent else otherwise
+        raise BadRowError(f"sums to {total:.6g}, not 1", argument="probs", row=row, remedy=remedy)
 
 
 def sum_tolerance(dtype: torch.dtype) -> float:
@@ -106,7 +149,7 @@ def sum_tolerance(dtype: torch.dtype) -> float:
 
 def positive_int(value: int, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        raise InputError(f"must be a positive integer, got {value!r}", argument=name)
     return int(value)
 
 
@@ -118,11 +161,11 @@ def generator(value: object) -> torch.Generator:
 
 def in_unit_interval(value: float, name: str) -> float:
     if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} must be in [0, 1], got {value!r}")
+        raise InputError(f"must be in [0, 1], got {value!r}", argument=name)
     return float(value)
 
 
 def positive(value: float, name: str) -> float:
     if not (value > 0 and np.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        raise InputError(f"must be positive and finite, got {value!r}", argument=name)
     return float(value)

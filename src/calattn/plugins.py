@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
+from calattn.errors import InputError
+
 VARIABLE = "CALATTN_PLUGINS"
 
 # name or absolute path → as it was first given, and the file behind it
 _loaded: dict[str, tuple[str, Path | None]] = {}
 
 
-class PluginError(ValueError):
+class PluginError(InputError):
     """A plugin that cannot be imported; the message names it and says why."""
 
 
@@ -64,7 +66,7 @@ def _imported(name: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:  # somebody else's code: whatever it raises is about the plugin
         missing = isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]
-        reason = _not_found(name) if missing and not _is_path(name) else f"{_explained(error)}; mend the plugin"
+        reason = _not_found(name) if missing and not _is_path(name) else f"{_explained(error)}; fix the plugin"
         raise PluginError(f"the plugin {name} cannot be imported: {reason}") from error
 
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from calattn.errors import InputError
+
 T = TypeVar("T")
 
 # Kinds that people add to; a plugin on the command line does so before names are looked up.
@@ -52,11 +54,10 @@ class Registry(Mapping[str, T]):
         except KeyError:
             meant = self._aliases.get(name.lower().replace("-", "_"))
             near = [meant] if meant else nearest(name, self._items)
-            hint = f"; did you mean {near[0]!r}?" if near else ";"
+            hint = f"did you mean {near[0]!r}? " if near else ""
             own = f"; {of_your_own(self.kind)}" if self.kind in _EXTENSIBLE else ""
-            raise UnknownName(
-                f"unknown {self.kind} {name!r}{hint} known: {', '.join(sorted(self._items))}{own}"
-            ) from None
+            remedy = f"{hint}known: {', '.join(sorted(self._items))}{own}"
+            raise UnknownName(f"unknown {self.kind} {name!r}", remedy=remedy) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -83,7 +84,5 @@ def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6)
     return [by_fold[each] for each in difflib.get_close_matches(name.casefold(), by_fold, n=n, cutoff=cutoff)]
 
 
-class UnknownName(ValueError, KeyError):
+class UnknownName(InputError, KeyError):
     """A name that the registry does not hold. A ValueError for callers, a KeyError for Mapping's own methods."""
-
-    __str__ = ValueError.__str__

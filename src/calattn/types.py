@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn import checks, remedies
+from calattn import checks
+from calattn.errors import Args, BadRowError, InputError, InputWarning
 
 
 class ModelOutput(NamedTuple):
@@ -91,11 +92,7 @@ class Predictions:
         n, num_classes = logits.shape
         put("labels", checks.labels_for(self.labels, "labels", logits.shape, logits.device))
         if looks_like_probs(logits):
-            warnings.warn(
-                "logits look like probabilities: every row is non-negative and sums to 1. If they are, use "
-                "Predictions.from_probs(probs, labels)",
-                stacklevel=3,
-            )
+            warnings.warn(_like_probs(), stacklevel=3)
         if self.stated_probs is not None and (self.scale is not None or self.stated_probs.shape != logits.shape):
             raise ValueError("stated_probs needs the shape of the logits and no scale; use Predictions.from_probs")
         if self.scale is not None:
@@ -126,16 +123,10 @@ class Predictions:
         checks.finite_rows(probs.amax(dim=1), "probs", probs)
         negative = (probs < 0).any(dim=1)
         if negative.any():
-            raise ValueError(
-                f"probs[{checks.first(negative)}] has a negative entry; pass logits as Predictions(logits=…)"
-            )
+            remedy, row = "pass logits as Predictions(logits=…)", checks.first(negative)
+            raise BadRowError("has a negative entry", argument="probs", row=row, remedy=remedy)
         sums, tolerance = probs.sum(dim=1), checks.sum_tolerance(given.dtype)
-        off = (sums - 1).abs() > tolerance
-        if off.any():
-            row = checks.first(off)
-            total = float(sums[row])
-            remedy = remedies.not_one(total, tolerance, otherwise=_NOT_PROBS)
-            raise ValueError(f"probs[{row}] sums to {total:.6g}, not 1{remedy}")
+        checks.sums_to_one(sums, tolerance, otherwise=_NOT_PROBS)
         keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
         logits = probs.clamp_min(floor).log()
         return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)
@@ -212,7 +203,7 @@ class Predictions:
         """Two disjoint random parts; the first holds `fraction` of the rows."""
         first = round(checks.in_unit_interval(fraction, "fraction") * len(self))
         if not 0 < first < len(self):
-            raise ValueError(f"fraction={fraction} of {len(self)} rows leaves one part empty")
+            raise InputError((Args(fraction=fraction), f" of {len(self)} rows leaves one part empty"))
         order = torch.randperm(len(self), generator=generator).to(self.labels.device)
         return self.select(order[:first]), self.select(order[first:])
 
@@ -318,6 +309,14 @@ def looks_like_probs(logits: Float[Tensor, "n c"]) -> bool:
     return len(head) >= 8 and bool((head >= 0).all()) and bool(((head.sum(dim=1) - 1).abs() < 1e-3).all())
 
 
+def _like_probs() -> InputWarning:
+    # At a shell they came from a file, where they are called logits: only with their name does a kind help.
+    use = Args("Predictions.from_probs(probs, labels)", kind="probs", columns="…")
+    return InputWarning(
+        "logits look like probabilities: every row is non-negative and sums to 1", remedy=("if they are, use ", use)
+    )
+
+
 def _not_a_scale(scale: Tensor, logits: Tensor) -> str:
     """Of a head's scale with a shape that is not [n]."""
     remedy = "give a factor a class as the offset log(factor), ModelOutput(logits, scale, features, offset)"
@@ -341,13 +340,14 @@ def checked_scale(scale: Tensor, logits: Tensor) -> Tensor:
     bad = ~(torch.isfinite(scale) & (scale > 0))
     if bad.any():
         index = checks.first(bad)
-        raise ValueError(f"scale[{index}] is {float(scale[index])}; a temperature must be positive and finite")
+        problem = f"is {float(scale[index])}, not positive and finite"
+        raise BadRowError(problem, argument="scale", row=index)
     return scale
 
 
 _NOT_PROBS = (
     "pass logits as Predictions(logits=…), divide rounded probabilities by their sum; outputs of a sigmoid for each class are "
-    f"multi-label: {remedies.ONE_TRUE_CLASS}"
+    f"multi-label: {checks.ONE_TRUE_CLASS}"
 )
 _NOT_FITTING = {
     "scale": "give all one, p.replace(scale=torch.ones(len(p))), or none, p.replace(logits=p.calibrated_logits, scale=None)",
@@ -393,5 +393,5 @@ def _checked_features(features: Tensor, n: int) -> Tensor:
         raise ValueError(f"features must be floating point [{n}, d], got {features.dtype} {list(features.shape)}")
     bad = ~torch.isfinite(features).all(dim=1)
     if bad.any():
-        raise ValueError(f"features[{checks.first(bad)}] has a NaN or infinite entry")
+        raise BadRowError("has a NaN or infinite entry", argument="features", row=checks.first(bad))
     return features

@@ -444,7 +444,7 @@ def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, a
     given = [path, "--objective", "nll"] if command == "evaluate" else []
     result = invoke(capsys, command, path, *options, *given, "--ignore-label", "-100")
     assert result.code == 2
-    assert "the label of row 400 has probability 0" in result.err
+    assert "labels[400] has probability 0" in result.err
 
 
 def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
@@ -588,7 +588,7 @@ def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, save
     (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2] + 50 * b"\xff" + whole[len(whole) // 2 + 50 :])
     result = invoke(capsys, "calibrate", tmp_path / "a.csv.gz", "--apply", saved, "--write", tmp_path / "probs.npz")
     assert result.code == 2
-    assert "mend the file or save it again" in " ".join(result.err.split())
+    assert "fix the file or save it again" in " ".join(result.err.split())
 
 
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.

@@ -6,6 +6,7 @@ import errno
 import logging
 import signal
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pydantic
@@ -16,6 +17,7 @@ import typer
 from calattn import Predictions, compare
 from calattn.cli import errors
 from calattn.data import DataError, DataMissing
+from calattn.errors import Args, InputWarning
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
@@ -66,40 +68,42 @@ def test_codes(error, code):
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted"),
+    ("args", "python", "flags"),
     [
-        ('pass kind="logits" or kind="probs"', "pass --kind logits or --kind probs"),
-        ('pass columns="…" and kind="logits" or "probs"', "pass --columns NAME and --kind logits or --kind probs"),
-        ('pass columns="…" with its name', "pass --columns NAME with its name"),
-        ("pass columns=… to choose", "pass --columns NAME to choose"),
-        (
-            'pass labels="truth" (a name, an array or a Path)',
-            "pass --labels truth (a name in the file, or an .npy file)",
-        ),
-        ('pass labels=Path("a b.npy")', "pass --labels 'a b.npy'"),
-        (
-            "pass label_offset=1 if the labels are too, label_offset=0",
-            "pass --label-offset 1 if the labels are too, --label-offset 0",
-        ),
-        ('pass ignore=["scale"] if it is', "pass --ignore scale if it is"),
-        ("pass ignore=[…] for the others", "pass --ignore NAME for the others"),
-        ("pass class_names=[…] in class order", "pass --class-names A,B,… in class order"),
-        ("pass delimiter=';'", "pass --delimiter ';'"),
-        ("or pass header=[…]", "or pass --header A,B,…"),
-        ("or a larger sum_tolerance if the file was rounded", "or a larger --sum-tolerance if the file was rounded"),
-        ("there are no features; pass features=False", "there are no features; pass --no-features"),
-        ("pass overwrite=True to replace them", "pass --overwrite to replace them"),
-        ("num_bins must be a positive integer, got 0", "--bins must be a positive integer, got 0"),
-        ("threshold must be in [0, 1], got 2.0", "--threshold must be in [0, 1], got 2.0"),
-        ("num_bootstrap must be 0 or more, got -1", "--bootstrap must be 0 or more, got -1"),
-        ('pass class_names=["-1", "1"] if the numbers', "pass --class-names -1,1 if the numbers"),
-        ("num_bootstrap is 0: a comparison needs resamples", "--bootstrap is 0: a comparison needs resamples"),
-        ("target is 7, outside [0, 4]", "--target is 7, outside [0, 4]"),
-        ("the kind of labels that matter", "the kind of labels that matter"),
+        (Args(kind="logits"), 'kind="logits"', "--kind logits"),
+        (Args(columns="…"), 'columns="…"', "--columns NAME"),
+        (Args(columns=...), "columns=…", "--columns NAME"),
+        (Args(columns="out_*"), 'columns="out_*"', "--columns 'out_*'"),
+        (Args(columns=["", "b"]), 'columns=["", "b"]', "--columns NAME"),
+        (Args(labels=Path("a b.npy")), 'labels=Path("a b.npy")', "--labels 'a b.npy'"),
+        (Args(label_offset=0), "label_offset=0", "--label-offset 0"),
+        (Args(ignore=["scale"]), 'ignore=["scale"]', "--ignore scale"),
+        (Args(ignore=[...]), "ignore=[…]", "--ignore NAME"),
+        (Args(ignore_index=(-100, 255)), "ignore_index=[-100, 255]", "--ignore-label -100,255"),
+        (Args(class_names=[...]), "class_names=[…]", "--class-names A,B,…"),
+        (Args(class_names=["-1", "1"]), 'class_names=["-1", "1"]', "--class-names -1,1"),
+        (Args(delimiter=";"), 'delimiter=";"', "--delimiter ';'"),
+        (Args(delimiter="\t"), r'delimiter="\t"', r"--delimiter '\t'"),
+        (Args(header=[...]), "header=[…]", "--header A,B,…"),
+        (Args(sum_tolerance=None), "sum_tolerance", "--sum-tolerance"),
+        (Args(features=False), "features=False", "--no-features"),
+        (Args(features=...), "features=…", "as an array named features (calattn predict --features)"),
+        (Args(overwrite=True), "overwrite=True", "--overwrite"),
+        (Args(num_bins=None), "num_bins", "--bins"),
+        (Args("f(..., floor=1e-6)", floor="1e-6"), "f(..., floor=1e-6)", "--floor 1e-6"),
+        (Args(kind="probs", columns="…"), 'kind="probs", columns="…"', "--kind probs --columns NAME"),
+        (Args(rows_per_block=7), "rows_per_block=7", "rows_per_block=7"),
     ],
+    ids=str,
 )
-def test_arguments_become_flags(said, wanted):
-    assert errors.as_flags(said) == wanted
+def test_arguments_become_flags(args, python, flags):
+    assert (str(args), errors.in_flags(args)) == (python, flags)
+
+
+def test_every_flag_that_is_suggested_is_there(capsys):
+    named = {errors._flag(name, None) for name in {*errors._FLAGS, *errors._ALIKE}}
+    helps = "".join(invoke(capsys, command, "--help").out for command in ("evaluate", "compare", "calibrate"))
+    assert [flag for flag in sorted(named) if flag not in helps] == []
 
 
 def test_pydantic_names_the_fields():
@@ -136,17 +140,15 @@ def test_messages_are_one_line():
 
 def test_our_warnings_and_logs_become_lines_and_others_are_quiet(capsys):
     with errors.reported(as_json=False, debug=False) as outcome:
-        warnings.warn(
-            'T = 10 is the end. Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"',
-            FitWarning,
-            stacklevel=1,
-        )
+        warnings.warn("T = 10 is the end", FitWarning, stacklevel=1)
+        warnings.warn(InputWarning("odd", subject="a.npz", remedy=("pass ", Args(num_bins=9))), stacklevel=1)
         warnings.warn("somebody else's", DeprecationWarning, stacklevel=1)
         logging.getLogger("calattn.data.sources.download").warning("took the other way")
     lines = capsys.readouterr().err.splitlines()
     assert outcome.code == 0
     assert lines == [
-        "calattn: warning: T = 10 is the end. Try temperature_nll",
+        "calattn: warning: T = 10 is the end",
+        "calattn: warning: a.npz: odd; pass --bins 9",
         "calattn: warning: took the other way",
     ]
 
@@ -190,7 +192,7 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
     line = capsys.readouterr().err
     assert outcome.code == 0
     assert "look like probabilities" in line
-    assert "If they are, pass --kind probs and --columns NAME (or a pattern: 'logit_*')" in line
+    assert "if they are, use --kind probs --columns NAME" in line
     assert "from_probs" not in line
     with errors.reported(as_json=False, debug=False):
         assert read_predictions(path, kind="probs", columns="logits").stated_probs is not None

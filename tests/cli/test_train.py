@@ -171,7 +171,7 @@ def test_a_resumed_run_says_where_it_goes_on(capsys, monkeypatch):
     assert stopped.code == 143
     assert stopped.out == ""
     last = stopped.err.splitlines()[-1]
-    assert last == "calattn: stopped by SIGTERM after update 12; the same command goes on from there"
+    assert last == "calattn: stopped by SIGTERM after update 12; the same command resumes from there"
     went_on = train(capsys)
     assert went_on.err.splitlines()[0] == "training in run: going on from update 12, epoch 3"
     assert [line.split("  ")[0] for line in went_on.err.splitlines()[1:]] == ["epoch 3/3"]

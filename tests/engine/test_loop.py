@@ -14,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import calattn
+from calattn.data import DataError
 from calattn.data.loading import TrainLoader
 from calattn.engine.best import BestWeights
 from calattn.engine.errors import NonFiniteLoss
@@ -21,7 +22,8 @@ from calattn.engine.fit import Trainer
 from calattn.engine.measure import distribution
 from calattn.engine.predict import predict
 from calattn.engine.step import FiniteGuard
-from calattn.runs import build, training
+from calattn.runs import build
+from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import RunSpec
@@ -429,7 +431,21 @@ def test_validation_that_is_not_finite_names_the_epoch_that_ended(tmp_path):
         trainer.update([batch])
     with torch.no_grad():
         next(trainer.state.model.parameters()).view(-1)[0] = math.nan
-    with pytest.raises(NonFiniteLoss, match=r"at update 5 \(epoch 1\)"):
+    with pytest.raises(
+        NonFiniteLoss, match=r"^validation \(logits\[0, 0\] is nan\) is not finite at update 5 \(epoch 1\)"
+    ):
+        trainer.validate()
+
+
+def test_another_error_in_validation_stays_what_it_is(tmp_path, monkeypatch):
+    """Whatever its words are: "inf" stands in "information" too."""
+
+    def refuse(*_, **__):
+        raise DataError("no information about nan")
+
+    trainer = made(tmp_path, small_spec())
+    monkeypatch.setattr("calattn.engine.fit.predict", refuse)
+    with pytest.raises(DataError, match="no information"):
         trainer.validate()
 
 

@@ -33,7 +33,7 @@ def test_calibrated_logits_divide_by_the_scale():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"scale": torch.tensor([1.0, 1, 1, 0, 1, 1])}, r"scale\[3\] is 0.0; a temperature must be positive"),
+        ({"scale": torch.tensor([1.0, 1, 1, 0, 1, 1])}, r"scale\[3\] is 0.0, not positive and finite"),
         ({"scale": torch.tensor([1.0, math.nan, 1, 1, 1, 1])}, r"scale\[1\] is nan"),
         ({"scale": torch.ones(5)}, r"scale must have shape \[6\]"),
         ({"features": torch.ones(5, 2)}, r"features must be floating point \[6, d\]"),
@@ -101,10 +101,10 @@ def test_maps_of_logits_say_how_to_flatten_them(kind, classes_first):
     maps, mask = torch.rand(2, 4, 5, 6), torch.randint(4, (2, 5, 6))
     shown = maps if classes_first else maps.movedim(1, -1)
     given = {"logits": shown, "labels": mask} if kind == "torch" else {"logits": shown.numpy(), "labels": mask.numpy()}
-    with pytest.raises(ValueError, match=r"must have shape \[n, c\].*one row a label: ") as caught:
+    with pytest.raises(ValueError, match=r"must have shape \[n, c\].*one row per label: ") as caught:
         Predictions(**given)
     names = {"torch": torch, "np": np, **given}
-    exec(str(caught.value).partition("one row a label: ")[2], names)
+    exec(str(caught.value).partition("one row per label: ")[2], names)
     p = Predictions(logits=names["logits"], labels=names["labels"])
     torch.testing.assert_close(p.logits[-1], maps[1, :, 4, 5])
     assert int(p.labels[-1]) == int(mask[1, 4, 5])
@@ -114,7 +114,7 @@ def test_maps_of_logits_say_how_to_flatten_them(kind, classes_first):
     ("labels", "message"),
     [
         (torch.eye(3, dtype=torch.int64), r"got \[3, 3\]; these are one-hot: pass labels.argmax\(1\)"),
-        (torch.ones(3, 3, dtype=torch.int64), "one true class a row; take each class as a binary problem of its own"),
+        (torch.ones(3, 3, dtype=torch.int64), "one true class per row; take each class as a binary problem of its own"),
         (torch.zeros(3, 1, dtype=torch.int64), r"got \[3, 1\]; pass labels.reshape\(-1\)"),
         (torch.zeros(3, 5, dtype=torch.int64), "pass the class of each row"),
     ],
@@ -128,7 +128,7 @@ def test_labels_of_another_shape_are_refused_with_the_remedy(labels, message):
     ("probs", "message"),
     [
         ([[0.9, 0.8, 0.48]], "sums to 2.18, not 1; .*sigmoid for each class are multi-label: every metric here"),
-        ([[60.0, 39.5, 0.5]], "sums to 100, not 1: these look like per cent; divide by 100"),
+        ([[60.0, 39.5, 0.5]], "sums to 100, not 1; these look like per cent: divide by 100"),
     ],
 )
 def test_what_is_no_distribution_is_refused_with_the_remedy(probs, message):

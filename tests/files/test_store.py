@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from calattn import Predictions, store
+from calattn import Predictions
+from calattn.files import predictions as store
 from calattn.files.atomic import STALE_SECONDS, atomic_write
 from calattn.files.predictions import PredictionFileError, load_predictions, save_blocks, save_predictions
 
@@ -269,7 +270,8 @@ def test_leftovers_of_a_killed_save_go_once_they_are_stale(tmp_path):
 
 SAVER = """
 import sys, torch
-from calattn import Predictions, store
+from calattn import Predictions
+from calattn.files import predictions as store
 from calattn.files.predictions import save_predictions
 print("ready", flush=True)
 for version in range(10**9):
@@ -337,7 +339,8 @@ def test_a_version_replaced_between_manifest_and_tensors_is_read_anew(tmp_path, 
 
 FULL_DISK = """
 import resource, sys, torch
-from calattn import Predictions, store
+from calattn import Predictions
+from calattn.files import predictions as store
 from calattn.files.predictions import save_predictions
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for folder, overwrite in ((sys.argv[1], True), (sys.argv[2], False)):

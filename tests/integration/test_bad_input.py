@@ -310,13 +310,13 @@ CASES = [
     Case(
         "one class",
         npz(logits=np.zeros((4, 1)), labels=np.zeros(4, int)),
-        ("one value a row", "class 1 of a binary problem", "--kind logits"),
+        ("one value per row", "class 1 of a binary problem", "--kind logits"),
     ),
-    Case("NaN logits", npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), ("logits[0, 3] is nan", "mend the model")),
+    Case("NaN logits", npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), ("logits[0, 3] is nan", "fix the model")),
     Case(
         "infinite logits",
         npz(logits=GOOD + np.array([np.inf, 0, 0, 0]), labels=LABELS),
-        ("logits[0, 0] is inf", "mend the model"),
+        ("logits[0, 0] is inf", "fix the model"),
     ),
     Case(
         "sums that are not 1", npz(probs=GOOD, labels=LABELS), ("sums to 2, not 1", "--kind logits", "--sum-tolerance")
@@ -421,7 +421,7 @@ CASES = [
     ),
     Case("unknown recipe", lambda _: "train digit", ("neither a recipe nor a YAML file", "did you mean 'digits'?")),
     Case("spec that is not there", lambda _: "train my.yaml", ("my.yaml does not exist", "or a recipe: ")),
-    Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "mend the YAML there")),
+    Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "fix the YAML there")),
     Case("empty spec", text("a.yaml", "", "train a.yaml"), ("a.yaml is empty", "'seed: 1'")),
     Case("spec is a list", text("a.yaml", "- 1\n", "train a.yaml"), ("holds a list", "'seed: 1'")),
     Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
@@ -490,7 +490,7 @@ CASES = [
     Case("truncated image", image_folder(spoil=picture(0)[:300]), ("3.png cannot be decoded", "replace or remove")),
     Case("corrupt parquet of images", parquet(corrupt=True), ("train-00000-of-00001.parquet is not", "copy it again")),
     Case(
-        "label out of range in parquet", parquet(first_label=7), ("row 0 has label 7, outside [0, 1]", "mend the label")
+        "label out of range in parquet", parquet(first_label=7), ("row 0 has label 7, outside [0, 1]", "fix the label")
     ),
     Case("parquet without labels", parquet(without="label"), ("has neither a label column (label", "rename one")),
     Case("parquet without images", parquet(without="image"), ("none named image or img", "rename one")),
@@ -608,7 +608,7 @@ def test_the_installed_command_answers_the_same(tmp_path):
     [
         ("evaluate a.npz --out t.json", "write elsewhere"),
         ("evaluate a.npz --diagram d.png", "write elsewhere"),
-        ("calibrate a.npz --out out", "free space and retry"),
+        ("calibrate a.npz --out out", "write elsewhere"),
     ],
 )
 def test_full_disk(tmp_path, arguments, remedy):

@@ -15,7 +15,9 @@ from calattn import data
 from calattn.data.loading import EvalLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
-from calattn.runs import build, predicting, training
+from calattn.runs import build
+from calattn.runs import predict as predicting
+from calattn.runs import train as training
 from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model

@@ -197,5 +197,7 @@ def test_one_calibrator_is_not_a_factory():
 
 def test_a_fit_that_fails_names_its_fold():
     zeros = Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 4), torch.tensor([0] * 4))
-    with pytest.raises(ValueError, match=r"VectorScaling cannot transform.*\(fold 1 of 2, fitted on 2 samples\)"):
+    with pytest.raises(
+        ValueError, match=r"fold 1 of 2, fitted on 2 samples: logits\[0\] .*the method cannot transform"
+    ):
         cross_fit(VectorScaling, zeros, folds=2)

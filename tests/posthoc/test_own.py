@@ -126,12 +126,12 @@ def with_value(value, field="logits"):
             "Shift._apply returned 400 samples of 3 classes, and was given 400 of 4",
         ),
         (lambda p: p.select(torch.arange(399, -1, -1)), "Shift._apply returned other labels than it was given, or"),
-        (with_value(torch.nan), "logits[3, 1] is nan in what Shift._apply made of sound predictions; mend Shift, or"),
+        (with_value(torch.nan), "logits[3, 1] is nan in what Shift._apply made of sound predictions; fix Shift, or"),
         (with_value(torch.inf), "logits[3, 1] is inf in what Shift._apply made of sound predictions"),
         (with_value(torch.nan, "stated_probs"), "probs[3, 1] is nan in what Shift._apply made of sound predictions"),
         (
             lambda p: p.replace(scale=0 * p.scale),
-            "scale[0] is 0.0; a temperature must be positive and finite in what Shift.",
+            "scale[0] is 0.0, not positive and finite in what Shift.",
         ),
         (lambda p: Predictions.from_probs(p.logits, p.labels), "in what Shift._apply made of sound predictions"),
     ],
@@ -145,7 +145,7 @@ def test_what_apply_returned(applied, message):
     if "labels" not in message:  # without labels all of them are 0
         with pytest.raises(ValueError, match=re.escape(message)):
             calibrator.predict_proba(new.logits, scale=new.scale)
-    with pytest.raises(ValueError, match=r"Shift\._apply .*\(fold 1 of 5, fitted on 1600 samples\)"):
+    with pytest.raises(ValueError, match=r"fold 1 of 5, fitted on 1600 samples: .*Shift\._apply"):
         cross_fit(lambda: Shift(applied=applied), made_up(1, n=2000))
 
 

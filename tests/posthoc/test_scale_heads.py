@@ -68,7 +68,7 @@ def test_sats_may_read_features():
     p, _ = known_scale(400, seed=0)
     fit = SATS(inputs="logits+features", epochs=1, hidden=8).fit(p)
     assert fit.weights_["mlp.fc1.weight"].shape == (8, 12)
-    with pytest.raises(ValueError, match=r"SATS\(inputs='logits\+features'\) reads predictions.features"):
+    with pytest.raises(ValueError, match=r"the method reads predictions.features"):
         fit(known_scale(40, seed=1)[0].replace(features=None))
 
 
@@ -178,7 +178,7 @@ def test_frozen_calattn_head_is_the_papers():
 
 def test_missing_features_raise():
     p, _ = known_scale(50, seed=0)
-    with pytest.raises(ValueError, match=r"FrozenCalAttn reads predictions.features.*Predictions\(\.\.\., features="):
+    with pytest.raises(ValueError, match=r"the method reads predictions.features.*Predictions\(\.\.\., features="):
         FrozenCalAttn().fit(p.replace(features=None))
 
 

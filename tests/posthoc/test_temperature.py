@@ -104,7 +104,7 @@ def test_first_minimum_wins():
 )
 def test_the_end_of_the_grid_is_not_an_optimum(factor, end, temperature):
     p = drawn(1.0, n=500)
-    with pytest.warns(FitWarning, match=rf"the {end} end of the grid \(0.1 to 10\).*Pass a wider grid") as caught:
+    with pytest.warns(FitWarning, match=rf"the {end} end of the grid \(0.1 to 10\).*pass a wider grid") as caught:
         fit = TemperatureScaling().fit(p.replace(logits=p.logits * factor))
     assert ("same ECE" in str(caught[0].message)) == (factor in (1e-30, 1e30))
     assert fit.temperature_ == temperature

@@ -447,7 +447,7 @@ def test_shapes_that_do_not_fit(tmp_path):
 def test_one_value_a_row_is_binary_only_if_told(tmp_path):
     p, y = np.array([0.25, 1.0, 0.0]), np.array([0, 1, 0])
     for path in (write_npz(tmp_path / "p.npz", probs=p, y=y), write_csv(tmp_path / "p.csv", prob=p, y=y)):
-        fails('one value a row.*kind="probs"', path)
+        fails('one value per row.*kind="probs"', path)
         np.testing.assert_allclose(read_predictions(path, kind="probs").probs[:, 1].numpy(), p)
     path = write_csv(tmp_path / "s.csv", score=p, y=y)
     fails('pass kind="logits" or kind="probs"', path)
@@ -487,12 +487,12 @@ def test_class_columns_are_sorted_by_number_not_by_name_or_place(tmp_path):
 
 CSV_FAULTS = {
     "no header": ("0.1,0.9,1\n0.2,0.8,0\n", {}, r"has no header: its first line is 0\.1.*header="),
-    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", {}, "pass delimiter=';'"),
+    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", {}, 'pass delimiter=";"'),
     "sep line": ("sep=;\nprob_0;prob_1;label\n0,5;0,5;1\n", {}, "first line is not column names but 'sep=.*remove"),
     "headerless semicolons": (
         "0,25;0,75;1\n",
         {"header": ["prob_0", "prob_1", "label"]},
-        "'25;0' is no number; if columns are separated by ';', pass delimiter=';'",
+        r"'25;0' is no number; if columns are separated by ';', pass delimiter=\";\"",
     ),
     "thousands or decimals": (
         "logit_0;logit_1;label\n1,234;2,345;1\n",
@@ -667,7 +667,7 @@ def test_parquet_text_labels_dictionaries_and_nulls(tmp_path):
     pq.write_table(pa.table(table | {"label": labels}), tmp_path / "p.parquet")
     assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [1, 0, 1]
     pq.write_table(pa.table(table | {"label": pa.array([1, None, 0])}), tmp_path / "p.parquet")
-    fails(r"labels\[1\] is nan and is missing", tmp_path / "p.parquet")
+    fails(r"labels\[1\] is missing; fill it in", tmp_path / "p.parquet")
     pq.write_table(pa.table({"prob_0": [1, 0], "prob_1": [0, 1], "label": [True, False]}), tmp_path / "p.parquet")
     assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [1, 0]
 
@@ -884,7 +884,7 @@ def test_streaming_memory_of_a_larger_file(tmp_path, name):
 
 
 def test_columns_named_after_their_classes(tmp_path):
-    """The table that pandas writes of a scikit-learn model: the labels and one column a class."""
+    """The table that pandas writes of a scikit-learn model: the labels and one column per class."""
     path = tmp_path / "t.csv"
     path.write_text("id,label,cat,dog,bird\n7,dog,0.1,0.8,0.1\n8,cat,0.6,0.1,0.3\n", encoding="utf-8")
     with pytest.raises(PredictionFileError, match=r'columns=\["cat", "dog", "bird"\]'):
@@ -1035,9 +1035,9 @@ def test_a_label_without_its_column(tmp_path):
 
 def test_per_cent_is_named(tmp_path):
     path = write_npz(tmp_path / "p.npz", probs=PROBS * 100, labels=LABELS)
-    fails(r"probs\[0\] sums to 100, not 1: these look like per cent; divide by 100$", path)
+    fails(r"probs\[0\] sums to 100, not 1; these look like per cent: divide by 100$", path)
     path = write_csv(tmp_path / "p.csv", probs=np.array([[33.3, 33.3, 33.3]]), labels=np.array([0]))
-    fails(r"probs\[0\] sums to 99.9, not 1: these look like per cent", path)
+    fails(r"probs\[0\] sums to 99.9, not 1; these look like per cent", path)
     path = write_npz(tmp_path / "p.npz", probs=PROBS * 90, labels=LABELS)
     fails(r'sums to 90, not 1; pass kind="logits"', path)
     path = write_npz(tmp_path / "b.npz", probs=np.array([0.5, 97.5]), labels=np.array([0, 1]))
@@ -1076,7 +1076,7 @@ def test_csv_that_is_not_utf8(tmp_path, capfd):
     path.write_bytes("prob_0,prob_1,ort,label\n0.5,0.5,Köln,1\n".encode("latin-1"))
     assert read_predictions(path).labels.tolist() == [1]  # what is not read may be anything
     path.write_bytes("prob_0,prob_1,label\n0.5,0.5,Köln\n".encode("latin-1"))
-    fails("line 2, column 'label': CSV conversion error to string: invalid UTF8 data; mend", path)
+    fails("line 2, column 'label': CSV conversion error to string: invalid UTF8 data; fix", path)
     assert capfd.readouterr().err == ""
 
 
@@ -1096,6 +1096,6 @@ def test_random_bytes_are_no_torch_file(tmp_path, suffix):
 
 def test_no_classes_at_all(tmp_path):
     path = write_npz(tmp_path / "p.npz", logits=LOGITS[:, :0], labels=LABELS)
-    fails(r"'logits' has 0 classes; save one column a class", path)
+    fails(r"'logits' has 0 classes; save one column per class", path)
     pq.write_table(pa.table({"logits": [[], []], "label": [0, 1]}), tmp_path / "p.parquet")
     fails("'logits' ", tmp_path / "p.parquet")

@@ -18,8 +18,8 @@ from calattn.cli import subjects
 from calattn.readers import read_predictions, stream_predictions
 from calattn.readers.names import AUXILIARY, CLASS_NAMES, FEATURES, GENERIC, INDICES, LABELS, NAMES, SCALE
 from tests.cli_runner import invoke
+from tests.readers import test_readers as shared
 from tests.readers.test_readers import EVERY_FORMAT, LOGITS, PROBS, WRITERS, C, N, fails, write_csv, write_npz
-from tests.unit import test_readers as shared
 
 TRUE = shared.LABELS
 
@@ -27,7 +27,7 @@ ANIMALS = np.array(["cat", "dog", "bird", "cow"])
 
 
 def animals(path: Path, rows: int = 300, **others: np.ndarray) -> Path:
-    """A table as people write it: file names, the truth, what the model said, one column a class."""
+    """A table as people write it: file names, the truth, what the model said, one column per class."""
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(C), size=rows)
     truth = np.array([rng.choice(C, p=row) for row in probs])
@@ -69,9 +69,9 @@ def test_a_table_of_names_is_read_with_what_its_errors_say(tmp_path):
 def test_a_predicted_class_is_no_probability_of_class_one(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("true,pred,cat,dog\n0,0,0.9,0.1\n1,0,0.6,0.4\n")
-    fails(r"'pred' may be logits or .*; if other columns are one a class, columns=\[\"cat\", \"dog\"\] too", path)
+    fails(r"'pred' may be logits or .*; if other columns are one per class, columns=\[\"cat\", \"dog\"\] too", path)
     fails(
-        r"'pred' is one value a row, a predicted class perhaps; pass columns=\[\"cat\", \"dog\"\]", path, kind="probs"
+        r"'pred' is one value per row, a predicted class perhaps; pass columns=\[\"cat\", \"dog\"\]", path, kind="probs"
     )
     assert read_predictions(path, kind="probs", columns="pred").probs[1].tolist() == [1, 0]
     assert read_predictions(path, kind="probs", columns="*").probs[1].tolist() == pytest.approx([0.6, 0.4])
@@ -217,10 +217,10 @@ def test_maps_of_logits_say_how_to_flatten_them(tmp_path):
     maps, mask = rng.normal(size=(2, C, 5, 6)), rng.integers(C, size=(2, 5, 6))
     for logits in (maps, np.moveaxis(maps, 1, -1)):
         path = write_npz(tmp_path / "p.npz", logits=logits, labels=mask)
-        with pytest.raises(ValueError, match="one row a label: ") as caught:
+        with pytest.raises(ValueError, match="one row per label: ") as caught:
             read_predictions(path)
         names = {"np": np, "logits": logits, "labels": mask}
-        exec(str(caught.value).partition("one row a label: ")[2].partition(". It has")[0], names)
+        exec(str(caught.value).partition("one row per label: ")[2].partition(". It has")[0], names)
         read = read_predictions(write_npz(tmp_path / "flat.npz", logits=names["logits"], labels=names["labels"]))
         np.testing.assert_array_equal(read.logits[-1].numpy(), maps[1, :, 4, 5])
         assert int(read.labels[-1]) == mask[1, 4, 5]

@@ -11,7 +11,8 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from calattn import data
-from calattn.runs import build, training
+from calattn.runs import build
+from calattn.runs import train as training
 from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model

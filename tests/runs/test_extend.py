@@ -112,7 +112,7 @@ def raising(*_):
         (scaled(lambda _: torch.ones(())), "scale of shape []"),
         (scaled(lambda _: torch.ones(1)), "scale of shape [1]"),
         (lambda _, logits: logits, "the head 'mine' fails on two images (the head OwnHead gave Tensor; a head returns"),
-        (raising, "the head 'mine' fails on two images (KeyError: 'gone'); mend it"),
+        (raising, "the head 'mine' fails on two images (KeyError: 'gone'); fix it"),
     ],
 )
 def test_a_head_that_gives_something_else(capsys, tmp_path, give, words):

@@ -76,7 +76,7 @@ def test_an_exponent_without_a_point_is_a_number(tmp_path: Path, text: str, valu
         (b"# only a comment\n", "is empty"),
         (b"- a\n- b\n", "holds a list, not a mapping"),
         (b"just text", "holds a str, not a mapping"),
-        (b"a: 1\nb: [1, 2\nc: 3\n", r"line 3, column 2: .*mend the YAML there"),
+        (b"a: 1\nb: [1, 2\nc: 3\n", r"line 3, column 2: .*fix the YAML there"),
         (b"a: 1\n\tb: 2\n", r"line 2, column 1: "),
         (b"train:\n  epochs: 1\n  epochs: 2\n", r"line 3, column 3: 'epochs' is given twice"),
         (b"a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),

@@ -87,7 +87,7 @@ def test_the_hash_covers_what_decides_the_result_and_nothing_else():
         ("seed", "--set 'seed' must be key=value, such as --set optimizer.lr=0.001"),
         (
             "seed={",
-            "--set seed, line 1, column 2: expected the node content, but found '<stream end>'; mend the YAML there",
+            "--set seed, line 1, column 2: expected the node content, but found '<stream end>'; fix the YAML there",
         ),
     ],
 )

@@ -34,5 +34,6 @@ def create(name: str, num_classes: int, in_chans: int = 3, **options: Any) -> nn
     if not name.startswith(_HUB_PREFIXES) and not timm.is_model(name):
         near = nearest(name, [*BACKBONES, *timm.list_models()], n=5)
         hint = f"did you mean {', '.join(near)}?" if near else f"our own are {', '.join(sorted(BACKBONES))};"
-        raise UnknownName(f"unknown backbone {name!r}, neither ours nor timm's; {hint} {of_your_own('backbone')}")
+        remedy = f"{hint} {of_your_own('backbone')}"
+        raise UnknownName(f"unknown backbone {name!r}, neither ours nor timm's", remedy=remedy)
     return fuse_window_attention(timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **options))

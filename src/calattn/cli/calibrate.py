@@ -231,7 +231,7 @@ def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> 
     if folds is not None:
         raise ValueError("--folds and --fraction exclude each other: many parts that change roles, or two that do not")
     if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be between 0 and 1, got {fraction:g}")
+        raise ValueError(f"--fraction must be between 0 and 1, got {fraction:g}")
     whole, rows = subject.with_rows()
     numbered = whole.replace(indices=torch.arange(len(whole)))
     for part in numbered.shuffle_split(fraction, torch.Generator().manual_seed(seed)):

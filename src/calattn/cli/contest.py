@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calattn.cli import failures
 from calattn.cli.console import note, progress
-from calattn.cli.errors import as_flags
+from calattn.cli.errors import words_of
 from calattn.cli.failures import Failure
 from calattn.cli.overlap import Overlap, overlap
 
@@ -245,7 +244,7 @@ def _entered(
         except Exception as error:  # it may be anybody's code, and one mistake must not cost the others their results
             failures.reraise_if_stopped(error)
             if isinstance(error, ValueError) and str(error).strip():
-                return _reason(error, calibrator)  # features that are not there, zeros that cannot be mixed
+                return words_of(error)  # features that are not there, zeros that cannot be mixed
             return failures.of(error, calibrator or CALIBRATORS[name])
     for text in texts:
         warnings.warn(f"{name}: {text}", stacklevel=1)
@@ -299,26 +298,20 @@ def _warm_up(make: Callable[[], Calibrator]) -> None:
             failures.reraise_if_stopped(error)
 
 
-def _reason(error: ValueError, calibrator: Calibrator | None) -> str:
-    """An error in the words of the command line, the same for all methods that stumble over the same thing.
-
-    A method of the class (`Mine._apply`) keeps its name: that is where to look.
-    """
-    return as_flags(re.sub(rf"\b{type(calibrator).__name__}\b(?!\.)", "the method", str(error)))
-
-
 @contextlib.contextmanager
 def _gathered(*, without: tuple[type[Warning], ...]) -> Iterator[list[str]]:
-    """Our own warnings of several fits, each said once, with how often; other packages' are about their code."""
+    """Our own warnings of several fits, one of a kind, with how often; other packages' are about their code."""
+    from calattn.posthoc import FitWarning, SameDataWarning
+
     texts: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield texts
-    alike: dict[str, list[str]] = {}
+    alike: dict[type[Warning], list[str]] = {}
     for each in caught:
-        if each.category.__module__.startswith("calattn") and not issubclass(each.category, without):
-            text = as_flags(" ".join(str(each.message).split()))
-            alike.setdefault(re.sub(r"[\d.]+", "", text), []).append(text)
+        if issubclass(each.category, FitWarning | SameDataWarning) and not issubclass(each.category, without):
+            assert isinstance(each.message, Warning)  # a str only where somebody shows one without its category
+            alike.setdefault(each.category, []).append(words_of(each.message))
     texts += [same[0] + (f" ({len(same)} fits)" if len(same) > 1 else "") for same in alike.values()]
 
 

@@ -8,7 +8,7 @@ import errno
 import json
 import logging
 import os
-import re
+import shlex
 import signal
 import sys
 import warnings
@@ -20,6 +20,7 @@ import typer
 from rich.markup import escape
 
 from calattn.cli.console import errors_to, takes_any_letter
+from calattn.errors import Args, InputError, InputWarning
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 _STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
@@ -112,7 +113,7 @@ def _reader_left(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of an error: 2 if the caller can mend the input, 1 if the world has to change, 70 if we have to."""
+    """The exit code of an error: 2 if the caller can fix the input, 1 if the world has to change, 70 if we have to."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
     if isinstance(error, KeyboardInterrupt | typer.Abort):
@@ -165,7 +166,7 @@ def message_of(error: BaseException) -> str:
         return _system(error)
     if not str(error).strip():
         return f"{_one_line(error)}; rerun with --debug to see where it comes from"
-    return with_remedy(as_flags(_one_line(error)))
+    return _one_line(error)
 
 
 def tell(message: str, *, as_json: bool, code: int) -> None:
@@ -178,92 +179,41 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
     errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)
 
 
-_NAME = {
-    "num_bins": "--bins",
-    "num_bootstrap": "--bootstrap",
-    "ignore_index": "--ignore-label",
-    **{name: f"--{name.replace('_', '-')}" for name in ("kind", "columns", "labels", "label_offset", "class_names")},
-    **{name: f"--{name.replace('_', '-')}" for name in ("ignore", "sum_tolerance", "floor", "delimiter", "header")},
-    **{
-        name: f"--{name.replace('_', '-')}"
-        for name in ("level", "threshold", "bandwidth", "fraction", "folds", "overwrite")
-    },
-}
-_PLACEHOLDER = {"columns": "NAME", "ignore": "NAME", "class_names": "A,B,…", "header": "A,B,…"}
-_ARGUMENT = re.compile(
-    rf"\b(?P<name>{'|'.join(_NAME)}|features(?==False))="
-    r"(?P<value>Path\(\"[^\"]*\"\)|\[[^\]]*\]|\"[^\"]*\"|'[^']*'|…|[^\s,;()]+)(?P<tail> \(a name, an array or a Path\))?"
-)
+# What Python calls otherwise than the command line; an argument that is neither here nor in `_ALIKE` has no flag.
+_FLAGS = {"num_bins": "--bins", "num_bootstrap": "--bootstrap", "ignore_index": "--ignore-label"}
+_ALIKE = {"kind", "columns", "labels", "label_offset", "class_names", "ignore", "features", "sum_tolerance", "floor"}
+_ALIKE |= {"delimiter", "header", "level", "threshold", "bandwidth", "target", "fraction", "folds", "overwrite"}
+_PLACEHOLDER = {"class_names": "A,B,…", "header": "A,B,…"}  # a NAME for all others
+_IN_FILE = {"features": "as an array named features (calattn predict --features)"}  # what no flag can give
 
 
-_FEATURES = "Predictions(..., features=...), predict_proba(..., features=...)"
+def in_flags(args: Args) -> str:
+    """Arguments as the command line has them.
 
-
-def as_flags(message: str) -> str:
-    """The library's errors name Python arguments; the same in flags.
-
-    >>> as_flags('a.npz: pass kind="logits" or kind="probs"')
-    'a.npz: pass --kind logits or --kind probs'
-    >>> as_flags("num_bins must be a positive integer, got 0")
-    '--bins must be a positive integer, got 0'
-    >>> as_flags("build the predictions with Predictions.from_probs(..., floor=1e-6)")
-    'pass --floor 1e-6'
-    >>> as_flags("--level must be between 0 and 1")
-    '--level must be between 0 and 1'
+    >>> in_flags(Args(kind="probs", ignore=["my id"])), in_flags(Args(num_bins=None)), in_flags(Args(features=False))
+    ("--kind probs --ignore 'my id'", '--bins', '--no-features')
     """
-    message = message.replace("build the predictions with Predictions.from_probs(..., floor=1e-6)", "pass --floor 1e-6")
-    message = _ARGUMENT.sub(_flag, message)
-    message = re.sub(r"(--kind \w+) or \"(\w+)\"", r"\1 or --kind \2", message)
-    message = re.sub(
-        rf"(?<!-)\b({'|'.join(_NAME)})(?= must be | names | if the file was rounded)", lambda m: _NAME[m[1]], message
-    )
-    message = re.sub(r"\btarget is (?=-?\d+, outside \[)", "--target is ", message)
-    message = message.replace("num_bootstrap is 0: a comparison", "--bootstrap is 0: a comparison")
-    message = message.replace(
-        "use Predictions.from_probs(probs, labels)", "pass --kind probs and --columns NAME (or a pattern: 'logit_*')"
-    )
-    message = message.replace(_FEATURES, "as an array named features (calattn predict --features)")
-    # The grid of temperatures has no flag; the method that needs none has a name.
-    return message.replace(
-        'Pass a wider grid, TemperatureScaling(grid=…), or use objective="nll"', "Try temperature_nll"
-    )
+    if not args.values.keys() <= _FLAGS.keys() | _ALIKE:
+        return str(args)
+    return " ".join(_flag(name, value) for name, value in args.values.items())
 
 
-def _flag(match: re.Match[str]) -> str:
-    name, value = match["name"], match["value"]
-    if name == "features":
-        return "--no-features"
-    if name == "overwrite":
-        return "--overwrite"
-    value = re.sub(r"^Path\((.*)\)$", r"\1", value)
-    inner = value.strip("[]").replace('"', "").replace("'", "").replace(", ", ",")
-    if inner in ("…", ""):
-        inner = _PLACEHOLDER.get(name, "NAME")
-    shown = f"'{inner}'" if re.search(r"[^\w.,:…/-]", inner) else inner
-    tail = " (a name in the file, or an .npy file)" if match["tail"] else ""
-    return f"{_NAME[name]} {shown}{tail}"
+def _flag(name: str, value: object) -> str:
+    flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    if value is None or value is True:
+        return flag
+    if value is False:
+        return f"--no-{flag.removeprefix('--')}"
+    parts = value if isinstance(value, list | tuple) else [value]
+    if parts[0] in (..., "…", ""):
+        return _IN_FILE.get(name, f"{flag} {_PLACEHOLDER.get(name, 'NAME')}")
+    text = ",".join(map(str, parts)).replace("\t", r"\t")  # a tab as --delimiter takes it
+    return f"{flag} {shlex.quote(text)}"
 
 
-# What some checks deep in the library cannot know: what somebody at a shell can do about it.
-_REMEDIES = (
-    (
-        re.compile(r"\[\d+(, \d+)?\] is (nan|-?inf)( for every class)?$"),
-        "remove such rows, or mend the model that made them",
-    ),
-    (re.compile(r"must have at least 2 classes, got \d+$"), "save one column a class"),
-    (re.compile(r"a comparison needs resamples$"), "pass --bootstrap 1000, or leave it out"),
-    (re.compile(r"has no rows\b"), "save predictions of at least one sample"),
-    (re.compile(r"--target is -?\d+, outside \[\d+, \d+\]$"), "name a class by its number, from 0, or by its name"),
-    (re.compile(r"is outside \[\d+, \d+\]$"), "save class indices counted from 0, or pass --label-offset"),
-)
-
-
-def with_remedy(message: str) -> str:
-    """The message, and what to do where it does not say."""
-    for pattern, remedy in _REMEDIES:
-        if pattern.search(message):
-            return f"{message}; {remedy}"
-    return message
+def words_of(told: BaseException) -> str:
+    """An error or a warning in one line; one of ours in flags."""
+    return " ".join((told.said(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
 
 
 def _usage(error: Any) -> str:
@@ -324,12 +274,12 @@ def _lost_peer(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or f"{type(error).__name__} without a message"
+    return words_of(error) or f"{type(error).__name__} without a message"
 
 
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        _warning_line(record.getMessage())
+        _warning_line(" ".join(record.getMessage().split()))
 
 
 @contextlib.contextmanager
@@ -346,20 +296,19 @@ def _logged() -> Iterator[None]:
 
 
 def _warning_line(text: str) -> None:
-    line = escape(as_flags(" ".join(text.split())))
-    errors_to().print(f"calattn: [yellow]warning[/yellow]: {line}", soft_wrap=True, highlight=False)
+    errors_to().print(f"calattn: [yellow]warning[/yellow]: {escape(text)}", soft_wrap=True, highlight=False)
 
 
 def _warner() -> Callable[..., None]:
     """What shows warnings, each once: Python tells them apart by the line that reads a file, and a command may have several."""
     said: set[str] = set()
 
-    def warn(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+    def warn(message: Warning, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
         # Other packages' warnings are about their code, not about what the user asked for.
         ours = category.__module__.startswith("calattn") or filename.startswith(_PACKAGE)
-        if ours and str(message) not in said:
-            said.add(str(message))
-            _warning_line(str(message))
+        if ours and (line := words_of(message)) not in said:
+            said.add(line)
+            _warning_line(line)
 
     return warn
 

@@ -182,7 +182,7 @@ def _row(
     import calattn
     from calattn.cli import pages, same_data, subjects
     from calattn.cli.compare import labels_of
-    from calattn.cli.errors import as_flags
+    from calattn.cli.errors import words_of
     from calattn.cli.evaluate import working
     from calattn.readers import PredictionFileMissing
 
@@ -194,7 +194,7 @@ def _row(
             evaluation = calattn.evaluate(source, **measure.arguments())
         labels = labels_of(source)[2][:16]
     except ValueError as error:
-        reason = " ".join(as_flags(str(error)).split())
+        reason = words_of(error)
         note(f"{title} has no page: {reason}")
         return Row(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
     scaled, temperature = _scaled(subject, measure)

@@ -10,9 +10,10 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import InputError
 
 
-class DataError(ValueError):
+class DataError(InputError):
     """Data that cannot be used; the message names the file or row and the remedy."""
 
 
@@ -25,7 +26,7 @@ class FilesMissing(DataMissing):
 
 
 class DamagedFile(DataError):
-    """A reader's word that a file is cut short, corrupt or something else; `load` adds the command that mends it."""
+    """A reader's word that a file is cut short, corrupt or something else; `load` adds the command that fixes it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial, remove_stale
 
 FORMAT = "calattn-checkpoint"
@@ -40,7 +41,7 @@ _OURS = re.compile(r"state-\d{8,}\.safetensors(\.refused)?|weights-\d{5,}-[0-9a-
 Tree = Any  # dict (str or int keys), list, tuple, Tensor, int, float, str, bool, None, nested
 
 
-class CheckpointError(ValueError):
+class CheckpointError(InputError):
     """A checkpoint that cannot be used or written; the message names the file and the remedy."""
 
 

@@ -10,8 +10,8 @@ class NonFiniteLoss(ArithmeticError):
 
 
 class Interrupted(Exception):
-    """SIGTERM or Ctrl-C: a checkpoint was written, and the same command goes on from there."""
+    """SIGTERM or Ctrl-C: a checkpoint was written, and the same command resumes from there."""
 
     def __init__(self, number: int, update: int) -> None:
         self.signal = signal.Signals(number)
-        super().__init__(f"stopped by {self.signal.name} after update {update}; the same command goes on from there")
+        super().__init__(f"stopped by {self.signal.name} after update {update}; the same command resumes from there")

@@ -28,6 +28,7 @@ from calattn.engine.optim import Schedule
 from calattn.engine.predict import predict
 from calattn.engine.state import TrainingState
 from calattn.engine.step import FiniteGuard, StepResult, TrainStep
+from calattn.errors import BadRowError
 from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
 from calattn.models.attach import CalibratedModel
@@ -303,10 +304,9 @@ class Trainer:
         model.eval()
         try:
             found = predict(model, self.validation, fabric=self.fabric)
-        except ValueError as error:
-            if "nan" in str(error) or "inf" in str(error):
-                raise self._not_finite(self.state.update - 1, f"validation: {error}") from None
-            raise
+        except BadRowError as error:
+            where = BadRowError.of(error, remedy="")
+            raise self._not_finite(self.state.update - 1, f"validation ({where})") from None
         return measure(found)
 
     def log_row(self, row: dict[str, Any]) -> None:

@@ -96,9 +96,6 @@ def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
             error.filename, error.filename2 = os.fspath(path), None
         elif named is None and error.errno in _OF_WRITING:
             error.filename = os.fspath(path)
-        elif named is None:  # our own, in words
-            own = os.fspath(path)
-            error.args = tuple(a.replace(str(instead_of), own) if isinstance(a, str) else a for a in error.args)
         raise
 
 

@@ -11,6 +11,7 @@ old version into the new one, and there is no moment at which a kill leaves neit
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import itertools
@@ -24,6 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg, atomic_write, commit, is_partial, made_folder, partial_file, remove_stale
 from calattn.files.rows import RowFile
 from calattn.types import Predictions
@@ -37,12 +39,16 @@ _ENTRY = {"name", "bytes", "sha256", "tensors"}
 _TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
 
 
-class PredictionFileError(ValueError):
+class PredictionFileError(InputError):
     """A file that cannot be read as predictions; the message names the file and the remedy."""
 
 
 class PredictionFileMissing(PredictionFileError, FileNotFoundError):
     """No such file or folder. A FileNotFoundError too, for callers who look for that."""
+
+
+class PredictionsExist(InputError, FileExistsError):
+    """The folder to save to holds predictions, and they are not to be overwritten."""
 
 
 def save_predictions(predictions: Predictions, path: PathArg, *, overwrite: bool = False) -> Path:
@@ -99,9 +105,9 @@ def alike(blocks: Iterable[Predictions]) -> Iterator[Predictions]:
         found = _fields(block)
         first = found if first is None else first
         if found["indices"] == _NONE != first["indices"]:
-            raise ValueError(
-                "indices are not whole numbers in every row: the first rows have them, later ones do not; "
-                "leave them out with ignore=[…]"
+            raise InputError(
+                "indices are not whole numbers in every row: the first rows have them, later ones do not",
+                remedy=("leave them out with ", Args(ignore=[...])),
             )
         for name, ours in first.items():
             if found[name] != ours:
@@ -244,8 +250,8 @@ def _disk(folder: Path, part: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or error
-        raise OSError(f"cannot write {part} to {folder}: {why}; nothing was changed, free space and retry") from error
+        why = f"cannot write {part} ({error.strerror or error}); nothing was changed, free space and retry"
+        raise OSError(error.errno or errno.EIO, why, str(folder)) from error
 
 
 def _kept(folder: Path, part: str, file: RowFile) -> dict[str, Any]:
@@ -315,7 +321,9 @@ def _replaceable(folder: Path, overwrite: bool) -> dict[str, Any] | None:
     if not (folder / MANIFEST).exists():
         return None
     if not overwrite:
-        raise FileExistsError(f"{folder} already holds predictions; pass overwrite=True to replace them")
+        raise PredictionsExist(
+            f"{folder} already holds predictions", remedy=("pass ", Args(overwrite=True), " to replace them")
+        )
     try:
         return read_manifest(folder)
     except PredictionFileError:

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from calattn.errors import InputError
 
-class LossError(ValueError):
+
+class LossError(InputError):
     """A loss that fails, or gives something else than one number with a gradient; the message names it."""
 
 

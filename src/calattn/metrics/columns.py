@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import BadRowError, InputError
 from calattn.types import row_blocks
 
 Kind = Literal["logits", "probs"]
@@ -83,7 +84,8 @@ class Block:
     def event(self, target: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of class `target`: its unnormalised probability, that of all other classes, and whether it is the label."""
         if not 0 <= target < self.rest.shape[1]:
-            raise ValueError(f"target is {target}, outside [0, {self.rest.shape[1] - 1}]")
+            problem = f"is {target}, outside [0, {self.rest.shape[1] - 1}]"
+            raise InputError(problem, argument="target", remedy="name a class of the predictions, counted from 0")
         own, top = self.rest[:, target].double(), self.top_value.double()
         first = self.top == target  # `rest` has a zero there
         return (
@@ -243,21 +245,21 @@ def row_argmax(block: Float[Tensor, "b c"]) -> Int[Tensor, " b"]:
     return block.max(dim=1).indices
 
 
+_SOFTMAX = "if these are logits, apply softmax first"
+
+
 def _check_probs(block: Tensor, name: str, offset: int) -> None:
     negative = block.amin(dim=1) < 0
     if negative.any():
         row = checks.first(negative)
         column = int(block[row].argmin())
-        raise ValueError(
-            f"{name}[{row + offset}, {column}] is {float(block[row, column]):.6g}, negative; if these are logits, "
-            "apply softmax first"
-        )
+        problem = f"is {float(block[row, column]):.6g}, negative"
+        raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=_SOFTMAX)
 
 
 def _check_sum(sums: Tensor, tolerance: float, name: str, offset: int) -> None:
     off = (sums - 1).abs() > tolerance
     if off.any():
         row = checks.first(off)
-        raise ValueError(
-            f"{name}[{row + offset}] sums to {float(sums[row]):.9g}, not 1; if these are logits, apply softmax first"
-        )
+        problem = f"sums to {float(sums[row]):.9g}, not 1"
+        raise BadRowError(problem, argument=name, row=row + offset, remedy=_SOFTMAX)

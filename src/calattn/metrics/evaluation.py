@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
@@ -250,7 +251,8 @@ def _side(state: MetricState, source: Source, num_bootstrap: int | None, seed: i
     seen = _one_pass(state, source, keep=True)
     count = _resamples(num_bootstrap, seen.n)
     if not count:
-        raise ValueError("num_bootstrap is 0: a comparison needs resamples")
+        remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
+        raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
     draws = _replicates(state, seen, source, count, seed)
     return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
@@ -303,7 +305,7 @@ def _resamples(requested: int | None, n: int) -> int:
     if requested is None:
         return default_resamples(n)
     if requested < 0:
-        raise ValueError(f"num_bootstrap must be 0 or more, got {requested}")
+        raise InputError(f"must be 0 or more, got {requested}", argument="num_bootstrap")
     return requested
 
 

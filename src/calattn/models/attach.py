@@ -161,7 +161,7 @@ def _head(head: str | nn.Module, *, num_features: int, num_classes: int | None, 
         text = " ".join(str(error).split())
         raise ValueError(
             f"the head {head!r} cannot be built with num_features={num_features}, num_classes={num_classes}, "
-            f"hidden={hidden}, bias={bias} ({type(error).__name__}: {text}); mend what is registered under that name"
+            f"hidden={hidden}, bias={bias} ({type(error).__name__}: {text}); fix what is registered under that name"
         ) from error
     if not isinstance(built, nn.Module):
         raise TypeError(f"the head {head!r} was built as {type(built).__name__}; its builder must return an nn.Module")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from calattn import checks
 from calattn.checks import ArrayLike
+from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
 from calattn.types import Predictions
 
@@ -22,15 +23,15 @@ C = TypeVar("C", bound="Calibrator")
 Learned = Tensor | dict[str, Tensor] | float | int | bool | str
 
 
-class NotFittedError(ValueError, AttributeError):
+class NotFittedError(InputError, AttributeError):
     """A calibrator was used before `fit`. An AttributeError too, so that `hasattr` works."""
 
 
-class SameDataWarning(UserWarning):
+class SameDataWarning(InputWarning):
     """A calibrator is applied to the very predictions it was fitted on, which says nothing about new data."""
 
 
-class FitWarning(UserWarning):
+class FitWarning(InputWarning):
     """A fit ended without an optimum: at a bound, or out of iterations."""
 
 
@@ -248,15 +249,16 @@ def rescaled(predictions: Predictions, temperature: Tensor | float) -> Predictio
     return predictions.replace(scale=before * factor)
 
 
-def finite_logits(predictions: Predictions, who: str) -> Tensor:
+def finite_logits(predictions: Predictions) -> Tensor:
     """Calibrated logits for methods that mix or standardise them, where −inf has no meaning."""
     logits = predictions.calibrated_logits
     bad = logits.amin(dim=1) == -torch.inf  # without a mask as large as the logits
     if bad.any():
-        row = int(bad.nonzero()[0, 0])
-        raise ValueError(
-            f"logits[{row}] has a −inf entry (probability 0), which {who} cannot transform; "
-            "build the predictions with Predictions.from_probs(..., floor=1e-6)"
+        raise InputError(
+            "has a −inf entry (probability 0), which the method cannot transform",
+            argument="logits",
+            row=checks.first(bad),
+            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor="1e-6")),
         )
     return logits
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import BadRowError, InputError
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 _BY_FIT = ("num_classes_", "fitted_on_", "num_samples_")  # which `fit` itself adds
 _RETURN = "return predictions.replace(logits=…, scale=None)"
-# What `Predictions` says of values that it refuses; what calibrators say of their input ("has a −inf entry") differs.
-_BAD_ROW = re.compile(r"^(logits|probs|scale)\[\d+(, \d+)?\] (is |sums to |has a negative)")
 
 
 def check_learned(kind: type[Calibrator], learned: object) -> None:
@@ -67,12 +65,9 @@ def blaming(who: str) -> Iterator[None]:
     """Values that `Predictions` refuses are `_apply`'s own: what it was given was checked when it was made."""
     try:
         yield
-    except ValueError as error:
-        if _BAD_ROW.search(str(error)) is None:
-            raise
-        raise ValueError(
-            f"{error} in what {who}._apply made of sound predictions; mend {who}, or leave it out"
-        ) from error
+    except BadRowError as error:
+        problem = f"{error.problem} in what {who}._apply made of sound predictions"
+        raise InputError.of(error, problem=problem, remedy=f"fix {who}, or leave it out") from error
 
 
 def check_applied(who: str, found: object, given: Predictions) -> None:

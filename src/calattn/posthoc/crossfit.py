@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import InputError
 from calattn.posthoc.base import Calibrator, FitWarning
 from calattn.types import Predictions
 
@@ -45,7 +46,8 @@ def cross_fit(
         try:
             parts.append(factory().fit(rest)(predictions.select(held_out)))
         except ValueError as error:
-            raise ValueError(f"{error} (fold {place} of {len(numbers)}, fitted on {len(rest)} samples)") from error
+            fold = f"fold {place} of {len(numbers)}, fitted on {len(rest)} samples"
+            raise InputError.of(error, subject=fold) from error
         rows.append(held_out.nonzero().squeeze(1))
     return _joined(predictions, parts, torch.cat(rows).argsort())
 
@@ -60,7 +62,8 @@ def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) ->
     tensor([3, 3])
     """
     if isinstance(folds, bool) or not 2 <= folds <= len(labels):
-        raise ValueError(f"folds must be between 2 and the number of samples, {len(labels)}, got {folds}")
+        problem = f"must be between 2 and the number of samples, {len(labels)}, got {folds}"
+        raise InputError(problem, argument="folds")
     alone = (labels.bincount() == 1).nonzero().squeeze(1).tolist()
     if alone:
         which = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
+from calattn.errors import Args, InputError
 from calattn.types import Predictions
 
 
-def features_of(predictions: Predictions, who: str) -> Float[Tensor, "n d"]:
+def features_of(predictions: Predictions) -> Float[Tensor, "n d"]:
     """`predictions.features`, or an error that says how to get them."""
     if predictions.features is None:
-        raise ValueError(
-            f"{who} reads predictions.features, which these predictions do not hold; "
-            "store the classifier's input with them: Predictions(..., features=...), predict_proba(..., features=...)"
+        where = Args("Predictions(..., features=...), predict_proba(..., features=...)", features=...)
+        raise InputError(
+            "the method reads predictions.features, which these predictions do not hold",
+            remedy=("store the classifier's input with them: ", where),
         )
     return predictions.features

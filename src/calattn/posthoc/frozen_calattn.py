@@ -40,7 +40,7 @@ class FrozenCalAttn(ScaleHeadCalibrator):
             raise ValueError(f"weight (λ) must not be negative, got {self.weight!r}")
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
-        return features_of(predictions, "FrozenCalAttn")
+        return features_of(predictions)
 
     def _module(self) -> HeadScaledLogits:
         return self._head_module(logits=False, features=True)

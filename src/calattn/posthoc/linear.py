@@ -99,7 +99,7 @@ class LinearCalibrator(Calibrator):
         checks.positive_int(self.max_iterations, "max_iterations")
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
-        return finite_logits(predictions, type(self).__name__)
+        return finite_logits(predictions)
 
     @abc.abstractmethod
     def _identity(self, num_classes: int) -> Tensor:
@@ -119,9 +119,10 @@ class LinearCalibrator(Calibrator):
         found = self._optimum(predictions, inputs, identity)
         if not found.converged:
             warnings.warn(
-                f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum. "
-                f"{self._why_short(inputs)}",
-                FitWarning,
+                FitWarning(
+                    f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum",
+                    remedy=self._why_short(inputs),
+                ),
                 stacklevel=3,
             )
         return {
@@ -134,7 +135,7 @@ class LinearCalibrator(Calibrator):
 
     def _why_short(self, inputs: Tensor) -> str:  # noqa: ARG002
         """Why there may be no optimum, and what to do."""
-        return "The split may be separable; use a penalty, or a calibrator with fewer parameters"
+        return "the split may be separable; use a penalty, or a calibrator with fewer parameters"
 
     def _optimum(self, predictions: Predictions, inputs: Tensor, identity: Tensor) -> _Minimum:
         bias, labels = identity.new_zeros(len(identity)), predictions.labels
@@ -360,7 +361,7 @@ class DirichletCalibration(_FullMatrix):
     intercept: float | None = None
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
-        return finite_logits(predictions, "DirichletCalibration").log_softmax(dim=1)
+        return finite_logits(predictions).log_softmax(dim=1)
 
     def _module(self) -> AffineLogits:
         return AffineLogits(self.weight_, self.bias_, log_probs=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import Args, InputError
 from calattn.posthoc.grid import LOWEST_EXPONENT
 from calattn.types import Predictions
 
@@ -80,9 +81,11 @@ def check_labels_possible(predictions: Predictions) -> None:
     """A label whose logit is −inf makes the NLL infinite at every temperature."""
     picked = predictions.logits.gather(1, predictions.labels.unsqueeze(1)).squeeze(1)
     if (picked == -torch.inf).any():
-        raise ValueError(
-            f"the label of row {checks.first(picked == -torch.inf)} has probability 0, so the NLL is infinite at "
-            "every temperature; build the predictions with Predictions.from_probs(..., floor=1e-6)"
+        raise InputError(
+            "has probability 0, so the NLL is infinite at every temperature",
+            argument="labels",
+            row=checks.first(picked == -torch.inf),
+            remedy=("pass ", Args("Predictions.from_probs(..., floor=1e-6)", floor="1e-6")),
         )
 
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from calattn.errors import InputError
 from calattn.posthoc.base import Calibrator
 from calattn.types import Predictions, row_blocks
 
@@ -30,7 +31,7 @@ class OneVsRestCalibrator(Calibrator):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.floor < 1.0:
-            raise ValueError(f"floor must be in [0, 1), got {self.floor!r}")
+            raise InputError(f"must be in [0, 1), got {self.floor!r}", argument="floor")
 
     @abc.abstractmethod
     def _mapped(self, probs: Tensor, first_class: int) -> Tensor:

@@ -47,15 +47,15 @@ class SATS(ScaleHeadCalibrator):
             raise ValueError(f"inputs must be 'logits' or 'logits+features', got {self.inputs!r}")
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        finite_logits(predictions, "SATS")  # here, where row numbers are still the caller's
+        finite_logits(predictions)  # here, where row numbers are still the caller's
         return super()._fit(predictions)
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
-        logits = finite_logits(predictions, "SATS")
+        logits = finite_logits(predictions)
         centred = logits - logits.mean(dim=1, keepdim=True)
         if self.inputs == "logits":
             return centred
-        return torch.cat([centred, features_of(predictions, "SATS(inputs='logits+features')").to(centred)], dim=1)
+        return torch.cat([centred, features_of(predictions).to(centred)], dim=1)
 
     def _module(self) -> HeadScaledLogits:
         return self._head_module(logits=True, features=self.inputs == "logits+features")

@@ -73,7 +73,7 @@ class TemperatureScaling(Calibrator):
         # One or two temperatures have no inside: whoever passes them knows.
         at_end = len(self.grid) > 2 and self.grid[best] in (min(self.grid), max(self.grid))
         if at_end:
-            warnings.warn(self._end_of_grid(self.grid[best], curve), FitWarning, stacklevel=4)
+            warnings.warn(self._end_of_grid(self.grid[best], curve), stacklevel=4)
         return {
             "temperature_": self.grid[best],
             "objective_value_": float(curve[best]),
@@ -82,13 +82,13 @@ class TemperatureScaling(Calibrator):
             "curve_": torch.stack([torch.tensor(self.grid, dtype=torch.float64), curve]),
         }
 
-    def _end_of_grid(self, temperature: float, curve: Tensor) -> str:
+    def _end_of_grid(self, temperature: float, curve: Tensor) -> FitWarning:
         low, high = min(self.grid), max(self.grid)
         end = "low" if temperature == low else "high"
         why = "every T of it has the same ECE" if curve.min() == curve.max() else "a T beyond it may have a lower ECE"
-        return (
-            f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}. Pass a wider grid, "
-            'TemperatureScaling(grid=…), or use objective="nll"'
+        return FitWarning(
+            f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}",
+            remedy="use temperature_nll, or pass a wider grid, TemperatureScaling(grid=…)",
         )
 
     def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from calattn import remedies
+from calattn import checks
+from calattn.errors import Args
 from calattn.readers import names as known
 from calattn.readers.names import Chooser, Kind
 from calattn.readers.source import Source
@@ -63,12 +64,12 @@ def choose(
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(
-            f"probabilities stand beside {scale!r}, which may be in them already; "
-            f'pass ignore=["{scale}"] if it is, else save logits'
+            f"probabilities stand beside {scale!r}, which may be in them already",
+            ("pass ", Args(ignore=[scale]), " if it is, else save logits"),
         )
     feature_field = chooser.one_of(known.FEATURES, "features") if features else None
     if features is True and feature_field is None:
-        raise chooser.fail("there are no features; pass features=False")
+        raise chooser.fail("there are no features", ("pass ", Args(features=False)))
     choice = Choice(
         kind=found_kind,
         values=values,
@@ -104,15 +105,17 @@ def _ordered(
         return values, suffixes, label_offset
     if not all(suffix.isdecimal() for suffix in suffixes):
         odd = next(name for name, suffix in zip(values, suffixes, strict=True) if not suffix.isdecimal())
-        raise chooser.fail(f"{odd!r} stands among numbered class columns; pass columns=[…] with the class columns")
+        remedy = ("pass ", Args(columns=[...]), " with the class columns")
+        raise chooser.fail(f"{odd!r} stands among numbered class columns", remedy)
     # prob_10 comes after prob_9, whatever the file's own order.
     pairs = sorted(zip((int(suffix) for suffix in suffixes), values, strict=True))
     numbers, count = [number for number, _ in pairs], len(pairs)
     if numbers == list(range(1, count + 1)):
         if label_offset is None:
+            from_0 = (", ", Args(label_offset=0), " if they start at 0")
             raise chooser.fail(
-                f"class columns are numbered 1…{count}; pass label_offset=1 if the labels are too, "
-                "label_offset=0 if they start at 0"
+                f"class columns are numbered 1…{count}",
+                ("pass ", Args(label_offset=1), " if the labels are too", *from_0),
             )
     elif numbers != list(range(count)):
         missing = next(i for i, number in enumerate(numbers) if number != i)
@@ -131,13 +134,14 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
     field, name = fields[0], values[0]
     if field.type == "object" or field.scalar or len(field.tail) > 1:
         raise chooser.fail(
-            f"{name!r} is {field}; logits or probabilities must be numbers of shape [n, c]{_flattening(chooser, name)}"
+            f"{name!r} is {field}, and logits or probabilities must be numbers of shape [n, c]",
+            _flattening(chooser, name),
         )
     if field.tail in ((), (1,)):
         if not explicit:
+            kinds = (Args(kind="probs"), " or ", Args(kind="logits"))
             raise chooser.fail(
-                f"{name!r} is one value a row; if it speaks for class 1 of a binary problem, say so with "
-                'kind="probs" or kind="logits"'
+                f"{name!r} is one value per row", ("if it speaks for class 1 of a binary problem, say so with ", *kinds)
             )
         return 2, True
     return field.tail[0], False
@@ -147,13 +151,13 @@ def _flattening(chooser: Chooser, name: str) -> str:
     """What makes rows of pixels or tokens, where the labels (or, without any, four axes) show that they are classified."""
     fields = chooser.source.fields
     labels = next((each for each in chooser.names if chooser.is_label(each)), None)
-    code = remedies.flattening(
+    code = checks.flattening(
         (0, *fields[name].tail),
         None if labels is None else (0, *fields[labels].tail),
         values=name if name.isidentifier() else "logits",
         labels=labels if labels and labels.isidentifier() else "labels",
     )
-    return f"; one row a label: {code}" if code else ""
+    return f"one row per label: {code}" if code else ""
 
 
 def _class_names(
@@ -167,7 +171,8 @@ def _class_names(
     if names is None:
         names = suffixes
     if names is not None and len(names) != num_classes:
-        raise chooser.fail(f"there are {len(names)} class names for {num_classes} classes; pass class_names=[…]")
+        remedy = ("pass ", Args(class_names=[...]))
+        raise chooser.fail(f"there are {len(names)} class names for {num_classes} classes", remedy)
     return names
 
 
@@ -194,6 +199,6 @@ def _check_shapes(chooser: Chooser, choice: Choice) -> None:
                 f"{name!r} has {fields[name].rows} rows but {choice.values[0]!r} has {rows}; save them from one run"
             )
     if rows == 0:
-        raise chooser.fail(f"{choice.values[0]!r} has no rows")
+        raise chooser.fail(f"{choice.values[0]!r} has no rows", "save at least one sample")
     if choice.num_classes < 2:
-        raise chooser.fail(f"{choice.values[0]!r} has {choice.num_classes} classes; save one column a class")
+        raise chooser.fail(f"{choice.values[0]!r} has {choice.num_classes} classes", "save one column per class")

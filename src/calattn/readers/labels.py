@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -11,11 +10,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from calattn.checks import ONE_TRUE_CLASS
+from calattn.errors import Args, InputError, Words
 from calattn.readers.source import Values
-from calattn.remedies import ONE_TRUE_CLASS
 
 # What other programs write where there is no label: torch's ignore_index, scikit-learn's "unlabelled", the void of a mask.
 _NO_LABEL = (-100, -1, 255)
+_FILL_IN = "fill it in or remove the row"
 
 
 class LabelReader:
@@ -57,7 +58,7 @@ class LabelReader:
             return torch.from_numpy(self._from_one_hot(array))
         array = _text(array)
         if array.dtype.kind == "U":
-            _refuse(array == "", "labels", array, "is missing; fill it in or remove the row")
+            _refuse(array == "", "is missing", _FILL_IN)
         if self._form is None:
             self._form = self._form_of(array)
         if self._form == "text":
@@ -90,7 +91,8 @@ class LabelReader:
         if self._names is None:
             return self._from_names(array)  # says what to pass
         words = np.array([not is_number(str(label)) for label in array])
-        _refuse(words, "labels", array, "is no number, which the labels before it are; save names or numbers, not both")
+        why = "is no number, which the labels before it are"
+        _refuse(words, why, "save names or numbers, not both", shown=array)
         raise AssertionError("text that is no array of numbers has a word in it")
 
     def _from_one_hot(self, array: np.ndarray) -> np.ndarray:
@@ -100,32 +102,28 @@ class LabelReader:
             raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
         soft = ((array != 0) & (array != 1)).any(axis=1)
         shares = "shares of classes (soft labels) are not read" if array.dtype.kind == "f" else "so it is not one-hot"
-        _refuse(soft, "labels", array, f"has other entries than 0 and 1; {shares}; save the class of each row")
+        _refuse(soft, f"has other entries than 0 and 1; {shares}", "save the class of each row")
         ones = (array == 1).sum(axis=1)
-        _refuse(
-            ones != 1,
-            "labels",
-            array,
-            f"has not exactly one 1: multi-label files are not read, because {ONE_TRUE_CLASS}",
-        )
+        _refuse(ones != 1, f"has not exactly one 1: multi-label files are not read, because {ONE_TRUE_CLASS}")
         return array.argmax(axis=1).astype(np.int64)
 
     def _from_names(self, array: np.ndarray) -> np.ndarray:
         if self._names is None:
-            raise ValueError(f"labels are text such as {str(array[0])!r}; pass class_names=[…] in class order")
+            remedy = ("pass ", Args(class_names=[...]), " in class order")
+            raise InputError(f"labels are text such as {str(array[0])!r}", remedy=remedy)
         position = {name: index for index, name in enumerate(self._names)}
         names, inverse = np.unique(array, return_inverse=True)
         indices = np.array([position.get(str(name), -1) for name in names])[inverse]
         shown = ", ".join(self._names[:5]) + ("…" if len(self._names) > 5 else "")
-        _refuse(indices < 0, "labels", array, f"is not among the class names ({shown})")
+        _refuse(indices < 0, f"is not among the class names ({shown})", shown=array)
         return indices.astype(np.int64)
 
     def _whole(self, array: np.ndarray) -> np.ndarray:
         if array.dtype.kind == "b" and self._num_classes > 2:
             raise ValueError(f"labels are booleans, but there are {self._num_classes} classes; save class indices")
         if array.dtype.kind == "f":
-            _refuse(np.isnan(array), "labels", array, "is missing; fill it in or remove the row")
-            _refuse(array != np.floor(array), "labels", array, "is no whole number; save class indices")
+            _refuse(np.isnan(array), "is missing", _FILL_IN)
+            _refuse(array != np.floor(array), "is no whole number", "save class indices", shown=array)
         elif array.dtype.kind not in "iub":
             raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
         return array
@@ -135,28 +133,29 @@ class LabelReader:
         self._lowest = lowest if self._lowest is None else min(lowest, self._lowest)
         low, high = self._offset, self._offset + self._num_classes - 1
         if lowest < low or highest > high:
-            hint = self._other_hint(array, high)
+            remedy = self._other_remedy(array, high)
             if self._offset == 0 and self._lowest == 1 and highest == self._num_classes:
-                hint = "; labels look 1-based: pass label_offset=1"
+                remedy = ("labels look 1-based: pass ", Args(label_offset=1))
             elif self._offset and lowest == 0:
-                hint = "; labels look 0-based: pass label_offset=0"
-            _refuse((array < low) | (array > high), "labels", array, f"is outside [{low}, {high}]{hint}")
+                remedy = ("labels look 0-based: pass ", Args(label_offset=0))
+            _refuse((array < low) | (array > high), f"is outside [{low}, {high}]", remedy, shown=array)
         return array.astype(np.int64) - self._offset
 
-    def _other_hint(self, array: np.ndarray, high: int) -> str:
+    def _other_remedy(self, array: np.ndarray, high: int) -> Words:
         """What may be wrong with labels out of range, in the order of how often it is."""
         found = [int(label) for label in np.unique(array)]
         outside = [label for label in found if not self._offset <= label <= high]
         named = len(found) == self._num_classes <= 8
-        names = json.dumps([str(label) for label in found]) if named else "[…]"
-        hint = f"pass class_names={names} if the numbers are names, in class order"
+        names = [str(label) for label in found] if named else [...]
+        as_names = ("pass ", Args(class_names=names), " if the numbers are names, in class order")
         if len(outside) == 1 and outside[0] in _NO_LABEL:
-            left_out = f"ignore_index={outside[0]} to leave out rows that have no label"
+            left_out = (Args(ignore_index=outside[0]), " to leave out rows that have no label")
             # −1 may be a class of its own (−1 and 1), as −100 and 255 are not.
-            return f"; {hint}, or {left_out}" if named and outside == [-1] else f"; pass {left_out}"
+            return (*as_names, ", or ", *left_out) if named and outside == [-1] else ("pass ", *left_out)
         if (highest := int(array.max())) <= high:
-            return f"; {hint}"
-        return f"; there are {self._num_classes} class columns but a label {highest}: is a column missing? Else {hint}"
+            return as_names
+        missing = f"there are {self._num_classes} class columns but a label {highest}: is a column missing? Else "
+        return (missing, *as_names)
 
 
 def kept_rows(labels: Values, ignored: Sequence[int]) -> np.ndarray | None:
@@ -222,8 +221,9 @@ def _parsed(array: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def _refuse(bad: np.ndarray, name: str, array: np.ndarray, why: str) -> None:
+def _refuse(bad: np.ndarray, why: str, remedy: Words = "", *, shown: np.ndarray | None = None) -> None:
+    """An error about the first of the rows that are bad, which says what stands there where that is `shown`."""
     if bad.any():
         row = int(np.argmax(bad))
-        said = f"is {array[row]!s} and " if array.ndim == 1 else ""
-        raise ValueError(f"{name}[{row}] {said}{why}".replace("is  and is missing", "is missing"))
+        found = "" if shown is None else f"is {shown[row]!s} and "
+        raise InputError(f"{found}{why}", argument="labels", row=row, remedy=remedy)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal
 
+from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.source import Source
 from calattn.registry import nearest
@@ -80,6 +81,9 @@ _CLASS_COLUMN = re.compile(
 )
 
 
+_KINDS = (Args(kind="logits"), " or ", Args(kind="probs"))
+
+
 class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
@@ -91,14 +95,17 @@ class Chooser:
         for name in ignore:
             self._known(name, "ignore")
 
-    def fail(self, message: str) -> PredictionFileError:
+    def fail(self, problem: Words, remedy: Words = "", *, stop: str = ".") -> PredictionFileError:
         fields = self.source.fields
         # Every column of a text file is text of unknown length: that is no news.
         described = (name if self.source.is_text else f"{name} ({fields[name]})" for name in self.names[:12])
         shown = ", ".join(part or "''" for part in described)
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
-        stop = "" if message.endswith("?") else "."
-        return PredictionFileError(f"{self.source.path}: {message}{stop} It has: {shown or 'nothing'}{more}")
+        problem, remedy = ((words,) if isinstance(words, str) else words for words in (problem, remedy))
+        found = (f"{stop} It has: {shown or 'nothing'}{more}",)
+        if any(remedy):
+            return PredictionFileError(problem, subject=str(self.source.path), remedy=(*remedy, *found))
+        return PredictionFileError((*problem, *found), subject=str(self.source.path))
 
     def values(self, kind: Kind | None, columns: str | Sequence[str] | None) -> tuple[Kind, tuple[str, ...]]:
         """The kind and the fields of the predictions themselves."""
@@ -108,32 +115,29 @@ class Chooser:
         present: list[Kind] = [each for each in named if any(self._wide(group) for group in named[each])]
         if kind is None:
             if len(present) > 1:
-                raise self.fail(
-                    "there are both logits and probabilities, and they need not agree; "
-                    'pass kind="logits" or kind="probs"'
-                )
+                raise self.fail("there are both logits and probabilities, and they need not agree", ("pass ", *_KINDS))
             if not present:
-                raise self.fail(self._why_none(named))
+                raise self.fail(*self._why_none(named))
             kind = present[0]
         wide = [group for group in named[kind] or self._generic() if self._wide(group)]
         groups = wide or named[kind] or self._class_one(kind) or self._generic()
         if not groups:
             lone = self._lone(kind)
-            raise self.fail(
-                _lone_column(lone[0], kind)
-                if len(lone) == 1
-                else f"there is nothing named like {kind}; pass {self._suggested()} (one column a class)"
-                if self._leftover()
-                else f'there is nothing named like {kind}; pass columns="…" with its name'
-            )
+            if len(lone) == 1:
+                raise self.fail(*_lone_column(lone[0], kind))
+            which = " (one column per class)" if self._leftover() else " with its name"
+            raise self.fail(f"there is nothing named like {kind}", ("pass ", self._suggested(), which))
         if len(groups) > 1:
             options = " or ".join(repr(group[0]) if len(group) == 1 else f"{group[0]}…" for group in groups)
-            raise self.fail(f"several fields could be the {kind}: {options}; pass columns=… to choose")
+            raise self.fail(
+                f"several fields could be the {kind}: {options}", ("pass ", Args(columns=...), " to choose")
+            )
         only = groups[0]
         if not wide and len(only) == 1 and "pred" in only[0].lower() and self._leftover():
+            binary = (Args(columns=only[0]), " if it speaks for class 1 of a binary problem")
             raise self.fail(
-                f"{only[0]!r} is one value a row, a predicted class perhaps; pass {self._suggested()} if there is one "
-                f'column a class, columns="{only[0]}" if it speaks for class 1 of a binary problem'
+                f"{only[0]!r} is one value per row, a predicted class perhaps",
+                ("pass ", self._suggested(), " if there is one column per class, ", *binary),
             )
         return kind, only
 
@@ -143,7 +147,8 @@ class Chooser:
         found = [name for name in self.names if name.lower() in known]
         if len(found) > 1:
             raise self.fail(
-                f"{' and '.join(map(repr, found))} could both be the {what}; pass ignore=[…] for the others"
+                f"{' and '.join(map(repr, found))} could both be the {what}",
+                ("pass ", Args(ignore=[...]), " for the others"),
             )
         return found[0] if found else None
 
@@ -153,12 +158,14 @@ class Chooser:
             return self._known(self._labels, "labels")
         found = [name for name in self.names if self.is_label(name)]
         if len(found) > 1:
-            raise self.fail(f'{" and ".join(map(repr, found))} could both be the labels; pass labels="{found[0]}"')
+            both = " and ".join(map(repr, found))
+            raise self.fail(f"{both} could both be the labels", ("pass ", Args(labels=found[0])))
         if not found and optional:
             return None
         if not found:
             near = self._likely_labels(values) or "…"
-            raise self.fail(f'there is nothing named like labels; pass labels="{near}" (a name, an array or a Path)')
+            remedy = ("pass ", Args(labels=near), " (a name in the file, or an .npy file)")
+            raise self.fail("there is nothing named like labels", remedy)
         return found[0]
 
     def is_label(self, name: str) -> bool:
@@ -169,9 +176,10 @@ class Chooser:
     def _known(self, name: str, argument: str) -> str:
         if name not in self.source.fields:
             if argument == "labels" and (name.lower().endswith(".npy") or os.path.isfile(name)):
-                raise self.fail(f'labels names {name!r}; if that is a file, pass labels=Path("{name}")')
-            near = nearest(name, self.source.fields)
-            raise self.fail(f"{argument} names {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                remedy = ("if that is a file, pass ", Args(labels=Path(name)))
+                raise self.fail((Args(labels=None), f" names {name!r}"), remedy)
+            problem, near = (Args(**{argument: None}), f" names {name!r}"), nearest(name, self.source.fields)
+            raise self.fail(problem, f"did you mean {near[0]!r}", stop="?") if near else self.fail(problem)
         return name
 
     def _given(self, kind: Kind | None, columns: str | Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
@@ -180,7 +188,7 @@ class Chooser:
             among = self._leftover() if columns == "*" else self.names
             chosen = tuple(name for name in among if fnmatch.fnmatchcase(name, columns))
             if not chosen:
-                raise self.fail(f"no column matches columns={columns!r}")
+                raise self.fail(("no column matches ", Args(columns=columns)))
             chosen = numbered(chosen, columns.partition("*")[0]) or chosen
         else:
             chosen = (columns,) if isinstance(columns, str) else tuple(columns)
@@ -190,7 +198,7 @@ class Chooser:
             kinds = {kind_of(name) for name in chosen}
             kind = kinds.pop() if len(kinds) == 1 else None
         if kind is None:
-            raise self.fail(f'{chosen[0]!r} does not say what it is; pass kind="logits" or kind="probs"')
+            raise self.fail(f"{chosen[0]!r} does not say what it is", ("pass ", *_KINDS))
         return kind, chosen
 
     def _groups(self, kind: Kind) -> list[tuple[str, ...]]:
@@ -237,26 +245,25 @@ class Chooser:
         field = self.source.fields[group[0]]
         return len(group) > 1 or field.type == "object" or field.tail not in ((), (1,))
 
-    def _why_none(self, named: dict[Kind, list[tuple[str, ...]]]) -> str:
+    def _why_none(self, named: dict[Kind, list[tuple[str, ...]]]) -> tuple[Words, Words]:
+        """Problem and remedy."""
         for kind, groups in named.items():
             if groups:
-                return (
-                    f"{groups[0][0]!r} is one value a row; if it speaks for class 1 of a binary problem, "
-                    f'say so with kind="{kind}"'
-                )
+                remedy = ("if it speaks for class 1 of a binary problem, say so with ", Args(kind=kind))
+                return f"{groups[0][0]!r} is one value per row", remedy
         generic = self._generic()
         if generic:
             name = generic[0][0]
-            message = f'{name!r} may be logits or probabilities; pass kind="logits" or kind="probs"'
             named_labels = self._labels_given or self._labels or any(map(self.is_label, self.names))
             likely = None if named_labels else self._likely_labels(generic[0])
-            message += f', and labels="{likely}"' if likely else ""
+            and_labels = (", and ", Args(labels=likely)) if likely else ()
             others = [] if self._wide(generic[0]) else self._leftover()
-            return message + (f"; if other columns are one a class, {self._suggested()} too" if others else "")
+            and_columns = ("; if other columns are one per class, ", self._suggested(), " too") if others else ()
+            return f"{name!r} may be logits or probabilities", ("pass ", *_KINDS, *and_labels, *and_columns)
         for kind in NAMES:
             if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
                 return _lone_column(lone[0], kind)
-        return f'nothing is named like logits or probabilities; pass {self._suggested()} and kind="logits" or "probs"'
+        return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains: one a class, perhaps. To be suggested, never to be taken."""
@@ -266,11 +273,9 @@ class Chooser:
         found = [name for name in found if self.source.fields[name].type in ("real", "integer", "cell")]
         return found if self.source.is_table and len(found) > 1 else []
 
-    def _suggested(self) -> str:
+    def _suggested(self) -> Args:
         names = self._leftover()
-        if not names:
-            return 'columns="…"'
-        return 'columns="*"' if len(names) > 8 else f"columns={json.dumps(names, ensure_ascii=False)}"
+        return Args(columns=("*" if len(names) > 8 else names) if names else "…")
 
 
 def kind_of(name: str) -> Kind | None:
@@ -300,13 +305,11 @@ def numbered(columns: Sequence[str], prefix: str) -> tuple[str, ...] | None:
     return tuple(sorted(columns, key=lambda name: int(name.removeprefix(prefix))))
 
 
-def _lone_column(name: str, kind: Kind) -> str:
+def _lone_column(name: str, kind: Kind) -> tuple[Words, Words]:
     """What to pass for the only class column; unless it is numbered 1, it need not be class 1."""
-    columns = "" if class_suffixes([name]) == ("1",) else f'columns="{name}" and '
-    return (
-        f"{name!r} is one value a row and the only class column; if it speaks for class 1 of a binary problem, "
-        f'say so with {columns}kind="{kind}"'
-    )
+    columns = () if class_suffixes([name]) == ("1",) else (Args(columns=name), " and ")
+    remedy = ("if it speaks for class 1 of a binary problem, say so with ", *columns, Args(kind=kind))
+    return f"{name!r} is one value per row and the only class column", remedy
 
 
 def _prefix_kind(prefix: str) -> Kind:

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from calattn import checks
+from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.readers.arrays import NumpySource
@@ -60,7 +61,7 @@ def stream_predictions(
     `Predictions.from_probs`. `labels_optional` reads files without labels too: `stream.labelled` is then False.
     """
     if kind not in (None, "logits", "probs"):
-        raise ValueError(f'kind must be "logits" or "probs", got {kind!r}')
+        raise InputError(f'must be "logits" or "probs", got {kind!r}', argument="kind")
     if rows_per_block is not None:
         checks.positive_int(rows_per_block, "rows_per_block")
     source = _opened(Path(path), delimiter, header)
@@ -136,7 +137,7 @@ def read_predictions(
 def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     found = (given,) if isinstance(given, int | np.integer) else tuple(given)
     if wrong := [each for each in found if isinstance(each, bool) or not isinstance(each, int | np.integer)]:
-        raise ValueError(f"ignore_index must be whole numbers, got {wrong[0]!r}")
+        raise InputError(f"must be whole numbers, got {wrong[0]!r}", argument="ignore_index")
     return tuple(int(each) for each in found)
 
 
@@ -162,7 +163,8 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
     if name.endswith(_TEXT):
         return CsvSource(path, delimiter=delimiter, header=header)
     if delimiter is not None or header is not None:
-        raise ValueError(f"delimiter and header are for text files, {path} is not one")
+        both = (Args(delimiter=None), " and ", Args(header=None))
+        raise InputError((*both, f" are for text files, {path} is not one"))
     if name.endswith(_PARQUET):
         return ParquetSource(path)
     if name.endswith(_TORCH):
@@ -188,11 +190,11 @@ def _given_labels(labels: LabelsArg) -> Values | None:
         if not labels.exists():
             raise PredictionFileMissing(_why_missing(labels))
         if labels.suffix.lower() != ".npy":
-            raise PredictionFileError(f"labels={labels} must be an .npy file; else pass the labels as an array")
+            raise PredictionFileError((Args(labels=labels), " must be an .npy file"), remedy="save the labels as one")
         return NumpySource(labels).whole("arr_0")
     values = labels.detach().cpu() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.ndim == 0:
-        raise ValueError("labels must be one entry a row, got a single number")
+        raise InputError("must be one entry per row, got a single number", argument="labels")
     return values
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calattn import checks, remedies
+from calattn import checks
+from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import Choice
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
@@ -51,7 +51,7 @@ class PredictionStream:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = floor, sum_tolerance
         self._farthest_sum = 1.0
-        self._said: set[str] = set()
+        self._said: set[str] = set()  # warnings, of an earlier pass too
         self.split = source.split if split is None else split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
@@ -139,7 +139,8 @@ class PredictionStream:
                     raw, labels, rows = {name: each[kept] for name, each in raw.items()}, labels[kept], start + kept
                 block = self._assembled(raw, labels, reader, temperature) if len(rows) else None
             except ValueError as error:
-                raise PredictionFileError(f"{self.path}: {with_global_row(str(error), rows)}") from error
+                found = PredictionFileError.of(error, subject=str(self.path))
+                raise found.at(rows) from error
             start, seen = start + count, seen + len(rows)
             if block is not None:
                 if self.labelled:
@@ -147,29 +148,34 @@ class PredictionStream:
                 self.block_rows = rows
                 yield block
         self._check_end(start, seen)
-        for text in self._doubts(suspicion):
-            if text not in self._said:  # in an earlier pass
-                self._said.add(text)
-                warnings.warn(text, stacklevel=2)
+        for doubt in self._doubts(suspicion):
+            if str(doubt) not in self._said:
+                self._said.add(str(doubt))
+                warnings.warn(doubt, stacklevel=2)
 
-    def _doubts(self, suspicion: _Suspicion) -> Iterator[str]:
+    def _doubts(self, suspicion: _Suspicion) -> Iterator[InputWarning]:
         if suspicion.text and not self._source.is_ours:
-            yield f"{self.path}: {self._name_of_labels} {suspicion.text}"
+            remedy = ("if they are, every number here is wrong; pass ", Args(labels="…"), " with the true ones")
+            problem = f"{self._name_of_labels} {suspicion.text}"
+            yield InputWarning(problem, subject=str(self.path), remedy=remedy)
         if abs(self._farthest_sum - 1) > _ROUNDING:
-            yield (
-                f"{self.path}: each row of probabilities was divided by its sum, which is as far from 1 as "
-                f"{self._farthest_sum:.3g}; if these are sigmoids, one for each class, that is no softmax"
+            yield InputWarning(
+                f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
+                subject=str(self.path),
+                remedy="if these are sigmoids, one for each class, that is no softmax",
             )
 
     def _check_end(self, rows: int, seen: int) -> None:
         self.num_ignored = rows - seen
         if rows == 0:
-            raise PredictionFileError(f"{self.path} has column names but no rows")
+            raise PredictionFileError(f"{self.path} has column names but no rows", remedy="save at least one sample")
         if self._labels is not None:
             self._check_label_count(rows)
         if seen == 0:
             raise PredictionFileError(
-                f"{self.path}: all of its {rows} labels are left out by ignore_index={list(self.ignored)}; pass another"
+                (f"all of its {rows} labels are left out by ", Args(ignore_index=self.ignored)),
+                subject=str(self.path),
+                remedy="pass another",
             )
 
     @property
@@ -246,8 +252,11 @@ class PredictionStream:
             row = checks.first(outside)
             percent = bool(((one >= 0) & (one <= 100)).all())
             hint = "divide by 100 if it is per cent, or " if percent else ""
-            raise ValueError(
-                f'probs[{row}] is {float(one[row])}, not in [0, 1]; {hint}pass kind="logits" if it is a logit'
+            raise BadRowError(
+                f"is {float(one[row])}, not in [0, 1]",
+                argument="probs",
+                row=row,
+                remedy=(f"{hint}pass ", Args(kind="logits"), " if it is a logit"),
             )
         return torch.stack([1 - one, one], dim=1)
 
@@ -260,17 +269,11 @@ class PredictionStream:
         checks.finite_rows(probs.amax(dim=1), "probs", probs)
         negative = (probs < 0).any(dim=1)
         if negative.any():
-            raise ValueError(
-                f'probs[{checks.first(negative)}] has a negative entry; pass kind="logits" if it is logits'
-            )
+            remedy = ("pass ", Args(kind="logits"), " if it is logits")
+            raise BadRowError("has a negative entry", argument="probs", row=checks.first(negative), remedy=remedy)
         sums = probs.sum(dim=1)
-        off = (sums - 1).abs() > tolerance
-        if off.any():
-            row = checks.first(off)
-            total = float(sums[row])
-            otherwise = 'pass kind="logits" if these are logits, or a larger sum_tolerance if the file was rounded'
-            remedy = remedies.not_one(total, tolerance, otherwise=otherwise)
-            raise ValueError(f"probs[{row}] sums to {total:.6g}, not 1{remedy}")
+        larger = (", or a larger ", Args(sum_tolerance=None), " if the file was rounded")
+        checks.sums_to_one(sums, tolerance, otherwise=("pass ", Args(kind="logits"), " if these are logits", *larger))
         farthest = float(sums[(sums - 1).abs().argmax()])
         self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()
@@ -306,8 +309,8 @@ class _Suspicion:
         if (mean := self._confidence / self._rows) > _SUSPECT_CONFIDENCE:
             return ""
         return (
-            f"equals the class with the highest score in all {self._rows:,} rows, at a mean confidence of {mean:.2f}: are "
-            'these predictions instead of true labels? Then every number here is wrong; pass labels="…" with the true ones'
+            f"equals the class with the highest score in all {self._rows:,} rows, at a mean confidence of {mean:.2f}: these "
+            "may be predictions instead of true labels"
         )
 
 
@@ -330,7 +333,8 @@ def _real(values: Values, name: str) -> Tensor:
 
 def _numbers(values: Values, name: str) -> Values:
     if isinstance(values, np.ndarray) and values.dtype.kind in "USO":
-        raise ValueError(f'{name!r} holds text, numbers are needed; pass ignore=["{name}"] if it holds no scores')
+        remedy = ("pass ", Args(ignore=[name]), " if it holds no scores")
+        raise InputError(f"{name!r} holds text, numbers are needed", remedy=remedy)
     return values
 
 
@@ -340,9 +344,10 @@ def _refuse_counters(raw: dict[str, Values], names: tuple[str, ...]) -> None:
         column = np.asarray(raw[name])
         # Two rows of hard probabilities may read 0, 1; three cannot count.
         if column.dtype.kind in "iuf" and len(column) > 2 and (np.diff(column.astype(np.float64)) == 1).all():
-            raise ValueError(
-                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is no class; "
-                f'pass ignore=["{name}"], or columns=[…] with the class columns if it is one'
+            or_classes = (", or ", Args(columns=[...]), " with the class columns if it is one")
+            raise InputError(
+                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is no class",
+                remedy=("pass ", Args(ignore=[name]), *or_classes),
             )
 
 
@@ -362,16 +367,7 @@ def naming_rows_of_file(rows: Rows) -> Iterator[None]:
     """Errors about a row of predictions are about that row of their file, which holds `rows` of it."""
     try:
         yield
-    except ValueError as error:
-        if (text := with_global_row(str(error), rows)) == str(error):
+    except InputError as error:
+        if error.row is None:
             raise
-        raise ValueError(text) from error
-
-
-def with_global_row(message: str, rows: Rows) -> str:
-    """Every row check, here, in `Predictions` and in calibrators, begins "name[row" or "the label of row": make it the file's.
-
-    >>> with_global_row("logits[1, 2] is nan", [0, 5]), with_global_row("the label of row 1 has", [0, 5])
-    ('logits[5, 2] is nan', 'the label of row 5 has')
-    """
-    return re.sub(r"^(\w+\[|the label of row )(\d+)", lambda m: f"{m[1]}{rows[int(m[2])]}", message)
+        raise error.at(rows) from error

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.dialect import DECIMAL_COMMA, MARKS, decimal_mark_in, delimiter_in
 from calattn.readers.source import Field, FieldType, Role, Source, Values
@@ -131,11 +132,12 @@ class CsvSource(Source):
             )
         other = next((mark for mark in MARKS if len(names) == 1 and mark in names[0]), None)
         if other is not None:
-            raise PredictionFileError(f"{self.path} seems to be separated by {other!r}; pass delimiter={other!r}")
+            remedy = ("pass ", Args(delimiter=other))
+            raise PredictionFileError(f"{self.path} seems to be separated by {other!r}", remedy=remedy)
         if all(_is_number(name) for name in names) and [*names] != [str(i) for i in range(len(names))]:
             raise PredictionFileError(
-                f"{self.path} has no header: its first line is {', '.join(names[:4])}…; "
-                "add a line of column names (logit_0,logit_1,…,label) or pass header=[…]"
+                f"{self.path} has no header: its first line is {', '.join(names[:4])}…",
+                remedy=("add a line of column names (logit_0,logit_1,…,label) or pass ", Args(header=[...])),
             )
 
     @contextlib.contextmanager
@@ -147,24 +149,27 @@ class CsvSource(Source):
                 f"{self.path}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
             ) from None
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-            raise PredictionFileError(self._why_unread(str(error))) from None
+            raise self._unread(str(error)) from None
 
-    def _why_unread(self, said: str) -> str:
+    def _unread(self, arrow: str) -> PredictionFileError:
         """Arrow's words about a line or a cell in ours, with what to do."""
-        if row := _FIELDS.match(said):
-            return (
-                f"{self.path}, line {row['line']}: {row['have']} fields where the header has {row['want']}: "
-                f"{row['text'][:60]!r}; mend or remove the line"
+        again = "fix the file or save it again"
+        if row := _FIELDS.match(arrow):
+            return PredictionFileError(
+                f"{row['have']} fields where the header has {row['want']}: {row['text'][:60]!r}",
+                subject=f"{self.path}, line {row['line']}",
+                remedy="fix or remove the line",
             )
-        if (cell := _CELL.match(said)) is None:
-            return f"{self.path}: {said}; mend the file or save it again"
+        if (cell := _CELL.match(arrow)) is None:
+            return PredictionFileError(arrow, subject=str(self.path), remedy=again)
         name = self._names[int(cell["column"])]
         where = f"{self.path}: line {cell['line']}, column {name!r}"
         if (value := cell["value"]) is None:
-            return f"{where}: {cell['what']}; mend the file or save it again"
+            return PredictionFileError(cell["what"], subject=where, remedy=again)
         if self._decimal == "," and _is_number(value):
-            return f"{where}: {value!r} has a decimal point, and numbers in lines above have decimal commas; use one of them"
-        return f"{where}: {value!r} is no number; {_number_hint(value, name)}"
+            problem = f"{value!r} has a decimal point, and numbers in lines above have decimal commas"
+            return PredictionFileError(problem, subject=where, remedy="use one of them")
+        return PredictionFileError(f"{value!r} is no number", subject=where, remedy=_number_hint(value, name))
 
 
 def _text_bytes(path: Path) -> int:
@@ -291,7 +296,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _number_hint(value: str, name: str) -> str:
+def _number_hint(value: str, name: str) -> Words:
     """What to do about a cell that is no number.
 
     >>> _number_hint("0,5", "prob_1")
@@ -299,12 +304,12 @@ def _number_hint(value: str, name: str) -> str:
     """
     bare = value.strip()
     if mark := next((mark for mark in MARKS if mark in bare), None):
-        return f"if columns are separated by {mark!r}, pass delimiter={mark!r}"
+        return f"if columns are separated by {mark!r}, pass ", Args(delimiter=mark)
     if DECIMAL_COMMA.fullmatch(bare):
         return f"it has a decimal comma: save the file with decimal points ({bare.replace(',', '.')})"
     if bare.endswith("%") and _is_number(bare[:-1].replace(",", ".")):
         return "it is per cent: save fractions between 0 and 1, without the sign"
-    return f'if {name!r} holds no scores, pass ignore=["{name}"]; else mend the line'
+    return f"if {name!r} holds no scores, pass ", Args(ignore=[name]), "; else fix the line"
 
 
 def _are_words(cells: Sequence[str]) -> bool:

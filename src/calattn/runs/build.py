@@ -225,10 +225,12 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
         torch.manual_seed(seed_of(spec.seed, "weights"))
         try:
             backbone = backbones.create(name, num_classes, in_chans=channels, **options)
-        except UnknownName as error:
+        except UnknownName:
             near = nearest(name, backbones.FAMILIES, cutoff=0.8)
-            message = f"unknown backbone {name!r}; did you mean {', '.join(near)}? `calattn list backbones` shows more"
-            raise UnknownName(message if near else str(error)) from None
+            if not near:
+                raise
+            remedy = f"did you mean {', '.join(near)}? `calattn list backbones` shows more"
+            raise UnknownName(f"unknown backbone {name!r}", remedy=remedy) from None
         except OSError as error:
             if not chosen.pretrained:
                 raise
@@ -246,7 +248,7 @@ def build_model(spec: RunSpec, *, num_classes: int, channels: int, size: int) ->
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"the backbone {name!r} cannot be built ({told(error)}); see model.options, or mend its builder"
+                f"the backbone {name!r} cannot be built ({told(error)}); see model.options, or fix its builder"
             ) from error
         _check_size(name, backbone, size)
         model = attach(backbone, chosen.features, chosen.hidden, chosen.bias, head=chosen.head)

@@ -22,6 +22,7 @@ import pydantic
 
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.engine.log import plain
+from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial
 from calattn.files.predictions import MANIFEST, has_predictions, load_predictions
 from calattn.runs.spec import RunSpec
@@ -39,7 +40,7 @@ _SHOWN = 5
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
-class RunFolderError(ValueError):
+class RunFolderError(InputError):
     """A folder that cannot be this run's; the message names it and the remedy."""
 
 

@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -118,7 +118,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _messages(error: ValidationError) -> list[str]:
     """One sentence a key; where a key takes several types, pydantic complains once for each, and "or" joins them."""
-    by_key: dict[str, list[str]] = {}
+    by_key: dict[tuple[str, ...], list[Any]] = {}
     for detail in error.errors():
         # pydantic names the member of a union after the key: train.compile.bool
         where = list(
@@ -126,18 +126,12 @@ def _messages(error: ValidationError) -> list[str]:
                 lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]
             )
         )
-        by_key.setdefault(".".join(map(str, where)), []).append(_explained(detail, [str(part) for part in where]))
-    merged = []
-    for key, texts in by_key.items():
-        stem = f"{key} must be "
-        alternatives = [text.removeprefix(stem).rpartition(", got ")[0] for text in texts if text.startswith(stem)]
-        got = texts[0].rpartition(", got ")[2]
-        merged.append(texts[0] if len(alternatives) < 2 else f"{stem}{' or '.join(alternatives)}, got {got}")
-    return merged
+        by_key.setdefault(tuple(map(str, where)), []).append(detail)
+    return [_explained(details, where) for where, details in by_key.items()]
 
 
-def _explained(detail: Any, where: list[str]) -> str:
-    key = ".".join(where)
+def _explained(details: list[Any], where: tuple[str, ...]) -> str:
+    detail, key = details[0], ".".join(where)
     if detail["type"] == "extra_forbidden":
         section = _section(where[:-1])
         known = list(section.model_fields) + (["base"] if section is RunSpec else [])
@@ -151,12 +145,19 @@ def _explained(detail: Any, where: list[str]) -> str:
         return f"unknown key {key!r}; {hint or 'known: ' + ', '.join(known)}"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
-    message = str(detail["msg"]).replace("Input should be", "must be").partition(", unable to")[0]
-    message = re.sub(r"dictionary or instance of \w+", "section with keys of its own", message)
+    wishes = [_wish(str(each["msg"])) for each in details]
+    message = f"must be {' or '.join(wish for wish in wishes if wish)}" if any(wishes) else str(detail["msg"])
     return f"{key} {message}, got {detail['input']!r}" if key else message
 
 
-def _section(path: list[str]) -> type[BaseModel]:
+def _wish(pydantic: str) -> str:
+    """What pydantic would have in place of a value, in our words; empty where it does not say."""
+    _, said, wish = pydantic.partition("Input should be ")
+    wish = re.sub(r"dictionary or instance of \w+", "section with keys of its own", wish) if said else ""
+    return wish.partition(", unable to")[0]
+
+
+def _section(path: Sequence[str]) -> type[BaseModel]:
     section: type[BaseModel] = RunSpec
     for name in path:
         annotation = section.model_fields[name].annotation if name in section.model_fields else None

@@ -34,10 +34,8 @@ def naming_plugins(folder: RunFolder) -> Iterator[None]:
         if not missing:
             raise
         flags = " ".join(f"--plugin {shlex.quote(name)}" for name in missing)
-        short = str(error).partition("; did you mean")[0].partition("; known: ")[0]
-        raise UnknownName(
-            f"{short}; {folder.path} was trained with {flags}: pass that, if you trust the file, from the same folder"
-        ) from None
+        remedy = f"{folder.path} was trained with {flags}: pass that, if you trust the file, from the same folder"
+        raise UnknownName.of(error, remedy=remedy) from None
 
 
 def warn_of_changed_plugins(folder: RunFolder) -> None:

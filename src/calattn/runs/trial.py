@@ -7,6 +7,7 @@ from torch import Tensor
 
 from calattn import losses
 from calattn.data.augment.mixing import soft_labels
+from calattn.errors import InputError
 from calattn.models.attach import CalibratedModel
 from calattn.runs.build import (
     RunData,
@@ -69,7 +70,7 @@ def _check_forward(spec: RunSpec, model: CalibratedModel, found: RunData) -> Non
         if isinstance(error, torch.OutOfMemoryError | _Refused):
             raise
         if in_head:
-            raise ValueError(f"the head {spec.model.head!r} fails on two images ({told(error)}); mend it") from error
+            raise ValueError(f"the head {spec.model.head!r} fails on two images ({told(error)}); fix it") from error
         raise ValueError(
             f"{name} does not take images of {size} px ({told(error)}); choose another --size or model.backbone"
         ) from error
@@ -78,7 +79,7 @@ def _check_forward(spec: RunSpec, model: CalibratedModel, found: RunData) -> Non
         model.train(training)
 
 
-class _Refused(ValueError):
+class _Refused(InputError):
     """What a network gives does not fit; the message says how."""
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import yaml
 
+from calattn.errors import InputError
 from calattn.files.atomic import PathArg
 
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 
 
-class SpecError(ValueError):
+class SpecError(InputError):
     """A spec that cannot be read or run; the message names the file or key and the remedy."""
 
 
@@ -55,7 +56,7 @@ def parse_value(text: str, name: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise SpecError(f"{name}{line}: {error.problem or error.context}; mend the YAML there") from None
+        raise SpecError(f"{name}{line}: {error.problem or error.context}; fix the YAML there") from None
     except (ValueError, RecursionError) as error:  # such as the date 2024-99-99, or brackets without end
         raise SpecError(f"{name} has a value that YAML cannot read: {error}") from None
 

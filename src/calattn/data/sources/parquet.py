@@ -186,7 +186,7 @@ def _hard_labels(file: Path, column: str, class_names: tuple[str, ...] | None) -
     bad = labels < 0 if class_names is None else (labels < 0) | (labels >= len(class_names))
     if bad.any():
         row, upper = int(bad.argmax()), "" if class_names is None else f", outside [0, {len(class_names) - 1}]"
-        raise DataError(f"{file}: row {row} has {column} {labels[row]}{upper}; mend the label or state the classes")
+        raise DataError(f"{file}: row {row} has {column} {labels[row]}{upper}; fix the label or state the classes")
     return labels
 
 

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from calattn.errors import Args, InputError
 from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.resampling.bootstrap import signed_entries
 from calattn.metrics.resampling.cells import RankCells
@@ -191,9 +192,9 @@ def stream_replicates(
         for start, columns, block in samples():
             resampler.add(start, columns, block)
         if resampler.samples != n:
-            raise ValueError(
-                f"predictions gave {n} samples on the first pass and {resampler.samples} on a later one; "
-                "pass something that gives the same blocks each time, or num_bootstrap=0"
+            raise InputError(
+                f"predictions gave {n} samples on the first pass and {resampler.samples} on a later one",
+                remedy=("pass something that gives the same blocks each time, or ", Args(num_bootstrap=0)),
             )
         parts.append(resampler.values())
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
