@@ -18,7 +18,7 @@ FOREIGN = {
     "cli/errors.py:_out_of_memory": "torch",
     "cli/errors.py:_usage": "click and pydantic",
     "data/decoding.py:_reason": "Pillow",
-    "data/parquet.py:_opened": "Arrow",
+    "data/sources/parquet.py:_opened": "Arrow",
     "data/streaming.py:_worker_died": "torch's DataLoader",
     "data/streaming.py:batches": "torch's DataLoader",
     "losses/own.py:_out_of_memory": "torch",
