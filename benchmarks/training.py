@@ -37,7 +37,7 @@ from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
 from calattn.runs import build
 from calattn.runs.environment import describe_environment
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
 
 CASES = {

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.runs.folder import RunFolder
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import RunSpec
 

@@ -12,7 +12,7 @@ from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Settings, Trainer
 from calattn.engine.log import RunLog
 from calattn.runs import build
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
 from tests.small_runs import STATEFUL, TAUGHT, final_weights, small_spec

@@ -21,7 +21,7 @@ from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
 from calattn.engine.errors import Interrupted, NonFiniteLoss
 from calattn.engine.log import RunLog
 from calattn.runs.folder import RunFolder
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
 from tests.small_runs import CPU, STATEFUL, final_tree, small_spec

@@ -25,7 +25,7 @@ from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
 from calattn.runs.predict import predict_folder
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.spec import TAUGHT_HEADS, TeachSpec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke

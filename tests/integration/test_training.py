@@ -23,7 +23,7 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
 from calattn.runs.plan import plan_run, run_path
 from calattn.runs.predict import predict_folder
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.small_runs import CPU, final_weights, small_spec
 

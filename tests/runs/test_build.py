@@ -17,7 +17,7 @@ from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
 from calattn.runs.predict import foreign_subject, own_subjects
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.trial import check_run
 from tests.small_runs import CPU, small_spec
 

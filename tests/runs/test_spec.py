@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from calattn.runs.recipes import RECIPES
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
 from calattn.runs.yamlfile import SpecError
 

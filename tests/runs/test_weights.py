@@ -15,7 +15,7 @@ from torch import nn
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError, spec_text
 from calattn.runs.load import load_model
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
 from tests.small_runs import CPU, small_spec

@@ -76,7 +76,7 @@ def teach(
     else by ImageNet's numbers or the data set's: use those of its training.
     The result is a run folder like any other.
     """
-    from calattn.runs.resolve import resolve
+    from calattn.runs.resolving import resolve
     from calattn.runs.spec import TAUGHT_HEADS
     from calattn.runs.teach_spec import backbone_values, run_values
 

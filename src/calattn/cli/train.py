@@ -84,7 +84,7 @@ def train(
     Everything that decides the result is in the spec: a recipe, your YAML
     file, and what --set changes. "Where it runs" is about the machine only.
     """
-    from calattn.runs.resolve import resolve
+    from calattn.runs.resolving import resolve
 
     runtime = where.runtime()
     shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}

@@ -7,7 +7,7 @@ import functools
 from typing import Literal
 
 from calattn.registry import Registry
-from calattn.runs.resolve import resolve
+from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
 
 ScaleName = Literal["smoke", "reduced", "paper"]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from calattn.runs.folder import RunFolder
     from calattn.runs.predict import predict_folder
     from calattn.runs.recipes import RECIPES
-    from calattn.runs.resolve import resolve
+    from calattn.runs.resolving import resolve
     from calattn.runs.runtime import Runtime
     from calattn.runs.spec import RunSpec
     from calattn.runs.train import train_run
@@ -23,9 +23,9 @@ _HOME = {
     "RunSpec": "spec",
     "Runtime": "runtime",
     "SpecError": "yamlfile",
-    "predict_folder": "predicting",
+    "predict_folder": "predict",
     "resolve": "resolving",
-    "train_run": "training",
+    "train_run": "train",
 }
 
 
