@@ -33,7 +33,8 @@ ALLOWED = {
     "metrics": {"types", "checks", "registry"},
     "engine": {"types", "checks", "registry", "files", "seeds", "data", "models", "losses", "heads", "metrics"},
     "posthoc": {"types", "checks", "registry", "files", "metrics", "heads"},
-    "report": {"types", "checks", "files", "registry", "metrics", "posthoc"},
+    "comparison": {"types", "checks", "files", "metrics", "posthoc"},
+    "report": {"types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }
 COMPOSERS = {"__init__", "__main__", "demo", "runs", "cli", "experiments"}
 

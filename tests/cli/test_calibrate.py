@@ -360,7 +360,7 @@ def test_a_temperature_without_an_optimum():
 def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):
     result = invoke(capsys, "calibrate", write_npz(tmp_path / "one.npz", predictions(n=1)))
     assert result.code == 2
-    assert "cross-fitting needs at least 2 samples, and there is 1; pass --validation FILE" in result.err
+    assert "cross-fitting needs at least 2 samples, and there is 1; fit on validation predictions" in result.err
 
 
 def test_the_clock_starts_after_the_imports(capsys, files, monkeypatch):
@@ -456,7 +456,7 @@ def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, w
 def test_slow_fits_are_announced(capsys, files, monkeypatch):
     arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
     assert "more follow" not in invoke(capsys, *arguments).err
-    monkeypatch.setattr("calattn.cli.contest._SLOW", 0.0)
+    monkeypatch.setattr("calattn.posthoc.contests._SLOW", 0.0)
     assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
 
 

@@ -377,7 +377,7 @@ def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_pa
 @pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize("given", ["a.npz", "a.csv"])
 @pytest.mark.parametrize(
-    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--temperature", "a")]
+    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--ts", "--validation", "a")]
 )
 def test_what_is_doubtful_in_a_file_that_is_read_several_times_is_said_once(capsys, saved, tmp_path, given, arguments):
     probs = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True) * np.linspace(0.9, 1.1, 600)[:, None]
@@ -437,7 +437,9 @@ def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monk
     assert "logits[400] has a −inf entry" in result.err
 
 
-@pytest.mark.parametrize("arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--temperature")])
+@pytest.mark.parametrize(
+    "arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--ts", "--validation")]
+)
 def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, arguments):
     path = with_rows_left_out(tmp_path / "a.npz", as_label=True)
     command, *options = arguments

@@ -66,18 +66,18 @@ def test_a_method_may_refuse_the_samples_that_warm_it_up(capsys, file, register,
     [
         (
             RuntimeError("singular matrix"),
-            "RuntimeError: singular matrix (test_cli_calibrate_own.py, line {}, in _fit)",
+            "RuntimeError: singular matrix (test_calibrate_own.py, line {}, in _fit)",
         ),
         (
             torch.linalg.LinAlgError("not positive"),
-            "_LinAlgError: not positive (test_cli_calibrate_own.py, line {}, in _f",
+            "_LinAlgError: not positive (test_calibrate_own.py, line {}, in _f",
         ),
-        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_cli_calibrate_own.py, line"),
-        (KeyError("a"), "KeyError: 'a' (test_cli_calibrate_own.py, line {}, in _fit)"),
-        (ValueError(), "ValueError: without a message (test_cli_calibrate_own.py, line {}, in _fit)"),
+        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_calibrate_own.py, line"),
+        (KeyError("a"), "KeyError: 'a' (test_calibrate_own.py, line {}, in _fit)"),
+        (ValueError(), "ValueError: without a message (test_calibrate_own.py, line {}, in _fit)"),
         (
             FileNotFoundError("weights.pt"),
-            "FileNotFoundError: weights.pt (test_cli_calibrate_own.py, line {}, in _fit)",
+            "FileNotFoundError: weights.pt (test_calibrate_own.py, line {}, in _fit)",
         ),
         (MemoryError("4 TB"), "out of memory: 4 TB; use a smaller batch or a smaller file"),
         (ModuleNotFoundError("No module named 'gpy'", name="gpy"), "No module named 'gpy'; install what is missing"),
@@ -213,7 +213,7 @@ def test_ctrl_c_that_an_import_swallowed_stops_the_contest(capsys, file, registe
             raise SystemError("initialization failed")
 
     register("imports", Imports)
-    monkeypatch.setattr("calattn.cli.contest._cost", lambda name: name == "imports")
+    monkeypatch.setattr("calattn.posthoc.contests._cost", lambda name: name == "imports")
     result = invoke(capsys, "calibrate", file, "--method", "imports,vector", *QUICK, "--json")
     assert result.code == 130
     assert [each["method"] for each in result.json["methods"]] == ["vector"]

@@ -380,8 +380,8 @@ CASES = [
     ),
     Case("output is a folder", on_good("evaluate a.npz --out ."), ("--out . must end in",)),
     Case("diagram of unknown kind", on_good("evaluate a.npz --diagram d.gif"), ("must end in .png, .pdf, .svg",)),
-    Case("missing validation", on_good("evaluate a.npz --ts"), ("is no run folder", "--temperature FILE")),
-    Case("too few temperatures", on_good("evaluate a.npz a.npz --temperature a.npz"), ("give one for each",)),
+    Case("missing validation", on_good("evaluate a.npz --ts"), ("is no run folder", "--validation FILE")),
+    Case("too few temperatures", on_good("evaluate a.npz a.npz --ts --validation a.npz"), ("give one for each",)),
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),

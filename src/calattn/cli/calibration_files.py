@@ -18,9 +18,8 @@ from calattn.files.atomic import check_writable
 
 if TYPE_CHECKING:
     from calattn import Predictions
-    from calattn.cli.contest import Contest
     from calattn.cli.subjects import Blocks
-    from calattn.posthoc import Calibrator
+    from calattn.posthoc import Calibrator, Contest
 
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
 _REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
@@ -103,8 +102,8 @@ def save_contest(
     out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool, write: Path | None
 ) -> None:
     """For several methods, a folder each."""
-    leading = "" if found.leader is None else f" (the leader's is {found.leader.method})"
-    kept = {"" if single else entry.method: (entry.calibrator, entry.predictions) for entry in found.entries}
+    leading = "" if found.best is None else f" (the leader's is {found.best.method})"
+    kept = {"" if single else row.method: (row.calibrator, row.predictions) for row in found.rows}
     what = None if single else f"a folder a method{leading}"
     save(out, kept, report, overwrite=overwrite, write=write, what=what)
 

@@ -199,6 +199,33 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Whether results are shown after temperature scaling, and what it is fitted on."""
+
+    ts: Annotated[
+        bool,
+        _measure(
+            "--ts", text="After temperature scaling, fitted on a run folder's validation predictions or --validation."
+        ),
+    ] = False
+    validation: Annotated[
+        list[Path] | None, _measure("--validation", text="Fit --ts on this file; one for each path.")
+    ] = None
+    objective: Annotated[Objective, _measure("--objective", text="What the temperature of --ts minimises.")] = (
+        Objective.ece
+    )
+
+    @property
+    def files(self) -> list[Path]:
+        return self.validation or []
+
+    def wanted(self) -> bool:
+        if self.files and not self.ts:
+            raise ValueError("--validation is what temperature scaling is fitted on; add --ts")
+        return self.ts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where a command runs. The fields are those of `Runtime`."""
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.markup import escape
 
-from calattn.cli import run_facts
 from calattn.cli.console import note, progress
 from calattn.cli.subjects import Blocks, Subject, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
 from calattn.report.page.document import drawn
-from calattn.runs.folder import RunFolder
+from calattn.runs.facts import RunFacts
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
@@ -74,15 +73,15 @@ def exhibit(
     if subject.reader.floor:
         provenance.append(("floor", f"probabilities below {subject.reader.floor:g} were raised to it"))
     if subject.run is not None:
-        folder = RunFolder(subject.run)
+        run = RunFacts(subject.run, say=note)
         with_mistakes = evaluation.options.target is None
         chosen = [("run", text_of(subject.run)), ("split", str(subject.split)), ("checkpoint", str(subject.checkpoint))]
-        provenance = [*chosen, *provenance[1:], *run_facts.provenance(folder)]
+        provenance = [*chosen, *provenance[1:], *run.provenance()]
         facts = {
-            "spec": run_facts.spec_text(folder),
-            "images": run_facts.pictures(folder, subject.split, predictions, data_root) if with_mistakes else None,
-            "log": run_facts.epochs(folder),
-            "marks": run_facts.marks(folder),
+            "spec": run.spec_text(),
+            "images": run.pictures(subject.split, predictions, data_root) if with_mistakes else None,
+            "log": run.epochs(),
+            "marks": run.marks(),
         }
         validation = _validation(subject) if validation is None else validation
     if subject.temperature is not None:

@@ -2,6 +2,7 @@
 
 from calattn.posthoc.base import AbsentClassWarning, Calibrator, FitWarning, NotFittedError, SameDataWarning
 from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load
 from calattn.posthoc.frozen_calattn import FrozenCalAttn
@@ -17,16 +18,22 @@ __all__ = [
     "SATS",
     "AbsentClassWarning",
     "Calibrator",
+    "Contest",
+    "ContestRow",
     "DirichletCalibration",
     "FitWarning",
     "FrozenCalAttn",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "Methods",
     "NotFittedError",
     "SameDataWarning",
+    "Skipped",
     "TemperatureScaling",
     "VectorScaling",
+    "Watcher",
+    "contest",
     "cross_fit",
     "load",
     "stratified_folds",
