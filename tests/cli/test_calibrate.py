@@ -114,8 +114,8 @@ def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--folds", 1), "--folds must be between 2 and 600, the number of samples, got 1"),
-        (("--folds", 601), "--folds must be between 2 and 600, the number of samples, got 601"),
+        (("--folds", 1), "--folds must be between 2 and the number of samples, 600, got 1"),
+        (("--folds", 601), "--folds must be between 2 and the number of samples, 600, got 601"),
         (("--folds", 3, "--fraction", 0.5), "--folds and --fraction exclude each other"),
         (
             ("--validation", "v", "--folds", 3),
