@@ -19,6 +19,7 @@ ALLOWED = {
     "_torchvision": set(),
     "registry": set(),
     "plugins": set(),
+    "rules": set(),
     "remedies": set(),
     "seeds": set(),
     "checks": {"remedies"},

@@ -566,17 +566,17 @@ def test_what_lies_beside_an_earlier_result_is_kept(capsys, files, tmp_path, met
 
 
 @pytest.mark.parametrize("content", ["{}", "years of work", '{"command": "thesis"}'])
-def test_a_calibration_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
+def test_a_report_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "calibration.json").write_text(content)
+    (mine / "report.json").write_text(content)
     result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
     assert result.code == 2
     assert "holds other things" in result.err
-    assert (mine / "calibration.json").read_text() == content
-    (mine / "calibration.json").write_text('{"schema": 1, "command": "calibrate"}')  # as an earlier version wrote it
+    assert (mine / "report.json").read_text() == content
+    (mine / "report.json").write_text('{"schema": 1, "command": "calibrate"}')
     assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite").code == 0
-    assert not (mine / "calibration.json").exists()
+    assert "methods" in json.loads((mine / "report.json").read_text())
 
 
 def test_results_do_not_replace_their_input(capsys, files, tmp_path):

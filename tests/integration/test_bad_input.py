@@ -149,7 +149,7 @@ def other_classes(folder: Path) -> Arguments:
 def existing_output(folder: Path) -> Arguments:
     write_npz(folder / "a.npz", predictions())
     (folder / "out").mkdir()
-    (folder / "out" / "calibration.json").write_text('{"command": "calibrate"}')
+    (folder / "out" / "report.json").write_text('{"command": "calibrate"}')
     return "calibrate a.npz --out out"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from tests.small_runs import CPU, small_spec
 from torchvision.datasets import ImageFolder
 
 from calattn import data
@@ -18,7 +19,6 @@ from calattn.runs.load import load_model
 from calattn.runs.predict import foreign_subject, own_subjects
 from calattn.runs.resolve import resolve
 from calattn.runs.trial import check_run
-from tests.small_runs import CPU, small_spec
 
 
 def folder_of_images(path: Path, *, classes: int = 4, count: int = 6, size: tuple[int, int] = (10, 10)) -> Path:

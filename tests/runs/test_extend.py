@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cli_runner import invoke
+from tests.small_runs import SMALL, small_spec
 from torch import nn
 
 import calattn
@@ -15,8 +17,6 @@ from calattn.registry import Registry
 from calattn.runs import build
 from calattn.runs.build import build_loss
 from calattn.runs.trial import check_run
-from tests.cli_runner import invoke
-from tests.small_runs import SMALL, small_spec
 
 pytestmark = pytest.mark.usefixtures("untyped")
 LINE = ["train", "digits", "--out", "run", "--accelerator", "cpu", "--set", "train.epochs=1"]

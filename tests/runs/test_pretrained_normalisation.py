@@ -14,6 +14,8 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from tests.cli_runner import invoke
+from tests.small_runs import CPU, SMALL, small_spec
 from timm.models._hub import save_for_hf
 
 from calattn import data
@@ -26,8 +28,6 @@ from calattn.runs.plan import plan_run, run_path
 from calattn.runs.predict import predict_folder
 from calattn.runs.runtime import Runtime, settled
 from calattn.runs.train import train_run
-from tests.cli_runner import invoke
-from tests.small_runs import CPU, SMALL, small_spec
 
 TINY = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 PRETRAINED = "model.pretrained=true"

@@ -10,6 +10,8 @@ import os
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.cli_runner import invoke
+from tests.small_runs import CPU, small_spec
 from torch import nn
 
 from calattn.runs import build
@@ -17,8 +19,6 @@ from calattn.runs.folder import RunFolder, RunFolderError, spec_text
 from calattn.runs.load import load_model
 from calattn.runs.resolve import resolve
 from calattn.runs.train import train_run
-from tests.cli_runner import invoke
-from tests.small_runs import CPU, small_spec
 
 
 def network(*changes, num_classes=10):

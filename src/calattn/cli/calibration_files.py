@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from calattn.posthoc import Calibrator, Contest
 
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
-_REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
 
 
 def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, overwrite: bool) -> None:
@@ -50,7 +49,7 @@ def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
     """Only a folder that holds an earlier result and nothing else is replaced; the file of --write is to be, anyway."""
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not any(_is_report(folder / name) for name in _REPORTS):
+    if not _is_report(folder / _REPORT):
         raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
     spared = None if write is None else write.resolve()
     other = next((each for each in _strangers(folder) if each.resolve() != spared), None)
@@ -73,7 +72,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
             yield from _not_of_predictions(place)
         elif is_folder and place.name in CALIBRATORS:
             yield from _strangers(place)
-        elif is_folder or not (place.name == CALIBRATOR or (place.name in _REPORTS and _is_report(place))):
+        elif is_folder or not (place.name == CALIBRATOR or (place.name == _REPORT and _is_report(place))):
             yield place
 
 

@@ -64,15 +64,16 @@ class Bar(Watcher):
     def __init__(self, bar: Any, *, leader_needed: bool) -> None:
         self._bar, self._task, self._leader_needed = bar, bar.add_task(""), leader_needed
 
-    def start(self, overlap: Overlap) -> None:
+    def start(self, overlap: Overlap, steps: int) -> None:
+        self._bar.update(self._task, total=steps)
         if self._leader_needed and overlap.nearly_all:
             raise ValueError(
                 "--write takes the leader's probabilities, and there is no leader where methods are judged on the samples they "
                 "were fitted on; name one --method, or fit on other samples"
             )
 
-    def step(self, text: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=text, completed=done, total=total)
+    def step(self, text: str) -> None:
+        self._bar.update(self._task, description=text, advance=1)
 
     def note(self, text: str) -> None:
         note(text)

@@ -169,13 +169,12 @@ def _different(calibrator: Any) -> str:
 
 
 def _metrics(_: bool) -> list[Row]:
-    from calattn import metrics
+    from calattn.metrics import METRICS
 
-    def line(name: str, metric: Any) -> str:
-        text = sentence_of(getattr(metrics, name, None)) if hasattr(metrics, name) else ""
-        return f"{metric.title} ({metric.better} is better)" + (f": {text}" if text else "")
+    def line(name: str) -> str:
+        return f"{METRICS.title(name)} ({METRICS[name].better} is better): {_STOP.split(METRICS.text(name), maxsplit=1)[0]}"
 
-    return [(name, line(name, metric)) for name, metric in metrics.METRICS.items()]
+    return [(name, line(name)) for name in METRICS]
 
 
 def _recipes(_: bool) -> list[Row]:

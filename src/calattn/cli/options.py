@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from calattn.cli import completion
+from calattn.rules import RULES
 
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 RUN = "The run"
 READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
 DATA_ROOT = "Where data sets lie; default: $CALATTN_DATA, or the user's cache folder."
-RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
 
@@ -190,7 +190,7 @@ class Choice:
             "--checkpoint",
             help=f"Of a run folder: {', '.join(RULES)}.",
             rich_help_panel=READING,
-            autocompletion=completion.names("calattn.cli.options:RULES"),
+            autocompletion=completion.names("calattn.rules:RULES"),
         ),
     ] = "last"
 

@@ -19,6 +19,7 @@ from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.readers.stream import Rows, naming_rows_of_file
+from calattn.rules import RULES
 from calattn.types import Fingerprint, Predictions
 
 if TYPE_CHECKING:
@@ -229,8 +230,8 @@ def of_file(path: Path, reader: options.Reader) -> Subject:
 
 def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choice) -> list[Subject]:
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
-    if choice.checkpoint not in options.RULES:
-        raise ValueError(f"--checkpoint must be one of {', '.join(options.RULES)}, got {choice.checkpoint!r}")
+    if choice.checkpoint not in RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {choice.checkpoint!r}")
     found = []
     for path in paths:
         if str(path) in METRICS and not path.exists():

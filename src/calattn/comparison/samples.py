@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from calattn.metrics.sources import Source
+from calattn.metrics.sources import PredictionSource
 from calattn.types import Predictions
 
 
@@ -20,7 +20,7 @@ class Labels(NamedTuple):
     digest: str
 
 
-def labels_of(source: Source) -> Labels:
+def labels_of(source: PredictionSource) -> Labels:
     """The labels of predictions, in memory or block by block."""
     count, classes, digest = 0, 0, hashlib.sha256()
     for part in [source] if isinstance(source, Predictions) else source:
@@ -29,7 +29,7 @@ def labels_of(source: Source) -> Labels:
     return Labels(count, classes, digest.hexdigest())
 
 
-def same_samples(sources: Mapping[str, Source]) -> dict[str, Source]:
+def same_samples(sources: Mapping[str, PredictionSource]) -> dict[str, PredictionSource]:
     """Predictions by title, each in the order of the first, for `calattn.compare`.
 
     Rows are put in order by their sample indices, where both have some, and the labels must agree. Of predictions in blocks

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from calattn.metrics.evaluation import Difference, compare
-from calattn.metrics.sources import Source
+from calattn.metrics.sources import PredictionSource
 
 FEWEST = 2  # seeds, and methods
 
@@ -168,7 +168,9 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
     )
 
 
-def compare_over_seeds(pairs: Iterable[tuple[Source, Source]], **measure: Any) -> dict[str, SeedsDifference]:
+def compare_over_seeds(
+    pairs: Iterable[tuple[PredictionSource, PredictionSource]], **measure: Any
+) -> dict[str, SeedsDifference]:
     """`calattn.compare` of two methods, from a pair of predictions for each seed; `measure` takes its arguments.
 
     A metric that cannot be compared in every seed is left out, with a warning.

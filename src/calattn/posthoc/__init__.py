@@ -1,7 +1,13 @@
 """Post-hoc calibrators: fitted on a held-out split's predictions, applied to another's."""
 
-from calattn.posthoc.base import AbsentClassWarning, Calibrator, FitWarning, NotFittedError, SameDataWarning
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import (
+    CALIBRATORS,
+    AbsentClassWarning,
+    Calibrator,
+    FitWarning,
+    NotFittedError,
+    SameDataWarning,
+)
 from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
-from calattn.posthoc.base import AbsentClassWarning, Calibrator, FitWarning, SameDataWarning
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, AbsentClassWarning, Calibrator, FitWarning, SameDataWarning
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.overlap import Overlap, overlap
 from calattn.types import Predictions
@@ -147,11 +146,11 @@ class Contest:
 class Watcher:
     """Told how a contest goes on; what it raises ends the contest. This one is silent."""
 
-    def start(self, overlap: Overlap) -> None:
-        """Before the first fit: how many judged samples are fitted on too."""
+    def start(self, overlap: Overlap, steps: int) -> None:
+        """Before the first fit: how many judged samples are fitted on too, and how many steps there are at most."""
 
-    def step(self, text: str, done: int, total: int) -> None:
-        """A piece of work begins."""
+    def step(self, text: str) -> None:
+        """A step begins."""
 
     def note(self, text: str) -> None:
         """Something worth a line."""
@@ -204,7 +203,6 @@ def contest(
         measure=_with_metrics(measure, brief=len(chosen.names) > 1),
         watcher=watcher or Watcher(),
     )
-    held.watcher.start(shared)
     return held.contest(chosen)
 
 
@@ -243,14 +241,13 @@ class _Held:
         skipped = [Skipped(method=name, reason=why) for name, why in methods.left_out(self.judge.num_classes).items()]
         out = {each.method for each in skipped}
         todo = sorted((name for name in methods.names if name not in out), key=_cost)
-        steps = _Steps(self.watcher, methods=len(todo), of_each=self.num_folds + 2)
-        steps("as it is")
+        self.watcher.start(self.overlap, 1 + len(todo) * (self.num_folds + 3))
+        self.watcher.step("as it is")
         before = evaluate(self.judge, **self._measure())
         rows: list[ContestRow] = []
         while todo:
-            steps.begin(len(rows) + len(skipped) - len(out))
             try:
-                found = self._entered(todo[0], steps)
+                found = self._entered(todo[0])
             except KeyboardInterrupt:
                 if not rows:
                     raise
@@ -267,7 +264,7 @@ class _Held:
         rows.sort(key=lambda row: as_named(row.method) if in_sample else row.evaluation[RANKED_BY].value)
         return Contest(
             before=before,
-            rows=self._compared(rows, steps) if before.num_bootstrap else rows,
+            rows=self._compared(rows) if before.num_bootstrap else rows,
             skipped=sorted(skipped, key=lambda each: as_named(each.method)),
             not_run=sorted(todo, key=as_named),
             fitted_on=len(self.fit),
@@ -275,13 +272,13 @@ class _Held:
             overlap=self.overlap,
         )
 
-    def _entered(self, name: str, steps: _Steps) -> ContestRow | Skipped:
+    def _entered(self, name: str) -> ContestRow | Skipped:
         """The method's row, or the reason why it has none, or what broke in its code."""
         make = self._factory(name)
         fold = iter(range(1, self.num_folds + 1))
 
         def for_a_fold() -> Calibrator:
-            steps(f"{name}, fold {next(fold)} of {self.num_folds}")
+            self.watcher.step(f"{name}, fold {next(fold)} of {self.num_folds}")
             return make()
 
         calibrator: Calibrator | None = None
@@ -291,7 +288,7 @@ class _Held:
             try:
                 calibrator = make()
                 self._warm_up(make)
-                steps(f"{name}, {'fitting' if self.fold_of is None else 'on all'}")
+                self.watcher.step(f"{name}, {'fitting' if self.fold_of is None else 'on all'}")
                 start = time.perf_counter()
                 calibrator.fit(self.fit)  # all samples first: an error then names their row, not that of a fold
                 seconds = time.perf_counter() - start
@@ -314,7 +311,7 @@ class _Held:
                 return Skipped(method=name, reason=_reason(error, calibrator), error=error, made=made, stage=stage)
         for text in texts:
             warnings.warn(f"{name}: {text}", FitWarning, stacklevel=1)
-        steps(f"{name}, intervals")
+        self.watcher.step(f"{name}, intervals")
         return ContestRow(
             method=name,
             seconds=seconds,
@@ -324,7 +321,7 @@ class _Held:
             warnings=tuple(texts),
         )
 
-    def _compared(self, rows: list[ContestRow], steps: _Steps) -> list[ContestRow]:
+    def _compared(self, rows: list[ContestRow]) -> list[ContestRow]:
         """The rows with their paired differences from the predictions as they are, and from the best."""
 
         def difference(a: Predictions, b: Predictions) -> dict[str, Difference]:
@@ -333,7 +330,7 @@ class _Held:
         best = None if self.overlap.nearly_all or not rows else rows[0]
         result = []
         for row in rows:
-            steps(f"comparing {row.method}")
+            self.watcher.step(f"comparing {row.method}")
             own = difference(self.judge, row.predictions)
             rest = None if best is None or row is best else difference(best.predictions, row.predictions)
             result.append(dataclasses.replace(row, from_before=own, from_best=rest))
@@ -374,21 +371,6 @@ class _Held:
                 make().fit(Predictions(logits=logits, labels=torch.arange(30) % 3, features=features))
             except Exception as error:  # the fit that counts says it again
                 self.watcher.broke(error)
-
-
-class _Steps:
-    """Counts the pieces of work for the watcher; a method that is skipped leaves some of its own out."""
-
-    def __init__(self, watcher: Watcher, *, methods: int, of_each: int) -> None:
-        self._watcher, self._of_each, self._done = watcher, of_each, -1
-        self._total = methods * (of_each + 1)  # one more for comparing
-
-    def begin(self, place: int) -> None:
-        self._done = place * self._of_each - 1
-
-    def __call__(self, text: str) -> None:
-        self._done += 1
-        self._watcher.step(text, self._done, self._total)
 
 
 def _reason(error: Exception, calibrator: Calibrator | None) -> str:

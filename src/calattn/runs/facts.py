@@ -32,15 +32,21 @@ class RunFacts:
 
     def provenance(self) -> list[tuple[str, str]]:
         """Who made the run, with what and on what."""
-        summary, made = (self._read(place, read_json) for place in (self.folder.summary_path, self.folder.environment_path))
+        summary, made = (
+            self._read(place, read_json) for place in (self.folder.summary_path, self.folder.environment_path)
+        )
         seconds, devices = at(summary, "training_seconds"), at(made, "devices")
-        names = [str(at(device, "name") or at(device, "type")) for device in devices] if isinstance(devices, list) else []
+        names = (
+            [str(at(device, "name") or at(device, "type")) for device in devices] if isinstance(devices, list) else []
+        )
         packages = [f"{name} {at(made, 'packages', name)}" for name in ("torch", "timm") if at(made, "packages", name)]
         found = {
             "spec hash": at(summary, "spec_hash"),
             "seed": at(summary, "seed"),
             "epochs": at(summary, "epochs"),
-            "training time": f"{seconds:,.0f} s" if isinstance(seconds, int | float) and math.isfinite(seconds) else None,
+            "training time": f"{seconds:,.0f} s"
+            if isinstance(seconds, int | float) and math.isfinite(seconds)
+            else None,
             "started": at(made, "started"),
             "commit": at(made, "commit", "hash"),
             "hardware": ", ".join(names) or at(made, "cpu", "model"),
@@ -149,7 +155,7 @@ def training_of_calibrated(folder: Path) -> Training:
     except (OSError, LookupError, TypeError, ValueError, OverflowError):
         raise ValueError(
             f"{folder} does not say which training it is of: it has no report.json that can be read, or was made from a file, "
-            "with --validation, by --apply or by an earlier version; make it again from the run folder alone: calattn calibrate "
+            "with --validation or by --apply; make it again from the run folder alone: calattn calibrate "
             "RUN --out FOLDER"
         ) from None
 

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from calattn.files.atomic import PathArg
-from calattn.models.attach import CalibratedModel
 from calattn.data.augment import Augment
 from calattn.engine.checkpoint import CheckpointFolder
+from calattn.files.atomic import PathArg
+from calattn.models.attach import CalibratedModel
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import Interface, run_interface
@@ -38,7 +38,7 @@ class LoadedModel:
 
 
 def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
-    """The network of a run folder under a checkpoint rule (last, best-nll, best-ece, best-accuracy), in evaluation mode.
+    """The network of a run folder under a checkpoint rule (`calattn.rules.RULES`), in evaluation mode.
 
     The data set need not be there, unless the run is of a version that kept no interface.json and has images of your own. A run
     folder whose checkpoints were removed cannot be loaded.

@@ -8,13 +8,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
 from calattn import data, losses
-from calattn.files.atomic import PathArg, check_writable
 from calattn.data.cifar10_c import parse_split
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.decoding import LazyImages
@@ -23,8 +22,9 @@ from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
 from calattn.engine.predict import predict
 from calattn.engine.step import TrainStep
+from calattn.files.atomic import PathArg, check_writable
 from calattn.files.predictions import has_features, save_predictions
-from calattn.types import Predictions
+from calattn.rules import RULES
 from calattn.runs import build
 from calattn.runs.classes import Classes, check_same_classes, relabelled
 from calattn.runs.folder import RunFolder, RunFolderError
@@ -38,8 +38,9 @@ from calattn.runs.interface import (
 )
 from calattn.runs.load import trained_network
 from calattn.runs.runtime import Runtime
-from calattn.runs.spec import Rule, RunSpec
+from calattn.runs.spec import RunSpec
 from calattn.runs.trained_with import naming_plugins
+from calattn.types import Predictions
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are added
 
@@ -254,9 +255,9 @@ def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunD
 
 def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
     """What can be refused before images are read."""
-    unknown = [rule for rule in rules if rule not in get_args(Rule)]
+    unknown = [rule for rule in rules if rule not in RULES]
     if unknown:
-        raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(get_args(Rule))}")
+        raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(RULES)}")
     if ood and data_name is None:
         raise ValueError("--ood is about another data set; name it with --data")
     if not any(folder.checkpoints_path.glob("state-*.safetensors")):
