@@ -21,8 +21,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
-from calattn.cli.calibration_files import atomic_folder
 from calattn.cli.contest_report import learned
+from calattn.files.atomic import atomic_folder
 from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
@@ -431,7 +431,7 @@ def test_damage_to_what_was_written_is_found_when_it_is_read(capsys, tmp_path, s
     [
         (("a", "a"), "several classes are named 'a'"),
         (("", "b"), "the class name '' is no plain text"),
-        (("  ", "b"), "the class name '  ' is no plain text"),
+        (("  ", "b"), "the class name ' ' is no plain text"),
         (("x\ny", "b"), r"the class name 'x\ny' is no plain text"),
         (("NA", "b"), "the class name 'NA' is no plain text"),  # a missing label, to readers of CSV
         (("2", "1"), "the class name '2' is a number"),

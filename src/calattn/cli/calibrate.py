@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calattn.cli import completion, options
-from calattn.cli.calibration_files import check_outputs, save_contest
+from calattn.cli import calibration_files, completion, options
+from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import print_json, print_table, progress, results_to
 from calattn.cli.errors import examples
-from calattn.cli.probability_files import WRITTEN, write_probabilities
 
 if TYPE_CHECKING:
     from calattn import Predictions
@@ -122,7 +121,7 @@ def calibrate(
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
-            then.callback(write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
+            then.callback(calibration_files.write, write, found.rows[0].predictions, found.rows[0].method)
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if json:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_format
-import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
-from calattn.cli.probability_files import WRITTEN
-from calattn.files.atomic import check_writable
+from calattn.files.atomic import atomic_folder, check_writable
 
 if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.subjects import Blocks
     from calattn.posthoc import Calibrator, Contest
 
+WRITTEN = (".npz", ".csv", ".parquet")  # by --write
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
 
 
@@ -141,24 +137,10 @@ def save(
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
 
 
-@contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` that takes its name when the block ends without an error."""
-    from calattn.files.atomic import made_folder, speaking_of
+def write(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
+    """The probabilities of --write."""
+    from calattn.cli.subjects import count
+    from calattn.files.probabilities import write_probabilities
 
-    target = Path(os.path.realpath(path))
-    partial = target.parent / f".part-{secrets.token_hex(6)}"
-    old = target.parent / f".part-old-{secrets.token_hex(6)}"
-    with made_folder(target.parent):
-        try:
-            with speaking_of(path, instead_of=partial):
-                partial.mkdir()
-                yield partial
-                if target.exists():
-                    target.rename(old)
-                partial.rename(target)
-        finally:
-            if old.exists() and not target.exists():
-                old.rename(target)  # the second rename failed: what was there comes back
-            for leftover in (partial, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+    write_probabilities(found, path, rows=count(found) if path.suffix == ".npz" else None, labelled=labelled)
+    note(f"wrote {path}: probabilities by {by}")
