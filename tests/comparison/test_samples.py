@@ -54,6 +54,10 @@ def test_methods_are_compared_seed_by_seed():
     found = compare_over_seeds(pairs, metrics=["nll", "ece"], num_bootstrap=50)
     single = [calattn.compare(a, b, metrics=["nll", "ece"], num_bootstrap=50) for a, b in pairs]
     assert found == {name: over_seeds([each[name] for each in single]) for name in ("nll", "ece")}
+    few = {"metrics": "ece", "num_bootstrap": 50}
+    again = compare_over_seeds(pairs, **few, generator=torch.Generator().manual_seed(3))["ece"]
+    single = [calattn.compare(a, b, **few, generator=torch.Generator().manual_seed(3))["ece"] for a, b in pairs]
+    assert again == over_seeds(single), "every seed sees the same resamples"
     with pytest.raises(ValueError, match="from two or more seeds"):
         compare_over_seeds(pairs[:1], metrics="nll", num_bootstrap=50)
 

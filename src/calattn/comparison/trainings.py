@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from calattn.metrics.bootstrap import afresh
 from calattn.metrics.evaluation import Difference, compare
 from calattn.metrics.sources import PredictionSource
 
@@ -184,7 +185,7 @@ def compare_over_seeds(
     >>> found["nll"].num_seeds, found["nll"].difference > 0, found["nll"].significant
     (3, True, True)
     """
-    parts = [compare(a, b, **measure) for a, b in pairs]
+    parts = [compare(a, b, **afresh(measure)) for a, b in pairs]
     names = list(dict.fromkeys(name for part in parts for name in part))
     shared = [name for name in names if all(name in part for part in parts)]
     for name in names:

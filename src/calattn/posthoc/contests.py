@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from calattn.metrics.bootstrap import afresh
 from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
 from calattn.posthoc.base import CALIBRATORS, AbsentClassWarning, Calibrator, FitWarning, SameDataWarning
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
@@ -194,7 +195,7 @@ def contest(
         fold_of, shared = _folds(predictions, folds, seed), Overlap(shared=0, judged=len(predictions))
     else:
         fold_of, shared = None, overlap(validation, predictions)
-    held = _Held(
+    running = _Running(
         judge=predictions,
         fit=predictions if validation is None else validation,
         fold_of=fold_of,
@@ -203,7 +204,7 @@ def contest(
         measure=_with_metrics(measure, brief=len(chosen.names) > 1),
         watcher=watcher or Watcher(),
     )
-    return held.contest(chosen)
+    return running.contest(chosen)
 
 
 def _folds(whole: Predictions, folds: int, seed: int) -> Tensor:
@@ -222,7 +223,7 @@ def _with_metrics(measure: dict[str, Any], *, brief: bool) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Held:
+class _Running:
     """A contest while it is held: what is fitted on and what is judged, and how."""
 
     judge: Predictions
@@ -243,7 +244,7 @@ class _Held:
         todo = sorted((name for name in methods.names if name not in out), key=_cost)
         self.watcher.start(self.overlap, 1 + len(todo) * (self.num_folds + 3))
         self.watcher.step("as it is")
-        before = evaluate(self.judge, **self._measure())
+        before = evaluate(self.judge, **afresh(self.measure))
         rows: list[ContestRow] = []
         while todo:
             try:
@@ -317,7 +318,7 @@ class _Held:
             seconds=seconds,
             calibrator=calibrator,
             predictions=calibrated,
-            evaluation=evaluate(calibrated, **self._measure()),
+            evaluation=evaluate(calibrated, **afresh(self.measure)),
             warnings=tuple(texts),
         )
 
@@ -325,7 +326,7 @@ class _Held:
         """The rows with their paired differences from the predictions as they are, and from the best."""
 
         def difference(a: Predictions, b: Predictions) -> dict[str, Difference]:
-            return compare(a, b, **(self._measure() | {"metrics": COMPARED}))
+            return compare(a, b, **(afresh(self.measure) | {"metrics": COMPARED}))
 
         best = None if self.overlap.nearly_all or not rows else rows[0]
         result = []
@@ -335,13 +336,6 @@ class _Held:
             rest = None if best is None or row is best else difference(best.predictions, row.predictions)
             result.append(dataclasses.replace(row, from_before=own, from_best=rest))
         return result
-
-    def _measure(self) -> dict[str, Any]:
-        """The arguments of `evaluate`, a generator in its first state each time: every row sees the same resamples."""
-        generator = self.measure.get("generator")
-        if not isinstance(generator, torch.Generator):
-            return self.measure
-        return self.measure | {"generator": torch.Generator().set_state(generator.get_state())}
 
     def _factory(self, name: str) -> Callable[[], Calibrator]:
         """A maker of fresh calibrators, seeded alike; those that can state zeros take the floor."""

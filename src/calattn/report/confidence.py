@@ -9,7 +9,7 @@ from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
 from calattn.metrics.sources import PredictionSource
 from calattn.report.canvas import canvas, figure_of, headline, headroom, upright
-from calattn.report.source import gather
+from calattn.report.gather import gather
 from calattn.report.style import BLUE, INK, ORANGE, figure_style
 from calattn.types import check_source
 

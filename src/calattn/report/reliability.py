@@ -18,8 +18,8 @@ from calattn.metrics.ranks import RankSums, equal_count_bins
 from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.sources import PredictionSource, target_of
 from calattn.report.canvas import COLUMN, canvas, figure_of, headline
+from calattn.report.gather import gather, named
 from calattn.report.smoothing import BANDWIDTH, SmoothCurve, smooth_curve_of
-from calattn.report.source import gather, named
 from calattn.report.style import BLUE, GREY, INK, ORANGE, PURPLE, figure_style
 from calattn.types import check_source
 

@@ -13,7 +13,7 @@ from calattn import checks
 from calattn.metrics.ranks import two_sample_auroc
 from calattn.metrics.sources import PredictionSource, parts_of
 from calattn.report.canvas import canvas, figure_of, headline, headroom, stacked, upright
-from calattn.report.source import columns_in
+from calattn.report.gather import columns_in
 from calattn.report.style import BLUE, GREY, INK, ORANGE, figure_style
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch import Tensor
 from calattn.metrics.ranks import Groups, RankSums, aurc_of, risk_coverage_of
 from calattn.metrics.sources import PredictionSource
 from calattn.report.canvas import DASHES, canvas, figure_of, headline, headroom
-from calattn.report.source import Sources, gather, named
+from calattn.report.gather import Sources, gather, named
 from calattn.report.style import GREY, INK, ORANGE, figure_style
 from calattn.types import check_source
 
