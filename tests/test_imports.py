@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "_torchvision": set(),
     "registry": set(),
     "plugins": set(),
+    "rules": set(),
     "seeds": set(),
     "checks": set(),
     "types": {"checks"},
@@ -33,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"types", "checks", "registry"},
     "engine": {"types", "checks", "registry", "files", "seeds", "data", "models", "losses", "heads", "metrics"},
     "posthoc": {"types", "checks", "registry", "files", "metrics", "heads"},
-    "report": {"types", "checks", "files", "registry", "metrics", "posthoc"},
+    "comparison": {"types", "checks", "files", "metrics", "posthoc"},
+    "report": {"types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }
 COMPOSERS = {"__init__", "__main__", "demo", "runs", "cli", "experiments"}
 

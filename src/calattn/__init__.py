@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from calattn import _torchvision
 
 if TYPE_CHECKING:
-    from calattn import heads, losses, metrics, posthoc
+    from calattn import comparison, heads, losses, metrics, posthoc
+    from calattn.comparison.trainings import over_seeds
     from calattn.files.predictions import load_predictions, save_predictions
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
-    from calattn.metrics.over_seeds import over_seeds
     from calattn.models.adapters import Adapter
     from calattn.models.attach import CalibratedModel, Overhead, attach, overhead
     from calattn.models.layer_adapter import LayerAdapter
@@ -30,6 +30,7 @@ _PARTS = (
     *(
         "backbones",
         "checks",
+        "comparison",
         "files",
         "heads",
         "losses",
@@ -49,7 +50,7 @@ _HOMES = {
     "teach": "models.teach",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "models.attach"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
-    "over_seeds": "metrics.over_seeds",
+    "over_seeds": "comparison.trainings",
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
     **dict.fromkeys(("load_predictions", "save_predictions"), "files.predictions"),
     **dict.fromkeys(("MetricRow", "ModelOutput", "Predictions"), "types"),
@@ -82,6 +83,7 @@ __all__ = [
     "Predictions",
     "attach",
     "compare",
+    "comparison",
     "evaluate",
     "heads",
     "load_predictions",

@@ -19,7 +19,7 @@ from calattn.cli import app, errors
 from calattn.posthoc import TemperatureScaling
 from tests.cli_runner import invoke, predictions, write_npz
 
-COMMANDS = [entry.name for entry in app.ENTRIES]
+COMMANDS = [entry.name for entry in app.COMMANDS]
 
 
 def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
@@ -57,7 +57,7 @@ def test_interrupted_while_importing(capsys, monkeypatch):
 def test_help_lists_every_command_with_its_line(capsys):
     result = invoke(capsys, "--help")
     assert result.code == 0
-    for entry in app.ENTRIES:
+    for entry in app.COMMANDS:
         assert entry.name in result.out
         assert entry.help.split()[0] in result.out
     assert "Exit codes" in result.out
@@ -95,8 +95,8 @@ def test_help_imports_no_command_and_nothing_heavy():
 
 
 def test_a_command_whose_module_is_not_there_is_left_out(capsys, monkeypatch):
-    ghost = app.Entry(name="ghost", target="calattn.cli.ghost:ghost", help="Boo.", panel=app.LOOK)
-    monkeypatch.setattr(app, "ENTRIES", (*app.ENTRIES, ghost))
+    ghost = app.Command(name="ghost", target="calattn.cli.ghost:ghost", help="Boo.", panel=app.LOOK)
+    monkeypatch.setattr(app, "COMMANDS", (*app.COMMANDS, ghost))
     assert "ghost" not in invoke(capsys, "--help").out
     result = invoke(capsys, "ghost")
     assert result.code == 2

@@ -21,8 +21,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
-from calattn.cli.calibration_files import atomic_folder
 from calattn.cli.contest_report import learned
+from calattn.files.atomic import atomic_folder
 from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
@@ -114,8 +114,8 @@ def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--folds", 1), "--folds must be between 2 and 600, the number of samples, got 1"),
-        (("--folds", 601), "--folds must be between 2 and 600, the number of samples, got 601"),
+        (("--folds", 1), "--folds must be between 2 and the number of samples, 600, got 1"),
+        (("--folds", 601), "--folds must be between 2 and the number of samples, 600, got 601"),
         (("--folds", 3, "--fraction", 0.5), "--folds and --fraction exclude each other"),
         (
             ("--validation", "v", "--folds", 3),
@@ -360,7 +360,7 @@ def test_a_temperature_without_an_optimum():
 def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):
     result = invoke(capsys, "calibrate", write_npz(tmp_path / "one.npz", predictions(n=1)))
     assert result.code == 2
-    assert "cross-fitting needs at least 2 samples, and there is 1; pass --validation FILE" in result.err
+    assert "cross-fitting needs at least 2 samples, and there is 1; fit on validation predictions" in result.err
 
 
 def test_the_clock_starts_after_the_imports(capsys, files, monkeypatch):
@@ -431,7 +431,7 @@ def test_damage_to_what_was_written_is_found_when_it_is_read(capsys, tmp_path, s
     [
         (("a", "a"), "several classes are named 'a'"),
         (("", "b"), "the class name '' is no plain text"),
-        (("  ", "b"), "the class name '  ' is no plain text"),
+        (("  ", "b"), "the class name ' ' is no plain text"),
         (("x\ny", "b"), r"the class name 'x\ny' is no plain text"),
         (("NA", "b"), "the class name 'NA' is no plain text"),  # a missing label, to readers of CSV
         (("2", "1"), "the class name '2' is a number"),
@@ -456,7 +456,7 @@ def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, w
 def test_slow_fits_are_announced(capsys, files, monkeypatch):
     arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
     assert "more follow" not in invoke(capsys, *arguments).err
-    monkeypatch.setattr("calattn.cli.contest._SLOW", 0.0)
+    monkeypatch.setattr("calattn.posthoc.contests._SLOW", 0.0)
     assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
 
 
@@ -566,17 +566,17 @@ def test_what_lies_beside_an_earlier_result_is_kept(capsys, files, tmp_path, met
 
 
 @pytest.mark.parametrize("content", ["{}", "years of work", '{"command": "thesis"}'])
-def test_a_calibration_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
+def test_a_report_json_of_another_program_is_not_ours(capsys, files, tmp_path, content):
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "calibration.json").write_text(content)
+    (mine / "report.json").write_text(content)
     result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite")
     assert result.code == 2
     assert "holds other things" in result.err
-    assert (mine / "calibration.json").read_text() == content
-    (mine / "calibration.json").write_text('{"schema": 1, "command": "calibrate"}')  # as an earlier version wrote it
+    assert (mine / "report.json").read_text() == content
+    (mine / "report.json").write_text('{"schema": 1, "command": "calibrate"}')
     assert invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--out", mine, "--overwrite").code == 0
-    assert not (mine / "calibration.json").exists()
+    assert "methods" in json.loads((mine / "report.json").read_text())
 
 
 def test_results_do_not_replace_their_input(capsys, files, tmp_path):

@@ -20,7 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import calattn
-from calattn.cli import probability_files, subjects
+from calattn.cli import subjects
+from calattn.files import probabilities
 from calattn.files.atomic import atomic_write
 from calattn.files.rows import RowFile
 from calattn.posthoc import CALIBRATORS
@@ -39,7 +40,7 @@ def in_blocks(monkeypatch):
     """Every file is large, and a block holds 70 rows."""
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)
-    monkeypatch.setattr(probability_files, "_GROUP_BYTES", 3 * ROWS * (10 * 4 + 2 * 8))
+    monkeypatch.setattr(probabilities, "_GROUP_BYTES", 3 * ROWS * (10 * 4 + 2 * 8))
 
 
 def fitted(method="vector", **fields):
@@ -177,8 +178,7 @@ def test_blocks_give_the_files_that_whole_tables_give(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     cuts = np.sort(rng.integers(1, 600, size=4))
     parts = [whole.select(torch.from_numpy(part)) for part in np.split(np.arange(600), cuts) if len(part)]
-    blocks = Several(parts)
-    probability_files.write_probabilities(path, blocks, "nobody")  # type: ignore[arg-type]
+    probabilities.write_probabilities(parts, path)
     probs = whole.logits.softmax(dim=1).numpy()
     table = pa.table({"label": np.array(names)[LABELS]} | {f"p_{name}": probs[:, k] for k, name in enumerate(names)})
     if suffix == ".npz":
@@ -191,19 +191,6 @@ def test_blocks_give_the_files_that_whole_tables_give(tmp_path, suffix):
         assert path.read_bytes() == (tmp_path / "b.csv").read_bytes()
     else:
         assert pa.parquet.read_table(path).equals(table)
-
-
-class Several(subjects.Blocks):
-    """Blocks that are there already."""
-
-    def __init__(self, given):
-        self.given = given
-
-    def __iter__(self):
-        return iter(self.given)
-
-    def count(self):
-        return sum(map(len, self.given))
 
 
 def test_a_row_group_holds_several_blocks(capsys, saved, tmp_path, in_blocks):  # noqa: ARG001
@@ -377,7 +364,7 @@ def test_a_block_that_it_was_fitted_on_says_nothing_of_the_others(capsys, tmp_pa
 @pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize("given", ["a.npz", "a.csv"])
 @pytest.mark.parametrize(
-    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--temperature", "a")]
+    "arguments", [("calibrate", "--apply", "fit", "--write", "it.npz"), ("evaluate", "--ts", "--validation", "a")]
 )
 def test_what_is_doubtful_in_a_file_that_is_read_several_times_is_said_once(capsys, saved, tmp_path, given, arguments):
     probs = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True) * np.linspace(0.9, 1.1, 600)[:, None]
@@ -437,7 +424,9 @@ def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monk
     assert "logits[400] has a −inf entry" in result.err
 
 
-@pytest.mark.parametrize("arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--temperature")])
+@pytest.mark.parametrize(
+    "arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--ts", "--validation")]
+)
 def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, arguments):
     path = with_rows_left_out(tmp_path / "a.npz", as_label=True)
     command, *options = arguments
@@ -594,10 +583,11 @@ def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, save
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.
 SLOWLY = """
 import os, time
-from calattn.cli import app, probability_files, subjects
+from calattn.cli import app, subjects
+from calattn.files import probabilities
 from calattn.posthoc import VectorScaling
 from calattn.readers import stream
-subjects.STREAM_BYTES, stream._VALUES_PER_BLOCK, probability_files._GROUP_BYTES = 1, 700, 1
+subjects.STREAM_BYTES, stream._VALUES_PER_BLOCK, probabilities._GROUP_BYTES = 1, 700, 1
 applied = VectorScaling._apply
 def slow(self, predictions):
     print("block", flush=True)

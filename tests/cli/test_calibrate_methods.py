@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import calattn
-from calattn.cli import methods
-from calattn.cli.contest import _cost
-from calattn.posthoc import CALIBRATORS, DirichletCalibration, MatrixScaling, VectorScaling
+from calattn.posthoc import CALIBRATORS, DirichletCalibration, MatrixScaling, Methods, VectorScaling
+from calattn.posthoc.contests import _cost
 from tests.cli_runner import invoke, predictions, write_npz
 
 QUICK = ("--metrics", "nll", "--bootstrap", 0)
@@ -53,8 +52,11 @@ def test_skip(capsys, files):
         (("--method", "vectro"), "unknown calibrator 'vectro'; did you mean 'vector'?"),
         (("--method", "vector,tempreture"), "unknown calibrator 'tempreture'"),
         (("--method", "all", "--skip", "matrxi"), "unknown calibrator 'matrxi'; did you mean 'matrix'?"),
-        (("--method", "vector", "--skip", "matrix"), "--skip matrix is not among the methods (vector); leave it out"),
-        (("--method", "vector", "--skip", "vector"), "--skip leaves no method of vector"),
+        (
+            ("--method", "vector", "--skip", "matrix"),
+            "skip names matrix, which is not among the methods (vector); leave it out",
+        ),
+        (("--method", "vector", "--skip", "vector"), "skip leaves no method of vector"),
         (("--method", "all", "--skip", "all"), "unknown calibrator 'all'"),
     ],
 )
@@ -94,20 +96,19 @@ def test_many_classes_leave_the_matrices_out(capsys, tmp_path):
     assert shown.code == 0
     assert (
         "skipped matrix, dirichlet: with 201 classes (more than 200) one fit can take minutes; "
-        "name what you want anyway: --method all,matrix,dirichlet"
+        "name it beside all to have it"
     ) in shown.out
     assert "temperature_nll" in shown.out
 
 
 def test_what_is_left_out():
     """All but what is named: the way to have a matrix after all."""
-    every = methods.chosen(["all"], None)
+    every = Methods.of("all")
     assert set(every.left_out(201)) == {"matrix", "dirichlet"}
     assert every.left_out(200) == {}
-    (reason,) = methods.chosen(["all", "matrix"], None).left_out(1000).items()
-    assert (reason[0], reason[1].rpartition("anyway: ")[2]) == ("dirichlet", "--method all,matrix,dirichlet")
-    assert methods.chosen(["dirichlet,vector"], None).left_out(1000) == {}
-    assert methods.chosen(["all"], ["matrix"]).left_out(1000).keys() == {"dirichlet"}
+    assert Methods.of(["all", "matrix"]).left_out(1000).keys() == {"dirichlet"}
+    assert Methods.of(["dirichlet", "vector"]).left_out(1000) == {}
+    assert Methods.of("all", skip=["matrix"]).left_out(1000).keys() == {"dirichlet"}
 
 
 @pytest.fixture

@@ -213,7 +213,7 @@ def test_ctrl_c_that_an_import_swallowed_stops_the_contest(capsys, file, registe
             raise SystemError("initialization failed")
 
     register("imports", Imports)
-    monkeypatch.setattr("calattn.cli.contest._cost", lambda name: name == "imports")
+    monkeypatch.setattr("calattn.posthoc.contests._cost", lambda name: name == "imports")
     result = invoke(capsys, "calibrate", file, "--method", "imports,vector", *QUICK, "--json")
     assert result.code == 130
     assert [each["method"] for each in result.json["methods"]] == ["vector"]

@@ -95,14 +95,18 @@ def test_temperature_scaling_of_files_names_what_works(capsys, tmp_path):
     files = [write_npz(tmp_path / f"{name}.npz", predictions(sharpness=s)) for name, s in (("a", 1.0), ("b", 2.0))]
     refused = invoke(capsys, "compare", *files, "--ts")
     assert refused.code == 2
-    assert "calattn calibrate FILE --validation FILE --out FOLDER" in refused.err
-    assert "--temperature" not in refused.err
+    assert "name them with --validation FILE" in refused.err
     fitted_on = write_npz(tmp_path / "validation.npz", predictions(100))
+    both = ("--validation", fitted_on, "--validation", fitted_on)
+    scaled = invoke(capsys, "compare", *files, "--ts", *both, "--bootstrap", 50, "-m", "ece", "--json")
     for file in files:
         out = ("--out", file.with_suffix(""))
         assert invoke(capsys, "calibrate", file, "--validation", fitted_on, *out, "--bootstrap", 0).code == 0
     folders = [file.with_suffix("") for file in files]
-    assert invoke(capsys, "compare", *folders, "--bootstrap", 50, "-m", "ece").code == 0
+    found = invoke(capsys, "compare", *folders, "--bootstrap", 50, "-m", "ece", "--json")
+    assert found.json["comparisons"][0]["differences"] == scaled.json["comparisons"][0]["differences"]
+    alone = invoke(capsys, "compare", *files, *both)
+    assert (alone.code, "add --ts" in alone.err) == (2, True)
 
 
 def test_out(capsys, pair, tmp_path):

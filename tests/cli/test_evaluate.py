@@ -158,7 +158,7 @@ def test_infinite_and_undefined_numbers_are_valid_json(capsys, tmp_path):
 
 def test_large_files_are_streamed_to_the_same_numbers(capsys, file, monkeypatch, tmp_path):
     validation = write_npz(tmp_path / "v.npz", predictions(7))
-    arguments = ("evaluate", file, "--json", "--temperature", validation, "--diagram", tmp_path / "d.png")
+    arguments = ("evaluate", file, "--json", "--ts", "--validation", validation, "--diagram", tmp_path / "d.png")
     whole = invoke(capsys, *arguments).json
     passes = []
 
@@ -279,7 +279,7 @@ def test_temperature_scaling_on_the_runs_own_validation(capsys, tmp_path, object
 
 def test_temperature_from_a_file(capsys, file, tmp_path):
     validation = write_npz(tmp_path / "v.npz", predictions(7))
-    result = invoke(capsys, "evaluate", file, "--temperature", validation, "--json", "--bootstrap", 0)
+    result = invoke(capsys, "evaluate", file, "--ts", "--validation", validation, "--json", "--bootstrap", 0)
     scaling = TemperatureScaling().fit(predictions(7))
     assert result.json["results"][1]["temperature"] == scaling.temperature_
 
@@ -288,8 +288,8 @@ def test_each_file_has_the_temperature_of_its_own_validation(capsys, file, tmp_p
     other = write_npz(tmp_path / "other.npz", predictions(sharpness=3.0))
     sharpness = (1.0, 3.0)
     paths = [write_npz(tmp_path / f"v{s:g}.npz", predictions(7, sharpness=s)) for s in sharpness]
-    flags = [argument for path in paths for argument in ("--temperature", path)]
-    flags += ["--objective", "nll", "--json", "--bootstrap", 0]
+    flags = [argument for path in paths for argument in ("--validation", path)]
+    flags += ["--ts", "--objective", "nll", "--json", "--bootstrap", 0]
     results = invoke(capsys, "evaluate", file, other, *flags).json["results"]
     want = [TemperatureScaling(objective="nll").fit(predictions(7, sharpness=s)).temperature_ for s in sharpness]
     assert want[0] != want[1]

@@ -113,7 +113,7 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     validation = tmp_path / "v.npz"
     np.savez(validation, logits=p.logits.numpy(), labels=p.labels.numpy())
     found = invoke(
-        capsys, "evaluate", npz, "--temperature", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
+        capsys, "evaluate", npz, "--ts", "--validation", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
     )
     assert found.code == 0, found.err
     first, scaled = document_in(tmp_path / "p.html")["subjects"]
@@ -412,7 +412,7 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
         p = predictions(seed=4 + place, sharpness=sharpness)
         files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling(objective="nll").fit(p)))
         np.savez(files[-1][0], logits=p.logits.numpy(), labels=p.labels.numpy())
-    flags = [flag for path, _ in files for flag in ("--temperature", path)]
+    flags = [flag for path, _ in files for flag in ("--validation", path)] + ["--ts"]
     found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert found.code == 0, found.err
     shown = document_in(tmp_path / "p.html")["subjects"]

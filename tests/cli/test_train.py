@@ -329,9 +329,9 @@ def test_an_error_that_all_processes_meet_is_said_once(capsys, monkeypatch, name
 
 @pytest.mark.parametrize("command", ["train", "predict"])
 def test_every_option_is_explained(capsys, command):
-    from calattn.cli.app import ENTRIES
+    from calattn.cli.app import COMMANDS
 
-    built = next(entry for entry in ENTRIES if entry.name == command).load()
+    built = next(entry for entry in COMMANDS if entry.name == command).load()
     unexplained = [option.name for option in built.params if len(getattr(option, "help", None) or "") < 10]
     assert unexplained == []
     assert invoke(capsys, command, "--help").code == 0

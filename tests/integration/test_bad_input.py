@@ -149,7 +149,7 @@ def other_classes(folder: Path) -> Arguments:
 def existing_output(folder: Path) -> Arguments:
     write_npz(folder / "a.npz", predictions())
     (folder / "out").mkdir()
-    (folder / "out" / "calibration.json").write_text('{"command": "calibrate"}')
+    (folder / "out" / "report.json").write_text('{"command": "calibrate"}')
     return "calibrate a.npz --out out"
 
 
@@ -380,8 +380,8 @@ CASES = [
     ),
     Case("output is a folder", on_good("evaluate a.npz --out ."), ("--out . must end in",)),
     Case("diagram of unknown kind", on_good("evaluate a.npz --diagram d.gif"), ("must end in .png, .pdf, .svg",)),
-    Case("missing validation", on_good("evaluate a.npz --ts"), ("is no run folder", "--temperature FILE")),
-    Case("too few temperatures", on_good("evaluate a.npz a.npz --temperature a.npz"), ("give one for each",)),
+    Case("missing validation", on_good("evaluate a.npz --ts"), ("is no run folder", "--validation FILE")),
+    Case("too few temperatures", on_good("evaluate a.npz a.npz --ts --validation a.npz"), ("give one for each",)),
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),

@@ -150,11 +150,11 @@ def test_every_table_says_which_reading_it_is(tmp_path):
     found = {"a": evaluate(p, target=1, num_bootstrap=0)}
     console = Console(file=io.StringIO(), width=120)
     console.print(report.evaluation_table(found))
-    for text in (str(found["a"]), report.evaluation_markdown(found), console.file.getvalue()):
+    for text in (str(found["a"]), report.evaluation_table(found).markdown(), console.file.getvalue()):
         assert "ECE of P(1)" in text
         assert "NLL of" not in text
         assert "against “the label is 1”" in text.replace("\n", " ")
-    rows = list(csv.DictReader(io.StringIO(report.rows_to_csv(report.evaluation_rows(found)))))
+    rows = list(csv.DictReader(io.StringIO(report.evaluation_table(found).csv())))
     assert {row["target"] for row in rows} == {"1"}
     plain = str(evaluate(p, num_bootstrap=0))
     assert "P(1)" not in plain

@@ -11,17 +11,7 @@ from rich.console import Console
 
 import calattn
 from calattn.metrics.evaluation import Difference
-from calattn.report import (
-    difference_markdown,
-    difference_rows,
-    difference_table,
-    evaluation_markdown,
-    evaluation_rows,
-    evaluation_table,
-    leaderboard,
-    rows_to_csv,
-    sentence,
-)
+from calattn.report import Cell, Table, difference_table, evaluation_table, leaderboard, sentence
 from calattn.report.style import between, number, percent
 from tests.cli_runner import predictions
 
@@ -49,7 +39,7 @@ def cells(markdown: str) -> list[list[str]]:
 
 
 def test_markdown_has_every_number_in_per_cent(evaluations):
-    header, rule, *rows = cells(evaluation_markdown(evaluations))
+    header, rule, *rows = cells(evaluation_table(evaluations).markdown())
     assert header == ["", "plain", "sharp [2]"]
     assert rule == ["---", "---:", "---:"]
     assert len(rows) == len(calattn.metrics.METRICS)
@@ -72,7 +62,7 @@ def test_terminal_table_shows_the_same_numbers_and_keeps_brackets(evaluations):
 
 
 def test_csv_keeps_full_precision(evaluations):
-    rows = list(csv.DictReader(io.StringIO(rows_to_csv(evaluation_rows(evaluations)))))
+    rows = list(csv.DictReader(io.StringIO(evaluation_table(evaluations).csv())))
     assert len(rows) == 2 * len(calattn.metrics.METRICS)
     for row in rows:
         want = evaluations[row["title"]][row["metric"]]
@@ -81,7 +71,7 @@ def test_csv_keeps_full_precision(evaluations):
 
 def test_no_intervals_no_brackets():
     bare = {"a": calattn.evaluate(predictions(), metrics=["ece"], num_bootstrap=0)}
-    assert "[" not in evaluation_markdown(bare)
+    assert "[" not in evaluation_table(bare).markdown()
     assert "intervals" not in rendered(evaluation_table(bare))
 
 
@@ -91,9 +81,9 @@ def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
     assert text.index("plain") < text.index("sharp")
     better = min(evaluations, key=lambda name: evaluations[name]["nll"].value)
     column = list(evaluations["plain"].rows).index("nll") + 1
-    marked = [cell.startswith("[bold]") for cell in table.columns[column]._cells]
-    assert marked == [name == better for name in evaluations]
-    assert "[bold]" not in "".join(leaderboard(evaluations, bold_best=False).columns[column]._cells)
+    assert [row[column].mark == "best" for row in table.rows] == [name == better for name in evaluations]
+    assert all(cell.startswith("[bold]") == (row[0] == better) for row in table.rows for cell in [row[column].above()])
+    assert "best" not in {row[column].mark for row in leaderboard(evaluations, bold_best=False).rows}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +131,14 @@ def test_differences_as_table_markdown_and_rows(differences):
     assert signed in text
     assert between("ece", ece.low, ece.high, signed=True) in text
     assert "90 % intervals" in text
-    row = next(row for row in cells(difference_markdown(differences, baseline="a", level=0.9)) if row[0] == "ECE")
+    row = next(
+        row for row in cells(difference_table(differences, baseline="a", level=0.9).markdown()) if row[0] == "ECE"
+    )
     assert row[1:3] == [f"{100 * ece.a:.2f}", f"{100 * ece.b:.2f}"]
     assert row[3].startswith(signed)
-    plain = next(row for row in difference_rows(differences, baseline="a") if row["metric"] == "ece")
+    plain = next(
+        row for row in difference_table(differences, baseline="a", level=0.9).records if row["metric"] == "ece"
+    )
     assert (plain["a"], plain["b"], plain["difference"], plain["p_value"]) == (
         ece.a,
         ece.b,
@@ -159,3 +153,25 @@ def test_numbers_at_the_edges():
     assert number("ece", math.nan) == "–"
     assert between("ece", math.nan, math.nan) == ""
     assert percent(0.5) == "50 %"
+
+
+def test_one_table_is_written_in_four_ways():
+    table = Table(
+        header=["", "a & b [1]"],
+        rows=[["ECE | top", Cell("1.20", "[1.00, 1.40]", "better")], ["NLL", "–"]],
+        caption="per cent",
+    )
+    assert all(text in rendered(table) for text in ("a & b [1]", "ECE | top", "1.20", "[1.00, 1.40]", "per cent"))
+    assert cells(table.markdown().replace("\\|", "/"))[2] == ["ECE / top", "1.20 [1.00, 1.40]"]
+    latex = table.latex(notes=["a note of 5 %"])
+    assert r"ECE $|$ top & 1.20 {[}1.00, 1.40{]} \\" in latex
+    assert r"a \& b {[}1{]}" in latex
+    assert r"a note of 5 \%" in latex
+    assert latex.isascii()
+    assert list(csv.reader(io.StringIO(table.csv())))[1:] == [["ECE | top", "1.20 [1.00, 1.40]"], ["NLL", "–"]]
+
+
+def test_a_comparison_of_nothing_is_an_empty_table():
+    table = difference_table({"b": {}}, baseline="a", level=0.95)
+    assert table.csv() == ",a,b,difference,p\n"
+    assert "Paired" in table.markdown()

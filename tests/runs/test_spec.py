@@ -152,3 +152,10 @@ def test_a_misspelt_spec_file_is_suggested(tmp_path, monkeypatch):
     for wrong, meant in (("my.yam", "my.yaml"), (str(tmp_path / "my.yam"), str(tmp_path / "my.yaml"))):
         with pytest.raises(SpecError, match=f"did you mean '{meant}'"):
             resolve(wrong)
+
+
+def test_every_place_knows_the_same_checkpoint_rules():
+    from calattn.engine.best import RULES as BEST
+    from calattn.rules import RULES
+
+    assert ("last", *BEST) == RULES

@@ -20,7 +20,7 @@ WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
+class Command:
     """A command: its line in `calattn --help`, and where its function (or its own Typer application) is defined."""
 
     name: str
@@ -43,53 +43,55 @@ class Entry:
 
 
 # One line a command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
-ENTRIES = (
-    Entry(name="train", target="calattn.cli.train:train", help="Train a run from a recipe or a spec.", panel=WORK),
-    Entry(
+COMMANDS = (
+    Command(name="train", target="calattn.cli.train:train", help="Train a run from a recipe or a spec.", panel=WORK),
+    Command(
         name="teach",
         target="calattn.cli.teach:teach",
         help="Give a trained network a head that calibrates it.",
         panel=WORK,
     ),
-    Entry(name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK),
-    Entry(
+    Command(
+        name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK
+    ),
+    Command(
         name="reproduce",
         target="calattn.cli.reproduce:reproduce",
         help="A table or figure of the paper: our numbers beside theirs.",
         panel=WORK,
     ),
-    Entry(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
-    Entry(
+    Command(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
+    Command(
         name="evaluate",
         target="calattn.cli.evaluate:evaluate",
         help="Metrics of saved predictions, with intervals.",
         panel=JUDGE,
     ),
-    Entry(
+    Command(
         name="compare",
         target="calattn.cli.compare:compare",
         help="Is B better than A, or is it chance? (paired)",
         panel=JUDGE,
     ),
-    Entry(
+    Command(
         name="calibrate",
         target="calattn.cli.calibrate:calibrate",
         help="Fit a calibrator on held-out predictions and apply it.",
         panel=JUDGE,
     ),
-    Entry(
+    Command(
         name="report",
         target="calattn.cli.report:report",
         help="A leaderboard page of many runs, with a page for each.",
         panel=JUDGE,
     ),
-    Entry(
+    Command(
         name="list",
         target="calattn.cli.listing:listing",
         help="What there is: backbones, losses, heads, calibrators, metrics, …",
         panel=LOOK,
     ),
-    Entry(
+    Command(
         name="doctor",
         target="calattn.cli.doctor:doctor",
         help="What is installed, which devices, what is missing.",
@@ -107,7 +109,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:
         options["commands"] = {
             entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
-            for entry in ENTRIES
+            for entry in COMMANDS
             if importlib.util.find_spec(entry.module) is not None
         }
         super().__init__(**options)
@@ -115,7 +117,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The real command, where the help made do with a line."""
         name, command, rest = super().resolve_command(ctx, args)
-        entry = next((entry for entry in ENTRIES if entry.name == name), None)
+        entry = next((entry for entry in COMMANDS if entry.name == name), None)
         if entry is None:
             return name, command, rest
         command = entry.load()

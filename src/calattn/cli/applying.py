@@ -6,11 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from calattn.cli import options, subjects
-from calattn.cli.calibration_files import CALIBRATOR, save
+from calattn.cli import calibration_files, options, subjects
+from calattn.cli.calibration_files import CALIBRATOR, WRITTEN, save
 from calattn.cli.console import note, print_json, results_to
 from calattn.cli.contest_report import learned
-from calattn.cli.probability_files import WRITTEN, write_probabilities
 from calattn.files.predictions import PredictionFileError
 from calattn.posthoc import Calibrator, TemperatureScaling, load
 from calattn.readers import stream_predictions
@@ -66,7 +65,7 @@ def apply(
     if out is not None:
         save(out, {"": (calibrator, calibrated)}, report(), overwrite=overwrite, write=write)
     if write is not None:
-        write_probabilities(write, calibrated, name, labelled=stream.labelled)
+        calibration_files.write(write, calibrated, name, labelled=stream.labelled)
     if json:
         print_json(report())  # not before it is written: then the number of rows is known
         return

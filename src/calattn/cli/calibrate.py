@@ -5,25 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calattn.cli import completion, options
-from calattn.cli.calibration_files import check_outputs, save_contest
-from calattn.cli.console import print_json, print_table, results_to
+from calattn.cli import calibration_files, completion, options
+from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
+from calattn.cli.console import print_json, print_table, progress, results_to
 from calattn.cli.errors import examples
-from calattn.cli.probability_files import WRITTEN, write_probabilities
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from calattn import Predictions
-    from calattn.cli.contest import Contest, Material
+    from calattn.cli.contest_report import Material
     from calattn.cli.subjects import Subject
+    from calattn.posthoc import Contest
     from calattn.readers.stream import Rows
 
-_BRIEF = ["accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece"]
 _FOLDS = 5
 
 
@@ -92,7 +89,8 @@ def calibrate(
     the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
     calibrator by NLL, and says which differences are more than chance; Ctrl-C ranks those that are done.
     """
-    from calattn.cli import contest, contest_report, methods
+    from calattn.cli import contest_report
+    from calattn.posthoc import Methods, contest
 
     check_outputs(out, write, _inputs(path, validation, apply, reader), overwrite=overwrite)
     if apply is not None:
@@ -101,25 +99,29 @@ def calibrate(
 
         applying.apply(apply, path, choice=choice, reader=reader, out=out, write=write, overwrite=overwrite, json=json)
         return
-    wanted = methods.chosen(method, skip)
-    single = wanted.single
-    metrics = _metrics(measure, brief=not single)
+    wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
+    single = len(wanted.names) == 1
+    arguments = measure.arguments()  # finds an unknown metric before anything is read
     material = _material(path, validation, choice=choice, reader=reader, folds=folds, fraction=fraction, seed=seed)
-    if write is not None and material.in_sample and not single:
-        raise ValueError(
-            "--write takes the leader's probabilities, and there is no leader where methods are judged on the samples they "
-            "were fitted on; name one --method, or fit on other samples"
+    with progress() as bar:
+        found = contest(
+            material.judge,
+            material.fit,
+            methods=wanted,
+            folds=_FOLDS if folds is None else folds,
+            seed=seed,
+            floor=reader.floor,
+            watcher=contest_report.Bar(bar, leader_needed=write is not None and not single),
+            **arguments,
         )
-    left_out = wanted.left_out(material.judge.num_classes)
-    found = contest.held(wanted.names, material, lambda: measure.arguments() | {"metrics": metrics}, left_out)
-    if not found.entries:
-        raise contest_report.nothing_done(found)
+    if not found.rows:
+        raise contest_report.nothing_done(found, material)
     report = contest_report.document(found, material)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
-            then.callback(write_probabilities, write, found.entries[0].predictions, found.entries[0].method)
+            then.callback(calibration_files.write, write, found.rows[0].predictions, found.rows[0].method)
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if json:
@@ -128,7 +130,7 @@ def calibrate(
             _show(found, material, single=single)
     if found.not_run:
         raise KeyboardInterrupt
-    if found.failed:
+    if any(each.failed for each in found.skipped):
         raise contest_report.failure(found)
 
 
@@ -141,12 +143,8 @@ calibrate.epilog = examples(  # type: ignore[attr-defined]
 )
 
 
-def _metrics(measure: options.Measure, *, brief: bool) -> list[str] | None:
-    """What is shown; NLL always, because methods are ranked by it."""
-    asked: list[str] | None = measure.arguments()["metrics"]
-    if asked is None:
-        return _BRIEF if brief else None
-    return asked if "nll" in asked else [*asked, "nll"]
+def _each(texts: list[str] | None) -> list[str]:
+    return [name for text in texts or () for name in options.listed(text) or ()]
 
 
 def _material(
@@ -160,18 +158,18 @@ def _material(
     seed: int,
 ) -> Material:
     """What to fit on, what to judge on, and where the two come from."""
-    from calattn.cli import subjects, trainings
-    from calattn.cli.contest import Material, folds_of
+    from calattn.cli import subjects
+    from calattn.cli.contest_report import Material
 
     found = subjects.find([path], reader=reader, choice=choice)
     if len(found) > 1:
         raise ValueError("--split names several splits; calibrate takes one at a time")
     subject = found[0]
-    origin = subject.described() | {"training": trainings.described(subject.run if validation is None else None)}
+    origin = subject.described() | {"training": _training(subject) if validation is None else None}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
         _refuse_partition(folds, fraction, validation)
-        fitted_on = _validation_of(subject, validation, reader)
+        fitted_on = subject.validation() if validation is None else subjects.of_file(validation, reader)
         (fit, fit_rows), (judge, judge_rows) = fitted_on.with_rows(), subject.with_rows()
         if fit.num_classes != judge.num_classes:
             raise ValueError(
@@ -179,33 +177,31 @@ def _material(
                 "give validation predictions of the same model"
             )
         origin |= {"validation": str(fitted_on.path)}
-        fold_of = None
     elif fraction is not None:
         (fit, fit_rows), (judge, judge_rows) = _halves(subject, folds, fraction, seed)
         origin |= {"validation": f"a random {100 * fraction:g} % of {path} (seed {seed})"}
-        fold_of = None
     else:
-        fit, fit_rows = judge, judge_rows = subject.with_rows()
+        fit = None
+        judge, judge_rows = subject.with_rows()
+        fit_rows = judge_rows
         origin |= {"validation": None}
-        fold_of = folds_of(judge, _FOLDS if folds is None else folds, seed)
     return Material(
         fit=fit,
         fit_rows=fit_rows,
         judge=judge,
         judge_rows=judge_rows,
-        folds=fold_of,
         seed=seed,
         floor=reader.floor,
         origin=origin,
     )
 
 
-def _validation_of(subject: Subject, validation: Path | None, reader: options.Reader) -> Subject:
-    from calattn.cli import subjects
-
-    if validation is None:
-        return subject.validation()
-    return subjects.find([validation], reader=reader, choice=options.Choice(split=["validation"]))[0]
+def _training(subject: Subject) -> dict[str, Any] | None:
+    """What the report keeps of the run that the predictions are of; None where there is none, or no spec that can be read."""
+    try:
+        return None if subject.run is None else subject.training()._asdict()
+    except (OSError, ValueError):
+        return None
 
 
 def _refuse_partition(folds: int | None, fraction: float | None, validation: Path | None) -> None:
@@ -241,35 +237,21 @@ def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> 
 
 
 def _show(found: Contest, material: Material, *, single: bool) -> None:
-    from calattn.cli.contest_report import remarks, verdict_lines
-    from calattn.report import evaluation_table
+    from calattn.cli.contest_report import remarks
+    from calattn.report import contest_tables, evaluation_table
+    from calattn.report.ranking import contest_verdict
 
     console = results_to()
     if single:
-        entry = found.entries[0]
-        print_table(evaluation_table({f"before{material.floor_text}": found.before, entry.method: entry.evaluation}))
+        row = found.rows[0]
+        print_table(evaluation_table({f"before{material.floor_text}": found.before, row.method: row.evaluation}))
     else:
-        for table in _boards(found, as_it_is=f"(as it is{material.floor_text})"):
+        for table in contest_tables(found, as_it_is=f"(as it is{material.floor_text})"):
             print_table(table)
-    for line in verdict_lines(found):
+    for line in contest_verdict(found):
         console.print(line, markup=False, soft_wrap=True)
     for line in remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
-
-
-def _boards(found: Contest, *, as_it_is: str) -> Iterator[Table]:
-    """The leaderboard and the table of differences."""
-    from calattn.report import leaderboard
-    from calattn.report.ranking import ranking_table
-
-    entries = found.entries
-    evaluations = {as_it_is: found.before} | {each.method: each.evaluation for each in entries}
-    yield leaderboard(evaluations, bold_best=not found.in_sample)
-    from_before = {each.method: each.from_before for each in entries if each.from_before is not None}
-    from_leader = {each.method: each.from_leader for each in entries if each.from_leader is not None}
-    if from_before:
-        seconds = {each.method: each.seconds for each in entries}
-        yield ranking_table(from_before, from_leader, seconds=seconds, level=found.before.level)
 
 
 def _inputs(path: Path, validation: Path | None, apply: Path | None, reader: options.Reader) -> list[Path]:

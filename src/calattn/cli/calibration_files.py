@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_format
-import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import json_text, note
 from calattn.cli.evaluate import check_output
-from calattn.cli.probability_files import WRITTEN
-from calattn.files.atomic import check_writable
+from calattn.files.atomic import atomic_folder, check_writable
 
 if TYPE_CHECKING:
     from calattn import Predictions
-    from calattn.cli.contest import Contest
     from calattn.cli.subjects import Blocks
-    from calattn.posthoc import Calibrator
+    from calattn.posthoc import Calibrator, Contest
 
+WRITTEN = (".npz", ".csv", ".parquet")  # by --write
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
-_REPORTS = (_REPORT, "calibration.json")  # the latter is an earlier version's
 
 
 def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, overwrite: bool) -> None:
@@ -51,7 +45,7 @@ def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
     """Only a folder that holds an earlier result and nothing else is replaced; the file of --write is to be, anyway."""
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not any(_is_report(folder / name) for name in _REPORTS):
+    if not _is_report(folder / _REPORT):
         raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
     spared = None if write is None else write.resolve()
     other = next((each for each in _strangers(folder) if each.resolve() != spared), None)
@@ -74,7 +68,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
             yield from _not_of_predictions(place)
         elif is_folder and place.name in CALIBRATORS:
             yield from _strangers(place)
-        elif is_folder or not (place.name == CALIBRATOR or (place.name in _REPORTS and _is_report(place))):
+        elif is_folder or not (place.name == CALIBRATOR or (place.name == _REPORT and _is_report(place))):
             yield place
 
 
@@ -103,8 +97,8 @@ def save_contest(
     out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool, write: Path | None
 ) -> None:
     """For several methods, a folder each."""
-    leading = "" if found.leader is None else f" (the leader's is {found.leader.method})"
-    kept = {"" if single else entry.method: (entry.calibrator, entry.predictions) for entry in found.entries}
+    leading = "" if found.best is None else f" (the leader's is {found.best.method})"
+    kept = {"" if single else row.method: (row.calibrator, row.predictions) for row in found.rows}
     what = None if single else f"a folder a method{leading}"
     save(out, kept, report, overwrite=overwrite, write=write, what=what)
 
@@ -143,24 +137,10 @@ def save(
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
 
 
-@contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder beside `path` that takes its name when the block ends without an error."""
-    from calattn.files.atomic import made_folder, speaking_of
+def write(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
+    """The probabilities of --write."""
+    from calattn.cli.subjects import count
+    from calattn.files.probabilities import write_probabilities
 
-    target = Path(os.path.realpath(path))
-    partial = target.parent / f".part-{secrets.token_hex(6)}"
-    old = target.parent / f".part-old-{secrets.token_hex(6)}"
-    with made_folder(target.parent):
-        try:
-            with speaking_of(path, instead_of=partial):
-                partial.mkdir()
-                yield partial
-                if target.exists():
-                    target.rename(old)
-                partial.rename(target)
-        finally:
-            if old.exists() and not target.exists():
-                old.rename(target)  # the second rename failed: what was there comes back
-            for leftover in (partial, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+    write_probabilities(found, path, rows=count(found) if path.suffix == ".npz" else None, labelled=labelled)
+    note(f"wrote {path}: probabilities by {by}")

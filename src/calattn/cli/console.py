@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from calattn.report import Table
 
 # Wide enough for a table of several files when nobody's terminal says otherwise (pipes, logs).
 _PIPED_WIDTH = 160
@@ -83,12 +83,12 @@ def note(text: str) -> None:
     errors_to().print(text, style="dim", soft_wrap=True, markup=False)
 
 
-def print_table(table: Table, **parts: int) -> None:
+def print_table(table: Table) -> None:
     """A table of numbers as results: in several, side columns repeated, where the terminal is too narrow for one."""
     from calattn.report.parting import parted
 
     console = results_to()
-    for part in parted(table, console.width, **parts):
+    for part in parted(table.terminal(), console.width, lead=table.lead, group=table.group):
         console.print(part, crop=False)
 
 

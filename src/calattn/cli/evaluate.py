@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
     from calattn.cli.subjects import Blocks, Subject
 
-_NAME_THEM = "name them with --temperature FILE instead of --ts"
 OUTPUTS = (".json", ".csv", ".md", ".tex")
 
 
@@ -33,19 +32,7 @@ def evaluate(
     ],
     choice: options.Choice,
     measure: options.Measure,
-    ts: Annotated[
-        bool,
-        typer.Option(
-            "--ts", help="Also after temperature scaling, fitted on each run folder's validation predictions."
-        ),
-    ] = False,
-    temperature: Annotated[
-        list[Path] | None,
-        typer.Option("--temperature", help="Also after temperature scaling, fitted on this file; one for each PATH."),
-    ] = None,
-    objective: Annotated[
-        options.Objective, typer.Option("--objective", help="What the temperature minimises on validation.")
-    ] = options.Objective.ece,
+    scaling: options.Scaling,
     target: options.Target = None,
     reader: options.Reader = options.READER,
     out: Annotated[
@@ -71,14 +58,11 @@ def evaluate(
     check_output(out, OUTPUTS, "--out")
     check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
     check_output(html, (".html", ".htm"), "--html")
-    check_not_input([*paths, *(temperature or [])], out=out, html=html, diagram=diagram)
+    check_not_input([*paths, *scaling.files], out=out, html=html, diagram=diagram)
     measure.arguments()  # finds an unknown metric before anything is read
-    found = _with_temperatures(
-        subjects.find(paths, reader=reader, choice=choice),
-        ts=ts,
-        temperature=temperature or [],
-        objective=objective.value,
-    )
+    found = subjects.find(paths, reader=reader, choice=choice)
+    if scaling.wanted():
+        found = [each for pair in zip(found, subjects.scaled(found, scaling), strict=True) for each in pair]
     sources = {each.title: each.source() for each in found}
     evaluations = {}
     for title, source in sources.items():
@@ -87,14 +71,16 @@ def evaluate(
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
     paired = {} if html is None else _paired(found, list(sources.values()))
-    doubts = _doubts([found[0], *(found[place] for place in paired)])
+    said = doubts([found[0], *(found[place] for place in paired)])
+    for doubt in said:
+        warnings.warn(doubt, stacklevel=1)
     if json:
-        print_json(document(evaluations, found, doubts))
+        print_json(document(evaluations, found, said))
     else:
         from calattn.report import evaluation_table
 
         print_table(evaluation_table(evaluations))
-    write(out, evaluations, found, doubts)
+    write(out, evaluations, found, said)
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 
@@ -103,17 +89,15 @@ def evaluate(
     if html is not None:
         from calattn.cli import pages
 
-        given = (
-            {} if not temperature else {2 * i: each.predictions() for i, each in enumerate(_files(temperature, reader))}
-        )
+        files = [subjects.of_file(path, reader) for path in scaling.files]
         pages.write(
             html,
             found,
             list(sources.values()),
             list(evaluations.values()),
             comparisons=_comparisons(found, next(iter(sources.values())), paired, measure, target),
-            validations=given,
-            warnings=doubts,
+            validations={2 * i: each.predictions() for i, each in enumerate(files)},
+            warnings=said,
             data_root=data_root,
         )
 
@@ -122,25 +106,9 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate test.npz --html report.html",
     "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.tex",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
-    "calattn evaluate test.npz --temperature validation.npz --json",
+    "calattn evaluate test.npz --ts --validation validation.npz --json",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
 )
-
-
-def _with_temperatures(found: list[Subject], *, ts: bool, temperature: list[Path], objective: str) -> list[Subject]:
-    """Each subject, followed by itself after temperature scaling where that was asked for."""
-
-    if ts and temperature:
-        raise ValueError("--ts and --temperature exclude each other: the first reads run folders, the second files")
-    if temperature and len(temperature) != len(found):
-        raise ValueError(f"there are {len(found)} predictions and {len(temperature)} --temperature; give one for each")
-    if not ts and not temperature:
-        return found
-    result = []
-    for place, each in enumerate(found):
-        validation = each.validation(otherwise=_NAME_THEM) if ts else _files([temperature[place]], each.reader)[0]
-        result += [each, each.scaled(validation, objective)]
-    return result
 
 
 def _warn_below_chance(title: str, evaluation: Evaluation) -> None:
@@ -155,41 +123,37 @@ def _warn_below_chance(title: str, evaluation: Evaluation) -> None:
         )
 
 
-def _files(paths: list[Path], reader: options.Reader) -> list[Subject]:
-    from calattn.cli import subjects
-
-    return subjects.find(paths, reader=reader, choice=options.Choice(split=["validation"]))
-
-
 def _paired(found: list[Subject], sources: list[Predictions | Blocks]) -> dict[int, Predictions]:
     """Those of the first's samples, in its order, by their place; a note where they are of others."""
     import calattn
-    from calattn.cli.compare import same_samples
+    from calattn.comparison import same_samples
 
     a, result = sources[0], {}
     for place, b in enumerate(sources[1:], start=1):
-        name_a, name_b = (found[i].title.replace("\n", " ") for i in (0, place))
+        name_a, name_b = (plain(found[i].title) for i in (0, place))
         if not isinstance(a, calattn.Predictions) or not isinstance(b, calattn.Predictions):
             note(
                 f"{name_b} is not compared with {name_a} on the page: files of this size are compared by calattn compare"
             )
             continue
         try:
-            result[place] = same_samples(a, b, name_a=name_a, name_b=name_b)
+            result[place] = same_samples({name_a: a, name_b: b})[name_b]
         except ValueError as error:
             note(f"{name_b} is not compared with {name_a} on the page: {error}")
-    return result
+    return result  # type: ignore[return-value]
 
 
-def _doubts(compared: list[Subject]) -> list[str]:
-    """What is to be said of the comparisons, on stderr, in JSON and on the page."""
-    from calattn.cli import same_data
+def doubts(compared: Sequence[Subject]) -> list[str]:
+    """What is to be said of comparisons, on stderr, in JSON and on the page: whether they are of the same data."""
+    from calattn.comparison import data_warning
 
-    doubt = same_data.warning(compared)
-    if doubt is None:
-        return []
-    warnings.warn(doubt, stacklevel=1)
-    return [doubt]
+    doubt = data_warning((each.name, each.data()) for each in compared)
+    return [] if doubt is None else [doubt]
+
+
+def plain(title: str) -> str:
+    """A title on one line."""
+    return title.replace("\n", " ")
 
 
 def _comparisons(
@@ -205,7 +169,7 @@ def _comparisons(
     arguments = measure.arguments()
     result = {}
     for place, predictions in paired.items() if arguments["num_bootstrap"] != 0 else ():
-        name_a, name_b = (found[i].title.replace("\n", " ") for i in (0, place))
+        name_a, name_b = (plain(found[i].title) for i in (0, place))
         with working(f"comparing {name_b} with {name_a}", predictions):
             result[place] = calattn.compare(first, predictions, target=target, **arguments)
     return result
@@ -219,11 +183,11 @@ def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
     if isinstance(source, Blocks) or not errors_to().is_terminal:
         yield
         return
-    with errors_to().status(escape(text.replace("\n", " "))):
+    with errors_to().status(escape(plain(text))):
         yield
 
 
-def document(evaluations: dict[str, Evaluation], found: list[Subject], doubts: Sequence[str]) -> dict[str, Any]:
+def document(evaluations: dict[str, Evaluation], found: list[Subject], said: Sequence[str]) -> dict[str, Any]:
     """The stable JSON form (schema 1): fractions in full precision."""
     first = next(iter(evaluations.values()))
     return {
@@ -232,7 +196,7 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject], doubts: S
         "bins": first.options.num_bins,
         "level": first.level,
         "resamples": first.num_bootstrap,
-        "warnings": list(doubts),
+        "warnings": list(said),
         "results": [
             each.described()
             | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
@@ -242,18 +206,16 @@ def document(evaluations: dict[str, Evaluation], found: list[Subject], doubts: S
     }
 
 
-def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject], doubts: Sequence[str]) -> None:
-    from calattn.report import evaluation_latex, evaluation_markdown, evaluation_rows, rows_to_csv
+def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject], said: Sequence[str]) -> None:
+    from calattn.report import evaluation_table
 
     if out is None:
         return
-    plain = {title.replace("\n", " "): evaluation for title, evaluation in evaluations.items()}
+    table = evaluation_table(evaluations)
     if out.suffix == ".json":
-        text = json_text(document(evaluations, found, doubts))
-    elif out.suffix == ".tex":
-        text = evaluation_latex(plain)
+        text = json_text(document(evaluations, found, said))
     else:
-        text = evaluation_markdown(plain) if out.suffix == ".md" else rows_to_csv(evaluation_rows(plain))
+        text = {".tex": table.latex, ".md": table.markdown, ".csv": table.csv}[out.suffix]()
     write_text(out, text)
 
 

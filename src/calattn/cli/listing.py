@@ -20,29 +20,9 @@ from calattn.cli.errors import examples
 Row = tuple[str, str]
 
 
-_ABOUT = {
-    "backbones": "networks (model.backbone of a spec)",
-    "losses": "what is minimised (loss.name)",
-    "heads": "what reads the features and scales the logits (model.head)",
-    "calibrators": "post-hoc methods (calattn calibrate --method)",
-    "metrics": "what is measured (calattn evaluate --metrics)",
-    "recipes": "runs that come with calattn (calattn train NAME)",
-    "datasets": "images (data.name)",
-    "optimizers": "timm's and torch's (optimizer.name)",
-    "schedules": "of the learning rate (schedule.name)",
-}
-
-
-class What(enum.StrEnum):
-    backbones = "backbones"
-    losses = "losses"
-    heads = "heads"
-    calibrators = "calibrators"
-    metrics = "metrics"
-    recipes = "recipes"
-    datasets = "datasets"
-    optimizers = "optimizers"
-    schedules = "schedules"
+What = enum.StrEnum(
+    "What", ["backbones", "losses", "heads", "calibrators", "metrics", "recipes", "datasets", "optimizers", "schedules"]
+)
 
 
 def listing(
@@ -55,9 +35,9 @@ def listing(
 ) -> None:
     """The names that specs and commands take: backbones, losses, heads, calibrators, metrics, recipes, …"""
     if what is None:
-        rows = [(each.value, _ABOUT[each.value]) for each in What]
+        rows = [(name, about) for name, (about, _) in KINDS.items()]
     else:
-        rows = _matching(KINDS[what](everything or pattern is not None), pattern)
+        rows = _matching(KINDS[what][1](everything or pattern is not None), pattern)
         if not rows:
             raise ValueError(f"no {what.value} match {pattern!r}; see them with: calattn list {what.value}")
     if json:
@@ -169,13 +149,12 @@ def _different(calibrator: Any) -> str:
 
 
 def _metrics(_: bool) -> list[Row]:
-    from calattn import metrics
+    from calattn.metrics import METRICS
 
-    def line(name: str, metric: Any) -> str:
-        text = sentence_of(getattr(metrics, name, None)) if hasattr(metrics, name) else ""
-        return f"{metric.title} ({metric.better} is better)" + (f": {text}" if text else "")
+    def line(name: str) -> str:
+        return f"{METRICS.title(name)} ({METRICS[name].better} is better): {_STOP.split(METRICS.text(name), maxsplit=1)[0]}"
 
-    return [(name, line(name, metric)) for name, metric in metrics.METRICS.items()]
+    return [(name, line(name)) for name in METRICS]
 
 
 def _recipes(_: bool) -> list[Row]:
@@ -217,14 +196,14 @@ def _schedules(_: bool) -> list[Row]:
     return [(name, _SCHEDULES.get(name, "")) for name in SCHEDULES]
 
 
-KINDS: dict[What, Callable[[bool], list[Row]]] = {
-    What.backbones: _backbones,
-    What.losses: _losses,
-    What.heads: _heads,
-    What.calibrators: _calibrators,
-    What.metrics: _metrics,
-    What.recipes: _recipes,
-    What.datasets: _datasets,
-    What.optimizers: _optimizers,
-    What.schedules: _schedules,
+KINDS: dict[str, tuple[str, Callable[[bool], list[Row]]]] = {
+    "backbones": ("networks (model.backbone of a spec)", _backbones),
+    "losses": ("what is minimised (loss.name)", _losses),
+    "heads": ("what reads the features and scales the logits (model.head)", _heads),
+    "calibrators": ("post-hoc methods (calattn calibrate --method)", _calibrators),
+    "metrics": ("what is measured (calattn evaluate --metrics)", _metrics),
+    "recipes": ("runs that come with calattn (calattn train NAME)", _recipes),
+    "datasets": ("images (data.name)", _datasets),
+    "optimizers": ("timm's and torch's (optimizer.name)", _optimizers),
+    "schedules": ("of the learning rate (schedule.name)", _schedules),
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from calattn.cli import completion
+from calattn.rules import RULES
 
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 RUN = "The run"
 READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
 DATA_ROOT = "Where data sets lie; default: $CALATTN_DATA, or the user's cache folder."
-RULES = ("last", "best-nll", "best-ece", "best-accuracy")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
 
@@ -190,12 +190,39 @@ class Choice:
             "--checkpoint",
             help=f"Of a run folder: {', '.join(RULES)}.",
             rich_help_panel=READING,
-            autocompletion=completion.names("calattn.cli.options:RULES"),
+            autocompletion=completion.names("calattn.rules:RULES"),
         ),
     ] = "last"
 
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Whether results are shown after temperature scaling, and what it is fitted on."""
+
+    ts: Annotated[
+        bool,
+        _measure(
+            "--ts", text="After temperature scaling, fitted on a run folder's validation predictions or --validation."
+        ),
+    ] = False
+    validation: Annotated[
+        list[Path] | None, _measure("--validation", text="Fit --ts on this file; one for each path.")
+    ] = None
+    objective: Annotated[Objective, _measure("--objective", text="What the temperature of --ts minimises.")] = (
+        Objective.ece
+    )
+
+    @property
+    def files(self) -> list[Path]:
+        return self.validation or []
+
+    def wanted(self) -> bool:
+        if self.files and not self.ts:
+            raise ValueError("--validation is what temperature scaling is fitted on; add --ts")
+        return self.ts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.markup import escape
 
-from calattn.cli import run_facts
 from calattn.cli.console import note, progress
+from calattn.cli.evaluate import plain
 from calattn.cli.subjects import Blocks, Subject, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
 from calattn.report.page.document import drawn
-from calattn.runs.folder import RunFolder
+from calattn.runs.facts import RunFacts
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def write(
         task = bar.add_task("page", total=2 * len(found) + 1)
         exhibits = []
         for place, each in enumerate(found):
-            bar.update(task, description=escape(f"page: gathering {_plain(each)}"))
+            bar.update(task, description=escape(f"page: gathering {plain(each.title)}"))
             predictions, rows = read[place]
             made = exhibit(each, predictions, evaluations[place], given.get(place), data_root)
             exhibits.append(dataclasses.replace(made, rows=rows))
@@ -74,22 +74,22 @@ def exhibit(
     if subject.reader.floor:
         provenance.append(("floor", f"probabilities below {subject.reader.floor:g} were raised to it"))
     if subject.run is not None:
-        folder = RunFolder(subject.run)
+        run = RunFacts(subject.run, say=note)
         with_mistakes = evaluation.options.target is None
         chosen = [("run", text_of(subject.run)), ("split", str(subject.split)), ("checkpoint", str(subject.checkpoint))]
-        provenance = [*chosen, *provenance[1:], *run_facts.provenance(folder)]
+        provenance = [*chosen, *provenance[1:], *run.provenance()]
         facts = {
-            "spec": run_facts.spec_text(folder),
-            "images": run_facts.pictures(folder, subject.split, predictions, data_root) if with_mistakes else None,
-            "log": run_facts.epochs(folder),
-            "marks": run_facts.marks(folder),
+            "spec": run.spec_text(),
+            "images": run.pictures(subject.split, predictions, data_root) if with_mistakes else None,
+            "log": run.epochs(),
+            "marks": run.marks(),
         }
         validation = _validation(subject) if validation is None else validation
     if subject.temperature is not None:
         provenance.append(("temperature", f"{subject.temperature:.4g}, applied before anything was computed"))
         validation = None  # its T* is 1 by construction
     return Exhibit(
-        title=_plain(subject),
+        title=plain(subject.title),
         predictions=predictions,
         evaluation=evaluation,
         validation=validation,
@@ -111,14 +111,7 @@ def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | N
         if len(inside):
             parts.append(block.select(inside))
         offset += len(block)
-    return _joined(parts), rows
-
-
-def _joined(parts: Sequence[Predictions]) -> Predictions:
-    first = parts[0]
-    names = ("logits", "labels", "scale", "stated_probs", "indices")
-    tensors = {name: torch.cat([getattr(p, name) for p in parts]) for name in names if getattr(first, name) is not None}
-    return Predictions(**tensors, class_names=first.class_names, split=first.split, spec_hash=first.spec_hash)
+    return Predictions.cat(parts), rows
 
 
 def _validation(subject: Subject) -> Predictions | None:
@@ -131,7 +124,3 @@ def _validation(subject: Subject) -> Predictions | None:
     except PredictionFileError as error:
         note(f"T* is not fitted on validation: {error}")
         return None
-
-
-def _plain(subject: Subject) -> str:
-    return subject.title.replace("\n", " ")

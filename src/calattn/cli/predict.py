@@ -11,6 +11,7 @@ import typer
 from calattn.cli import completion, options
 from calattn.cli.console import only_helps, print_json, progress, results_to
 from calattn.cli.errors import examples
+from calattn.rules import RULES
 
 
 @options.flat
@@ -19,8 +20,8 @@ def predict(
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
-            help="last, best-nll, best-ece or best-accuracy; may be repeated. Default: last.",
-            autocompletion=completion.names("calattn.cli.options:RULES"),
+            help=f"{', '.join(RULES)}; may be repeated. Default: last.",
+            autocompletion=completion.names("calattn.rules:RULES"),
         ),
     ] = None,
     data: Annotated[

@@ -180,10 +180,10 @@ def _row(
     data_root: Path | None,
 ) -> Row:
     import calattn
-    from calattn.cli import pages, same_data, subjects
-    from calattn.cli.compare import labels_of
+    from calattn.cli import pages, subjects
     from calattn.cli.errors import words_of
     from calattn.cli.evaluate import working
+    from calattn.comparison import labels_of
     from calattn.readers import PredictionFileMissing
 
     facts = _facts(place)
@@ -192,7 +192,7 @@ def _row(
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())
-        labels = labels_of(source)[2][:16]
+        labels = labels_of(source).digest[:16]
     except ValueError as error:
         reason = words_of(error)
         note(f"{title} has no page: {reason}")
@@ -203,7 +203,7 @@ def _row(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
         labels=labels,
-        data=same_data.data_of(subject),
+        data=subject.data(),
         page=f"pages/{page.name}",
         evaluation=evaluation,
         scaled=scaled,
@@ -232,13 +232,12 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
 
 def _facts(place: Path) -> dict[str, Any]:
     """What the run's spec says that runs differ in."""
-    from calattn.cli import run_facts
-    from calattn.runs.folder import SPEC
-    from calattn.runs.yamlfile import read_yaml
+    from calattn.runs.facts import RunFacts, at
 
-    spec = run_facts.side_file(place / SPEC, read_yaml)
-    found = {name: run_facts.at(spec, *keys) for name, keys in _FACTS.items()}
-    if (partly := run_facts.unfinished(place)) is not None:
+    run = RunFacts(place, say=note)
+    spec = run.spec()
+    found = {name: at(spec, *keys) for name, keys in _FACTS.items()}
+    if (partly := run.unfinished) is not None:
         found["epochs"] = partly.removesuffix(" epochs")
     return {name: _plain_fact(value) for name, value in found.items() if value is not None}
 
@@ -281,13 +280,13 @@ def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpo
 
 def _warnings(rows: Sequence[Row]) -> list[str]:
     """Where runs on different data have the same labels: they look alike, and are not ranked together."""
-    from calattn.cli import same_data
+    from calattn.comparison import data_warning
 
     alike: dict[str, list[tuple[str, str | None]]] = {}
     for row in rows:
         if row.labels is not None:
             alike.setdefault(row.labels, []).append((row.title, row.data))
-    return [doubt for named in alike.values() if (doubt := same_data.warning_of_ranking(named)) is not None]
+    return [doubt for named in alike.values() if (doubt := data_warning(named, ranked=True)) is not None]
 
 
 def _groups(rows: Sequence[Row]) -> list[str | None]:

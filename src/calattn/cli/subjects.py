@@ -8,19 +8,22 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.markup import escape
 
 from calattn.cli import options
 from calattn.cli.console import note, progress
-from calattn.cli.run_facts import unfinished
 from calattn.files.predictions import MANIFEST
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
 from calattn.readers.stream import Rows, naming_rows_of_file
+from calattn.rules import RULES
 from calattn.types import Fingerprint, Predictions
+
+if TYPE_CHECKING:
+    from calattn.comparison import Training
 
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
@@ -144,10 +147,37 @@ class Subject:
         """The same, but large files and folders as blocks."""
         return opened(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
 
-    def validation(self, *, otherwise: str = "name a run folder") -> Subject:
-        """The validation predictions of the same run and checkpoint: what may be fitted on. `otherwise`: what helps a file."""
+    @property
+    def name(self) -> str:
+        """The title without what was done to it."""
+        return self.title.split("\n")[0]
+
+    def data(self) -> str | None:
+        """The data set that the predictions were made of, where that is known."""
+        from calattn.runs.facts import data_of
+
+        return data_of(self.path, self.run, self.split)
+
+    def training(self) -> Training:
+        """Of a run, or of what `calattn calibrate --out` made of one: method and seed."""
+        from calattn.runs.facts import RunFacts, training_of_calibrated
+
+        if self.run is not None:
+            return RunFacts(self.run).training()
+        folder = Path(os.path.abspath(self.path)).parent  # "." has no name, and its methods' report lies above it
+        if is_calibrated(folder):
+            return training_of_calibrated(folder)
+        raise ValueError(
+            f"{self.path} is no run folder; --over-seeds needs them, or what calibrate --out made of them: their specs say "
+            "which runs differ in their seed alone"
+        )
+
+    def validation(self) -> Subject:
+        """The validation predictions of the same run and checkpoint: what may be fitted on."""
         if self.run is None:
-            raise ValueError(f"{self.path} is no run folder, so its validation predictions are not known; {otherwise}")
+            raise ValueError(
+                f"{self.path} is no run folder, so its validation predictions are not known; name them with --validation FILE"
+            )
         path = _in_run(self.run, "validation", self.checkpoint or "last")
         return dataclasses.replace(
             self, path=path, split="validation", title=f"{self.title} validation", calibrator=None
@@ -177,10 +207,31 @@ class Subject:
         }
 
 
+def unfinished(run: Path) -> str | None:
+    from calattn.runs.facts import RunFacts
+
+    return RunFacts(run).unfinished
+
+
+def scaled(found: Sequence[Subject], scaling: options.Scaling) -> list[Subject]:
+    """Each after temperature scaling, fitted on its own validation predictions or on the files that were named."""
+    files = scaling.files
+    if files and len(files) != len(found):
+        raise ValueError(f"there are {len(found)} predictions and {len(files)} --validation; give one for each")
+    on = [of_file(path, each.reader) for path, each in zip(files, found, strict=True)] if files else None
+    validations = on or [each.validation() for each in found]
+    return [each.scaled(on, scaling.objective.value) for each, on in zip(found, validations, strict=True)]
+
+
+def of_file(path: Path, reader: options.Reader) -> Subject:
+    """What a --validation names; of a run folder, its validation split."""
+    return find([path], reader=reader, choice=options.Choice(split=["validation"]))[0]
+
+
 def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choice) -> list[Subject]:
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
-    if choice.checkpoint not in options.RULES:
-        raise ValueError(f"--checkpoint must be one of {', '.join(options.RULES)}, got {choice.checkpoint!r}")
+    if choice.checkpoint not in RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {choice.checkpoint!r}")
     found = []
     for path in paths:
         if str(path) in METRICS and not path.exists():

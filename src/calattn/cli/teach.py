@@ -10,6 +10,7 @@ import typer
 from calattn.cli import completion, options
 from calattn.cli.errors import examples
 from calattn.cli.train import train_and_report
+from calattn.rules import RULES
 
 
 @options.flat
@@ -34,9 +35,9 @@ def teach(
     checkpoint: Annotated[
         str,
         typer.Option(
-            help="Of a run: last, best-nll, best-ece or best-accuracy.",
+            help=f"Of a run: {', '.join(RULES)}.",
             rich_help_panel=options.RUN,
-            autocompletion=completion.names("calattn.cli.options:RULES"),
+            autocompletion=completion.names("calattn.rules:RULES"),
         ),
     ] = "last",
     weights: Annotated[

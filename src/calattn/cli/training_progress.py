@@ -82,9 +82,9 @@ class TrainingProgress:
 
     @staticmethod
     def _how_far(folder: Any) -> str:
-        from calattn.cli.run_facts import unfinished
+        from calattn.runs.facts import RunFacts
 
-        partly = unfinished(folder.path)
+        partly = RunFacts(folder.path).unfinished
         if partly is not None:
             return f"as far as --until-epoch says: {partly}"
         return "finished, nothing to do; --overwrite trains it again"

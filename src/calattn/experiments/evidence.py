@@ -25,10 +25,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+from calattn.comparison.trainings import student, two_sided, welch
 from calattn.experiments.cells import Cell
 from calattn.experiments.results import CellResult, Hole, Phase, ResultStore, Rule
 from calattn.metrics import METRICS
-from calattn.metrics.over_seeds import student, two_sided, welch
 from calattn.runs.folder import read_json
 from calattn.types import MetricRow
 

@@ -45,6 +45,27 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
         commit(partial, target)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: PathArg) -> Iterator[Path]:
+    """A folder beside `path` that takes its name when the block ends without an error."""
+    target = Path(os.path.realpath(path))
+    partial = target.parent / f"{_PARTIAL}{secrets.token_hex(6)}"
+    old = target.parent / f"{_PARTIAL}old-{secrets.token_hex(6)}"
+    with made_folder(target.parent):
+        try:
+            with speaking_of(path, instead_of=partial):
+                partial.mkdir()
+                yield partial
+                if target.exists():
+                    target.rename(old)
+                partial.rename(target)
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)  # the second rename failed: what was there comes back
+            for leftover in (partial, old):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
 def check_writable(path: PathArg) -> None:
     """Refuses a path that could not be written in the end: a file is made in its folder, or the nearest above it that exists.
 

@@ -19,7 +19,7 @@ from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
 from calattn.metrics.resampling.cells import RankCells
 from calattn.metrics.resampling.streamed import samples_kept, samples_of, stream_replicates
-from calattn.metrics.sources import Source, check_paired, pieces, repeatable, target_of
+from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, check_source
@@ -140,7 +140,7 @@ class Difference:
 
 
 def evaluate(
-    predictions: Source,
+    predictions: PredictionSource,
     *labels: Never,
     metrics: str | Iterable[str] | None = None,
     target: int | str | None = None,
@@ -192,8 +192,8 @@ def evaluate(
 
 
 def compare(
-    a: Source,
-    b: Source,
+    a: PredictionSource,
+    b: PredictionSource,
     *,
     metrics: str | Iterable[str] | None = None,
     target: int | str | None = None,
@@ -223,7 +223,7 @@ def compare(
         torch.Generator().manual_seed(_seed(generator))
     )  # of its own: `evaluate` with the same generator draws other resamples
 
-    def side(source: Source) -> _Side:
+    def side(source: PredictionSource) -> _Side:
         state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
         return _side(state, source, num_bootstrap, seed)
 
@@ -247,7 +247,7 @@ class _Side(NamedTuple):
     draws: dict[str, Float[Tensor, " r"]]
 
 
-def _side(state: MetricState, source: Source, num_bootstrap: int | None, seed: int) -> _Side:
+def _side(state: MetricState, source: PredictionSource, num_bootstrap: int | None, seed: int) -> _Side:
     seen = _one_pass(state, source, keep=True)
     count = _resamples(num_bootstrap, seen.n)
     if not count:
@@ -322,7 +322,7 @@ class _Seen(NamedTuple):
     classes: ClassBins
 
 
-def _one_pass(state: MetricState, source: Source, *, keep: bool) -> _Seen:
+def _one_pass(state: MetricState, source: PredictionSource, *, keep: bool) -> _Seen:
     state.needs.add("classes")
     if keep and "grid" in state.needs:
         state.needs.add("ranks")  # smoothed errors of large inputs are resampled by rank cells
@@ -343,7 +343,7 @@ def _one_pass(state: MetricState, source: Source, *, keep: bool) -> _Seen:
 
 
 def _replicates(
-    state: MetricState, seen: _Seen, source: Source, count: int, seed: int
+    state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int
 ) -> dict[str, Float[Tensor, " r"]]:
     bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
     if seen.n > IN_MEMORY:
@@ -364,7 +364,7 @@ def _replicates(
 
 
 def _of_many(
-    state: MetricState, seen: _Seen, source: Source, count: int, seed: int, bandwidth: float
+    state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int, bandwidth: float
 ) -> dict[str, Float[Tensor, " r"]]:
     """Replicates of more samples than are held: from the source itself, or from the columns of what cannot be read again."""
     again, needs = repeatable(source), parts_of(state.metrics)
@@ -381,7 +381,7 @@ def _of_many(
     )
 
 
-def _blocks(source: Source) -> Iterator[tuple[int, Block]]:
+def _blocks(source: PredictionSource) -> Iterator[tuple[int, Block]]:
     for piece in pieces(source, _PIECE):
         for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
             yield piece.start + block.rows.start, block

@@ -14,7 +14,7 @@ from calattn.types import Predictions
 
 _REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or stream_predictions(path)"
 
-Source = Predictions | Iterable[Predictions]
+PredictionSource = Predictions | Iterable[Predictions]
 
 
 class Piece(NamedTuple):
@@ -27,10 +27,10 @@ class Piece(NamedTuple):
     scale: Tensor | None
 
 
-def pieces(source: Source, rows: int) -> Iterator[Piece]:
+def pieces(source: PredictionSource, rows: int) -> Iterator[Piece]:
     """The source in order, cut where the number of a sample is a multiple of `rows`, and where it comes in blocks."""
     offset = 0
-    for predictions in _parts(source):
+    for predictions in parts_of(source):
         values, labels, kind, scale = _values(predictions)
         start = 0
         while start < len(labels):
@@ -41,7 +41,7 @@ def pieces(source: Source, rows: int) -> Iterator[Piece]:
         offset += len(labels)
 
 
-def target_of(target: object, source: Source) -> tuple[int | None, str | None]:
+def target_of(target: object, source: PredictionSource) -> tuple[int | None, str | None]:
     """The number and the name of a class that is given by either."""
     if target is None:
         return None, None
@@ -71,21 +71,25 @@ def check_paired(a: Predictions, b: Predictions) -> None:
             )
 
 
-def repeatable(source: Source) -> bool:
+def repeatable(source: PredictionSource) -> bool:
     """Whether it can be read a second time: a generator cannot."""
     return not isinstance(source, Iterator)
 
 
-def _parts(source: Source) -> Iterator[Predictions]:
+def parts_of(source: PredictionSource) -> Iterator[Predictions]:
+    """Its blocks, each checked to be predictions; there must be one. A set in memory is one block."""
     if isinstance(source, Predictions):
         yield source
         return
     if isinstance(source, str | bytes | Tensor | dict) or not isinstance(source, Iterable):
         raise ValueError(f"predictions is {type(source).__name__}; {_REMEDY}")
+    part = None
     for part in source:
         if not isinstance(part, Predictions):
             raise ValueError(f"predictions holds {type(part).__name__}; {_REMEDY}")
         yield part
+    if part is None:
+        raise ValueError(f"predictions is empty: it has no blocks; {_REMEDY}")
 
 
 def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | None]:
@@ -95,8 +99,8 @@ def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | No
     return predictions.logits, predictions.labels, "logits", predictions.scale
 
 
-def _class_names(source: Source) -> tuple[str, ...] | None:
+def _class_names(source: PredictionSource) -> tuple[str, ...] | None:
     """The class names, where the source has some and can be read again after a look at its first block."""
     if isinstance(source, Iterator):
         return None
-    return next((part.class_names for part in _parts(source)), None)
+    return next((part.class_names for part in parts_of(source)), None)

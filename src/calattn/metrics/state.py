@@ -18,6 +18,7 @@ from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
+from calattn.metrics.words import TEXTS
 from calattn.registry import Registry, UnknownName
 from calattn.types import checked_scale
 
@@ -110,6 +111,18 @@ class Metrics(Registry[Metric]):
             return title
         of = f" of {options.event}" if options.target is not None and name in OF_EVENT else ""
         return title.replace("≥ t", f"≥ {options.threshold:g}") + of
+
+    def text(self, name: str, options: Options | None = None) -> str:
+        """What a metric is, its options filled in; of one that was added, in the words of whoever added it.
+
+        >>> METRICS.text("high_confidence_error_rate", Options(threshold=0.95))
+        'Error rate among the samples with confidence 0.95 or more.'
+        """
+        metric, options = self[name], options or Options()
+        if name not in TEXTS:
+            return metric.text or f"A metric added under the name {name}; {metric.better} is better."
+        bandwidth = "chosen from the data" if options.bandwidth is None else f"{options.bandwidth:g}"
+        return TEXTS[name].format(bins=options.num_bins, threshold=f"{options.threshold:g}", bandwidth=bandwidth)
 
 
 METRICS = Metrics("metric")

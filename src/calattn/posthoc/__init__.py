@@ -1,7 +1,14 @@
 """Post-hoc calibrators: fitted on a held-out split's predictions, applied to another's."""
 
-from calattn.posthoc.base import AbsentClassWarning, Calibrator, FitWarning, NotFittedError, SameDataWarning
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import (
+    CALIBRATORS,
+    AbsentClassWarning,
+    Calibrator,
+    FitWarning,
+    NotFittedError,
+    SameDataWarning,
+)
+from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load
 from calattn.posthoc.frozen_calattn import FrozenCalAttn
@@ -17,16 +24,22 @@ __all__ = [
     "SATS",
     "AbsentClassWarning",
     "Calibrator",
+    "Contest",
+    "ContestRow",
     "DirichletCalibration",
     "FitWarning",
     "FrozenCalAttn",
     "HistogramBinning",
     "IsotonicCalibration",
     "MatrixScaling",
+    "Methods",
     "NotFittedError",
     "SameDataWarning",
+    "Skipped",
     "TemperatureScaling",
     "VectorScaling",
+    "Watcher",
+    "contest",
     "cross_fit",
     "load",
     "stratified_folds",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Never, TypeVar
 
@@ -16,6 +17,7 @@ from calattn import checks
 from calattn.checks import ArrayLike
 from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
+from calattn.registry import Registry
 from calattn.types import Predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
@@ -266,3 +268,16 @@ def finite_logits(predictions: Predictions) -> Tensor:
 def seeded(generator: torch.Generator | None) -> torch.Generator:
     """The caller's generator, or a fresh one with seed 0, so that a fit without one repeats as well."""
     return torch.Generator().manual_seed(0) if generator is None else generator
+
+
+# What others call these, or their nearest kin: Platt's sigmoid is vector scaling of two classes, and beta calibration is
+# Dirichlet calibration of two.
+_ALIASES = (
+    dict.fromkeys(("ts", "temp", "temperature_scaling"), "temperature_nll")
+    | dict.fromkeys(("platt", "platt_scaling", "sigmoid", "logistic", "vs", "vector_scaling"), "vector")
+    | dict.fromkeys(("ms", "matrix_scaling"), "matrix")
+    | dict.fromkeys(("hb", "histogram_binning", "binning"), "histogram")
+    | {"ir": "isotonic", "isotonic_regression": "isotonic", "beta": "dirichlet"}
+)
+
+CALIBRATORS: Registry[Callable[..., Calibrator]] = Registry("calibrator", aliases=_ALIASES)

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calattn.files.atomic import atomic_write
-from calattn.posthoc.base import Calibrator
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Calibrator
 from calattn.registry import UnknownName
 
 FORMAT = 1

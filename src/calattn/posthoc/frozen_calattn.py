@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS
 from calattn.posthoc.features import features_of
 from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.scale_head import ScaleHeadCalibrator

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.metrics.binning import bin_edges, bin_index, equal_count_bounds
-from calattn.posthoc.base import Learned
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Learned
 from calattn.posthoc.modules import BinnedProbs
 from calattn.posthoc.one_vs_rest import OneVsRestCalibrator, class_probs
 from calattn.types import Predictions

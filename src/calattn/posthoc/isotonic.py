@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn.posthoc.base import Learned
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Learned
 from calattn.posthoc.modules import InterpolatedProbs
 from calattn.posthoc.one_vs_rest import OneVsRestCalibrator, class_probs
 from calattn.types import Predictions

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.posthoc import affine_nll
-from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Calibrator, FitWarning, Learned, finite_logits
 from calattn.posthoc.damped_newton import Steepness, damped_newton
 from calattn.posthoc.modules import AffineLogits
 from calattn.posthoc.newton import nll_optimum

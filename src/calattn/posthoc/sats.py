@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import checks
-from calattn.posthoc.base import Learned, finite_logits
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Learned, finite_logits
 from calattn.posthoc.features import features_of
 from calattn.posthoc.grid import ece_curve
 from calattn.posthoc.modules import HeadScaledLogits

@@ -12,8 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
-from calattn.posthoc.catalogue import CALIBRATORS
+from calattn.posthoc.base import CALIBRATORS, Calibrator, FitWarning, Learned, rescaled
 from calattn.posthoc.grid import ece_curve
 from calattn.posthoc.modules import ScaledLogits
 from calattn.posthoc.newton import nll_optimum

@@ -4,45 +4,34 @@ Figures are Matplotlib's, which is imported when the first one is drawn.
 """
 
 from calattn.report.confidence import confidence_histogram
-from calattn.report.latex import difference_latex, evaluation_latex
+from calattn.report.differences import difference_table, sentence
+from calattn.report.evaluations import evaluation_table, leaderboard
+from calattn.report.ranking import contest_tables, contest_verdict
 from calattn.report.reliability import reliability_diagram, reliability_diagrams, save_figure
 from calattn.report.scale import scale_against_correctness, scale_histogram
 from calattn.report.selective import accuracy_above_confidence, risk_coverage_curve, selection
 from calattn.report.smoothing import SmoothCurve, smooth_curve
 from calattn.report.style import STYLE, figure_style
-from calattn.report.tables import (
-    difference_markdown,
-    difference_rows,
-    difference_table,
-    evaluation_markdown,
-    evaluation_rows,
-    evaluation_table,
-    leaderboard,
-    rows_to_csv,
-    sentence,
-)
+from calattn.report.table import Cell, Table
 from calattn.report.temperature import temperature_curve
 from calattn.report.training import training_dynamics
 
 __all__ = [
     "STYLE",
+    "Cell",
     "SmoothCurve",
+    "Table",
     "accuracy_above_confidence",
     "confidence_histogram",
-    "difference_latex",
-    "difference_markdown",
-    "difference_rows",
+    "contest_tables",
+    "contest_verdict",
     "difference_table",
-    "evaluation_latex",
-    "evaluation_markdown",
-    "evaluation_rows",
     "evaluation_table",
     "figure_style",
     "leaderboard",
     "reliability_diagram",
     "reliability_diagrams",
     "risk_coverage_curve",
-    "rows_to_csv",
     "save_figure",
     "scale_against_correctness",
     "scale_histogram",

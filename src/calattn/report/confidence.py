@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Never
 from calattn import checks
 from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
+from calattn.metrics.sources import PredictionSource
 from calattn.report.canvas import canvas, figure_of, headline, headroom, upright
-from calattn.report.source import Source, gather
+from calattn.report.gather import gather
 from calattn.report.style import BLUE, INK, ORANGE, figure_style
 from calattn.types import check_source
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def confidence_histogram(
-    predictions: Source, *labels: Never, num_bins: int = 15, title: str | None = None, ax: Axes | None = None
+    predictions: PredictionSource, *labels: Never, num_bins: int = 15, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
     """Samples by confidence, the wrong ones stacked on the right ones, with the mean confidence and the accuracy."""
     check_source(predictions, *labels)

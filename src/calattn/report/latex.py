@@ -1,12 +1,8 @@
-"""Text and tables for LaTeX: what has a meaning there is escaped, what ASCII lacks is written as a command."""
+"""Text for LaTeX: what has a meaning there is escaped, what ASCII lacks is written as a command."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
-
-from calattn.metrics.state import Options
-from calattn.report.tables import Differences, Evaluations, Grid, difference_grid, evaluation_grid
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -53,41 +49,6 @@ def latex_text(text: str) -> str:
     '$\\\\lambda$ = 0.1 \\\\& 50 \\\\% of p\\\\_y'
     """
     return "".join(_character(character) for character in text)
-
-
-def evaluation_latex(evaluations: Evaluations) -> str:
-    """Evaluations side by side, with their intervals."""
-    return latex_table(evaluation_grid(evaluations))
-
-
-def difference_latex(
-    comparisons: Mapping[str, Differences],
-    *,
-    baseline: str,
-    level: float,
-    options: Options | None = None,
-    notes: Sequence[str] = (),
-) -> str:
-    """Each comparison's difference from the baseline."""
-    return latex_table(difference_grid(comparisons, baseline=baseline, level=level, options=options), notes)
-
-
-def latex_table(grid: Grid, notes: Sequence[str] = ()) -> str:
-    """A table for a paper: `booktabs`, everything escaped, nothing but ASCII; notes stand under it."""
-
-    def spelt(text: str) -> str:
-        return latex_text(text.replace("“", "``").replace("”", "''"))
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(spelt, cells)) + " \\\\"
-
-    body = "\n".join(map(line, grid.rows))
-    under = "".join(f"\\par\\smallskip\\footnotesize {spelt(note)}\n" for note in notes)
-    return (
-        "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
-        f"\\caption{{{spelt(grid.caption)}}}\n\\begin{{tabular}}{{l{'r' * (len(grid.header) - 1)}}}\n"
-        f"\\toprule\n{line(grid.header)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{under}\\end{{table}}\n"
-    )
 
 
 def _character(character: str) -> str:

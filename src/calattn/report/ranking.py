@@ -5,48 +5,79 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rich.markup import escape
-from rich.table import Table
-
-from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
+from calattn.posthoc import Contest
+from calattn.posthoc.contests import RANKED_BY
+from calattn.report.differences import Differences, mark_of, sentence
+from calattn.report.evaluations import leaderboard
 from calattn.report.style import between, number, percent, title_of, unit_of
-from calattn.report.tables import Differences, sentence
+from calattn.report.table import Cell, Table
 
-# What methods are ranked by: a proper score, which no method can improve by saying less than it knows.
-RANKED_BY = "nll"
+_IN_SAMPLE = "judged on the samples it was fitted on, where"
+
+
+def contest_tables(contest: Contest, *, as_it_is: str = "(as it is)") -> list[Table]:
+    """The leaderboard of a contest of calibrators and, with resamples, the differences between them."""
+    evaluations = {as_it_is: contest.before} | {row.method: row.evaluation for row in contest.rows}
+    board = leaderboard(evaluations, bold_best=not contest.in_sample)
+    from_before, from_best = _differences(contest)
+    if not from_before:
+        return [board]
+    seconds = {row.method: row.seconds for row in contest.rows}
+    return [board, ranking_table(from_before, from_best, seconds=seconds, level=contest.before.level)]
+
+
+def contest_verdict(contest: Contest) -> list[str]:
+    """What the differences say, in words, and whether samples are shared; in-sample only why nothing is said."""
+    if contest.in_sample:
+        if len(contest.rows) + len(contest.skipped) + len(contest.not_run) > 1:
+            return [f"no method is called best: each was {_IN_SAMPLE} the most flexible one looks best"]
+        return [f"{contest.rows[0].method} was {_IN_SAMPLE} any method looks better than it is"]
+    shared, judged = contest.overlap.shared, contest.overlap.judged
+    caveat = (
+        f"about {shared:,} of the {judged:,} judged samples are not others but were fitted on too: the numbers are too good, "
+        "most for the most flexible method"
+    )
+    from_before, from_best = _differences(contest)
+    lines = verdict(contest.ranking[0], from_before, from_best, level=contest.before.level) if from_before else []
+    return [*lines, caveat] if shared else lines
+
+
+def _differences(contest: Contest) -> tuple[dict[str, Differences], dict[str, Differences]]:
+    return (
+        {row.method: row.from_before for row in contest.rows if row.from_before is not None},
+        {row.method: row.from_best for row in contest.rows if row.from_best is not None},
+    )
 
 
 def ranking_table(
     from_before: Mapping[str, Differences],
-    from_leader: Mapping[str, Differences],
+    from_best: Mapping[str, Differences],
     *,
     seconds: Mapping[str, float],
     level: float,
 ) -> Table:
-    """Methods as rows, best first; paired differences from "as it is" and from the leader, each with its verdict."""
-    caption = (
-        f"differences with paired {percent(level)} intervals, each on its own; NLL in nats, the others in points of "
-        "per cent; seconds for one fit"
-    )
-    table = Table(caption=caption, caption_style="dim", caption_justify="left")
-    table.add_column("", no_wrap=True)
+    """Methods as rows, best first; paired differences from "as it is" and from the best, each with its verdict."""
     metrics = list(next(iter(from_before.values())))
-    for other in ("as it is", "the leader") if from_leader else ("as it is",):
-        for metric in metrics:
-            table.add_column(f"{title_of(metric)} from\n{other}", justify="right")
-    table.add_column("fit, s", justify="right")
+    others = ("as it is", "the leader") if from_best else ("as it is",)
+    rows = []
     for name, differences in from_before.items():
-        cells = [_cell(differences[metric]) for metric in metrics]
-        if from_leader:
-            leads = name not in from_leader
-            cells += ["leads" if leads else _cell(from_leader[name][metric]) for metric in metrics]
-        table.add_row(escape(name), *cells, f"{seconds[name]:.2f}")
-    return table
+        cells: list[str | Cell] = [_cell(differences[metric]) for metric in metrics]
+        if from_best:
+            rest = from_best.get(name)
+            cells += ["leads" if rest is None else _cell(rest[metric]) for metric in metrics]
+        rows.append([name, *cells, f"{seconds[name]:.2f}"])
+    return Table(
+        header=["", *(f"{title_of(metric)} from\n{other}" for other in others for metric in metrics), "fit, s"],
+        rows=rows,
+        caption=f"differences with paired {percent(level)} intervals, each on its own; NLL in nats, the others in points of "
+        "per cent; seconds for one fit",
+        whole_names=True,
+    )
 
 
 def verdict(
-    leader: str, from_before: Mapping[str, Differences], from_leader: Mapping[str, Differences], *, level: float
+    leader: str, from_before: Mapping[str, Differences], from_best: Mapping[str, Differences], *, level: float
 ) -> list[str]:
     """The winner, those that cannot be told from it, and whether it is better than doing nothing."""
     own = from_before[leader]
@@ -56,8 +87,8 @@ def verdict(
         lines.append(
             f"no method has a finite NLL: each gives some label the probability 0; {leader} comes first by name"
         )
-    elif from_leader:
-        lines.append(f"best by NLL: {leader}, {number(RANKED_BY, first.b)} nats; {_ties(from_leader, level)}")
+    elif from_best:
+        lines.append(f"best by NLL: {leader}, {number(RANKED_BY, first.b)} nats; {_ties(from_best, level)}")
     if math.isinf(first.a) and math.isfinite(first.b):
         lines.append(
             "as it is, some label has the probability 0 and NLL is infinite, which the calibrated one's is not"
@@ -68,25 +99,23 @@ def verdict(
     return lines
 
 
-def _ties(from_leader: Mapping[str, Differences], level: float) -> str:
-    if too_few := next((found for each in from_leader.values() if (found := each[RANKED_BY].too_few)), None):
+def _ties(from_best: Mapping[str, Differences], level: float) -> str:
+    if too_few := next((found for each in from_best.values() if (found := each[RANKED_BY].too_few)), None):
         return f"whether others are as good: {too_few}"
-    tied = [name for name, differences in from_leader.items() if not differences[RANKED_BY].significant]
+    tied = [name for name, differences in from_best.items() if not differences[RANKED_BY].significant]
     if not tied:
         return f"every other method is worse by more than chance (paired {percent(level)} interval)"
     return f"cannot be told from it by NLL (paired {percent(level)} interval): {', '.join(tied)}"
 
 
-def _cell(difference: Difference) -> str:
-    """The difference and its verdict, the interval dim underneath."""
-    name = difference.name
+def _cell(difference: Difference) -> Cell:
+    """The difference and its verdict, and the interval."""
     if math.isnan(difference.difference):
-        return "–"
-    ends = between(name, difference.low, difference.high, signed=True)
-    value, word = _size(difference), _word(difference)
-    colour = {"better": "green", "worse": "red"}.get(word, "default")
-    value = f"[{colour}]{value} {word}[/]"
-    return f"{value}\n[dim]\\{ends}[/dim]" if math.isfinite(difference.difference) else value
+        return Cell("–")
+    name, mark = difference.name, mark_of(difference)
+    ends = between(name, difference.low, difference.high, signed=True) if math.isfinite(difference.difference) else ""
+    word = mark or ("untold" if difference.too_few else "chance")
+    return Cell(f"{_size(difference)} {word}", ends, mark)
 
 
 def _size(difference: Difference) -> str:
@@ -96,9 +125,3 @@ def _size(difference: Difference) -> str:
         places = unit_of(name)[1]
         return f"<{10**-places:.{places}f}"
     return number(name, difference.difference, signed=True)
-
-
-def _word(difference: Difference) -> str:
-    if not difference.significant:
-        return "untold" if difference.too_few else "chance"
-    return "better" if (difference.difference < 0) == (METRICS[difference.name].better == "lower") else "worse"

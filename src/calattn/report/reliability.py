@@ -16,10 +16,10 @@ from calattn.metrics.binning import bin_edges
 from calattn.metrics.bins import BinSums
 from calattn.metrics.ranks import RankSums, equal_count_bins
 from calattn.metrics.smooth import SmoothGrid
-from calattn.metrics.sources import target_of
+from calattn.metrics.sources import PredictionSource, target_of
 from calattn.report.canvas import COLUMN, canvas, figure_of, headline
+from calattn.report.gather import gather, named
 from calattn.report.smoothing import BANDWIDTH, SmoothCurve, smooth_curve_of
-from calattn.report.source import Source, gather, named
 from calattn.report.style import BLUE, GREY, INK, ORANGE, PURPLE, figure_style
 from calattn.types import check_source
 
@@ -60,7 +60,7 @@ class Shown(NamedTuple):
     words: Words
 
 
-def bin_sums(predictions: Source, *, num_bins: int = 15, binning: Binning = "equal_width") -> BinSums:
+def bin_sums(predictions: PredictionSource, *, num_bins: int = 15, binning: Binning = "equal_width") -> BinSums:
     """Count, confidence and accuracy of every bin: the sums that ECE is made of (AdaECE with equal counts)."""
     return _shown(predictions, num_bins, binning, smooth=False, bandwidth=None).bins
 
@@ -83,7 +83,7 @@ def consistency(sums: BinSums, *, level: float = 0.95) -> tuple[Float[Tensor, " 
 
 
 def reliability_diagram(
-    predictions: Source,
+    predictions: PredictionSource,
     *labels: Never,
     num_bins: int = 15,
     target: int | str | None = None,
@@ -108,7 +108,7 @@ def reliability_diagram(
 
 
 def reliability_diagrams(
-    predictions: Mapping[str, Source],
+    predictions: Mapping[str, PredictionSource],
     *labels: Never,
     num_bins: int = 15,
     target: int | str | None = None,
@@ -147,7 +147,7 @@ def save_figure(figure: Figure, path: PathArg) -> None:
 
 
 def _shown(
-    source: Source,
+    source: PredictionSource,
     num_bins: int,
     binning: Binning,
     *,

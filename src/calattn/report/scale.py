@@ -11,8 +11,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.metrics.ranks import two_sample_auroc
+from calattn.metrics.sources import PredictionSource, parts_of
 from calattn.report.canvas import canvas, figure_of, headline, headroom, stacked, upright
-from calattn.report.source import Source, columns_in, parts_of
+from calattn.report.gather import columns_in
 from calattn.report.style import BLUE, GREY, INK, ORANGE, figure_style
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class ScaleGroups(NamedTuple):
     confidence: Float[Tensor, " g"]
 
 
-def scales_of(predictions: Source) -> Scales:
+def scales_of(predictions: PredictionSource) -> Scales:
     """The scales of all blocks; predictions without a scale are refused."""
     found = []
     for part in parts_of(predictions):
@@ -63,7 +64,7 @@ def scale_groups(scales: Scales, *, num_groups: int = 10) -> ScaleGroups:
 
 
 def scale_histogram(
-    predictions: Source, *, num_bins: int = 40, title: str | None = None, ax: Axes | None = None
+    predictions: PredictionSource, *, num_bins: int = 40, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
     """How the scale s is spread over the samples: below 1 it sharpens the prediction, above 1 it softens it."""
     scale = scales_of(predictions).scale.numpy()
@@ -88,7 +89,12 @@ def scale_histogram(
 
 
 def scale_against_correctness(
-    predictions: Source, *, num_bins: int = 40, num_groups: int = 10, title: str | None = None, ax: Axes | None = None
+    predictions: PredictionSource,
+    *,
+    num_bins: int = 40,
+    num_groups: int = 10,
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
     """Above, s of the right and of the wrong samples; below, accuracy and confidence along s.
 

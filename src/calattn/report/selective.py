@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn.metrics.ranks import Groups, RankSums, aurc_of, risk_coverage_of
+from calattn.metrics.sources import PredictionSource
 from calattn.report.canvas import DASHES, canvas, figure_of, headline, headroom
-from calattn.report.source import Source, Sources, gather, named
+from calattn.report.gather import Sources, gather, named
 from calattn.report.style import GREY, INK, ORANGE, figure_style
 from calattn.types import check_source
 
@@ -35,7 +36,7 @@ class Selection(NamedTuple):
     samples: Float[Tensor, " t"]
 
 
-def selection(predictions: Source, thresholds: Float[Tensor, " t"] | None = None) -> Selection:
+def selection(predictions: PredictionSource, thresholds: Float[Tensor, " t"] | None = None) -> Selection:
     """What is left when a model answers only with confidence ≥ t, for each threshold t.
 
     Compared in float32, in which most confidences come: a float32 0.9 is at the threshold 0.9, not below it.
@@ -103,7 +104,7 @@ def accuracy_above_confidence(
     return figure_of(ax)
 
 
-def _groups(source: Source) -> Groups:
+def _groups(source: PredictionSource) -> Groups:
     ranks = RankSums()
     gather(source, ranks)
     return ranks.groups()

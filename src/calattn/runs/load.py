@@ -40,7 +40,7 @@ class LoadedModel:
 
 
 def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
-    """The network of a run folder under a checkpoint rule (last, best-nll, best-ece, best-accuracy), in evaluation mode.
+    """The network of a run folder under a checkpoint rule (`calattn.rules.RULES`), in evaluation mode.
 
     The data set need not be there, unless the run is of a version that kept no interface.json and has images of your own. A run
     folder whose checkpoints were removed cannot be loaded.

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -24,6 +24,7 @@ from calattn.engine.predict import predict
 from calattn.engine.step import TrainStep
 from calattn.files.atomic import PathArg, check_writable
 from calattn.files.predictions import has_features, save_predictions
+from calattn.rules import RULES
 from calattn.runs import build
 from calattn.runs.classes import Classes, check_same_classes, relabelled
 from calattn.runs.folder import RunFolder, RunFolderError
@@ -37,7 +38,7 @@ from calattn.runs.interface import (
 )
 from calattn.runs.load import trained_network
 from calattn.runs.runtime import Runtime
-from calattn.runs.spec import Rule, RunSpec
+from calattn.runs.spec import RunSpec
 from calattn.runs.trained_with import naming_plugins
 from calattn.types import Predictions
 
@@ -254,9 +255,9 @@ def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunD
 
 def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
     """What can be refused before images are read."""
-    unknown = [rule for rule in rules if rule not in get_args(Rule)]
+    unknown = [rule for rule in rules if rule not in RULES]
     if unknown:
-        raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(get_args(Rule))}")
+        raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(RULES)}")
     if ood and data_name is None:
         raise ValueError("--ood is about another data set; name it with --data")
     if not any(folder.checkpoints_path.glob("state-*.safetensors")):

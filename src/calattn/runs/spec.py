@@ -17,13 +17,14 @@ from pydantic import (
     model_validator,
 )
 
+from calattn.rules import Rule
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
-Rule = Literal["last", "best-nll", "best-ece", "best-accuracy"]
 TAUGHT_HEADS = ("taught", "taught_classwise", "taught_scale")  # those of `heads.taught.KINDS`, without importing torch
 
 

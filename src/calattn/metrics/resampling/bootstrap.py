@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -247,3 +248,11 @@ def quantiles(values: Float[Tensor, " r"], at: tuple[float, ...]) -> Float[Tenso
     place = torch.tensor(at, dtype=torch.float64) * (len(ordered) - 1)
     low, high = ordered[place.floor().long()], ordered[place.ceil().long()]
     return torch.where(low == high, low, low + (high - low) * (place - place.floor()))
+
+
+def afresh(measure: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `evaluate` and `compare` for one of several calls: a generator gives each of them the same resamples."""
+    generator = measure.get("generator")
+    if not isinstance(generator, torch.Generator):
+        return measure
+    return measure | {"generator": torch.Generator().set_state(generator.get_state())}

@@ -28,7 +28,7 @@ from calattn.metrics.resampling.replicates import (
 from calattn.metrics.resampling.resampled import ClassTables, Ranked, Resamples, needs_groups, own_metrics, own_values
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
-from calattn.metrics.sources import Source, pieces
+from calattn.metrics.sources import PredictionSource, pieces
 from calattn.metrics.state import Options, parts_of
 from calattn.metrics.widesum import WideSum
 
@@ -200,7 +200,7 @@ def stream_replicates(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def samples_of(source: Source, target: int | None = None) -> Iterator[tuple[int, Columns, Block]]:
+def samples_of(source: PredictionSource, target: int | None = None) -> Iterator[tuple[int, Columns, Block]]:
     """A source, block by block, each within one block of weights."""
     for piece in pieces(source, ROWS):
         for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):

@@ -21,12 +21,12 @@ from calattn.metrics.evaluation import Difference, Evaluation
 from calattn.metrics.state import Options
 from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.definitions import definitions
+from calattn.report.differences import improved, sentence, summary
+from calattn.report.gather import columns_in
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import Event, event_verdict, verdict
-from calattn.report.source import columns_in
 from calattn.report.style import title_of, unit_of
-from calattn.report.tables import improved, sentence, summary
 from calattn.types import Predictions
 
 SCHEMA = 1

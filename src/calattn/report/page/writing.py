@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from calattn.comparison import same_samples
 from calattn.files.atomic import PathArg
 from calattn.metrics.evaluation import compare, evaluate
 from calattn.report.page.document import Exhibit, build_document
@@ -43,14 +43,11 @@ def write_html(
         Exhibit(title=name, predictions=p, evaluation=evaluate(p, **options), validation=held_out.get(name))
         for name, p in given.items()
     ]
-    first, *others = given.values()
-    differences = {}
-    for place, other in enumerate(others, start=1):
-        if options.get("num_bootstrap") != 0 and _same_samples(first, other):
-            differences[place] = compare(first, other, **options)
+    (name, first), *others = given.items()
+    paired = {}
+    for place, (other_name, predicted) in enumerate(others, start=1):
+        with contextlib.suppress(ValueError):  # other samples
+            paired[place] = same_samples({name: first, other_name: predicted})[other_name]
+    resampled = options.get("num_bootstrap") != 0
+    differences = {place: compare(first, other, **options) for place, other in paired.items() if resampled}
     return write_page(page_html(build_document(exhibits, comparisons=differences, title=title)), path)
-
-
-def _same_samples(a: Predictions, b: Predictions) -> bool:
-    same = a.logits.shape == b.logits.shape and torch.equal(a.labels, b.labels)
-    return same and (a.indices is None or b.indices is None or torch.equal(a.indices, b.indices))

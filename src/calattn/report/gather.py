@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.sources import PredictionSource, parts_of
 from calattn.types import Predictions, check_source
 
-Source = Predictions | Iterable[Predictions]
-Sources = Predictions | Iterable[Predictions] | Mapping[str, Source]
+Sources = PredictionSource | Mapping[str, PredictionSource]
 
 
 class State(Protocol):
     """A metric's mergeable state."""
 
     def add(self, columns: Columns) -> Any: ...
-
-
-def parts_of(predictions: Source) -> Iterator[Predictions]:
-    """The blocks of a source, each checked to be predictions; there must be one."""
-    check_source(predictions)
-    empty = True
-    for part in [predictions] if isinstance(predictions, Predictions) else predictions:
-        if not isinstance(part, Predictions):
-            raise ValueError(
-                "predictions must be calattn.Predictions, or blocks of them; build it with "
-                f"Predictions(logits=…, labels=…) or read_predictions(path); got {type(part).__name__}"
-            )
-        empty = False
-        yield part
-    if empty:
-        raise ValueError("predictions has no blocks: there is nothing to draw")
 
 
 def columns_in(part: Predictions, target: int | None = None) -> Columns:
@@ -44,15 +28,16 @@ def columns_in(part: Predictions, target: int | None = None) -> Columns:
     return columns_of(part.logits, part.labels, "logits", scale=part.scale, target=target)
 
 
-def gather(predictions: Source, *states: State, target: int | None = None) -> None:
+def gather(predictions: PredictionSource, *states: State, target: int | None = None) -> None:
     """Fill metric states in one pass over the source, which may be a stream that can be read once."""
+    check_source(predictions)
     for part in parts_of(predictions):
         columns = columns_in(part, target).cpu()
         for state in states:
             state.add(columns)
 
 
-def named(predictions: Sources) -> dict[str, Source]:
+def named(predictions: Sources) -> dict[str, PredictionSource]:
     """Sources by title; a single one has the empty title."""
     if not isinstance(predictions, Mapping):
         return {"": predictions}

@@ -1,4 +1,4 @@
-"""The file of `calattn calibrate --write`: calibrated probabilities for other tools, written block by block."""
+"""Probabilities for other tools, written block by block: .npz, .csv or .parquet."""
 
 from __future__ import annotations
 
@@ -7,45 +7,52 @@ import itertools
 import re
 import shutil
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from calattn.cli.console import note
+import numpy as np
+
+from calattn.files.atomic import PathArg, atomic_write
+from calattn.files.predictions import alike
+from calattn.types import Predictions
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
-    from calattn import Predictions
-    from calattn.cli.subjects import Blocks
-
-WRITTEN = (".npz", ".csv", ".parquet")
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
 # Of a row group of Parquet. Its description takes 1.6 MB of memory a thousand columns: one for each block of 4 MB would add up.
 _GROUP_BYTES = 64 << 20
 
 
-def write_probabilities(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
-    """Calibrated probabilities, with their labels if there are any, in names that every reader here knows."""
-    from calattn.files.atomic import atomic_write
+def write_probabilities(
+    found: Predictions | Iterable[Predictions], path: PathArg, *, rows: int | None = None, labelled: bool = True
+) -> None:
+    """Probabilities, with their labels if there are any, in names that every reader here knows.
 
+    The .npz format states first how many `rows` there are: blocks are counted for it, where that is not given.
+
+    >>> import tempfile, torch
+    >>> target = Path(tempfile.mkdtemp()) / "probabilities.csv"
+    >>> found = Predictions(logits=torch.zeros(2, 2), labels=torch.tensor([0, 1]))
+    >>> write_probabilities(found, target)
+    >>> target.read_text().split()
+    ['"label","p_0","p_1"', '0,0.5,0.5', '1,0.5,0.5']
+    """
+    path = Path(path)
     with atomic_write(path) as partial:
         if path.suffix == ".npz":
-            _write_npz(partial, found, labelled=labelled)
+            parts = [found] if isinstance(found, Predictions) else found
+            _write_npz(partial, parts, sum(map(len, parts)) if rows is None else rows, labelled=labelled)
         else:
             _write_table(partial, found, path, labelled=labelled)
-    note(f"wrote {path}: probabilities by {by}")
 
 
-def _write_npz(partial: Path, found: Predictions | Blocks, *, labelled: bool) -> None:
+def _write_npz(partial: Path, found: Predictions | Iterable[Predictions], rows: int, *, labelled: bool) -> None:
     """As np.savez does. An archive takes one array after the other: labels and indices wait in files without a name."""
-    import numpy as np
-
-    from calattn.cli.subjects import count
-
-    rows, done = count(found), 0
+    done = 0
     first, blocks = _first_and_all(found)
     with zipfile.ZipFile(partial, "w") as archive, contextlib.ExitStack() as stack:
         waiting = {
@@ -71,14 +78,15 @@ def _write_npz(partial: Path, found: Predictions | Blocks, *, labelled: bool) ->
                 shutil.copyfileobj(waiting[name], member)
 
 
-def _write_table(partial: Path, found: Predictions | Blocks, path: Path, *, labelled: bool) -> None:
+def _write_table(partial: Path, found: Predictions | Iterable[Predictions], path: Path, *, labelled: bool) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
     first, blocks = _first_and_all(found)
     names = first.class_names or _numbers(first)
     if names != _numbers(first) and (why := _unfit(names)):
-        note(f"{why}: the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0")
+        columns = f"the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0"
+        warnings.warn(f"{why}: {columns}", stacklevel=3)
         names = _numbers(first)
     tables: Iterator[pa.Table] = (_table(block, names, labelled) for block in blocks)
     tables = _grouped(tables) if path.suffix == ".parquet" else tables
@@ -96,7 +104,6 @@ def _write_table(partial: Path, found: Predictions | Blocks, path: Path, *, labe
 
 
 def _table(block: Predictions, names: tuple[str, ...], labelled: bool) -> pa.Table:
-    import numpy as np
     import pyarrow as pa
 
     columns = _beside(block, labelled)
@@ -120,12 +127,9 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _first_and_all(found: Predictions | Blocks) -> tuple[Predictions, Iterator[Predictions]]:
+def _first_and_all(found: Predictions | Iterable[Predictions]) -> tuple[Predictions, Iterator[Predictions]]:
     """The first block, which says what all of them hold, and all of them."""
-    from calattn.cli.subjects import parts
-    from calattn.files.predictions import alike
-
-    blocks = alike(parts(found))
+    blocks = alike([found] if isinstance(found, Predictions) else found)
     first = next(blocks)
     return first, itertools.chain([first], blocks)
 
@@ -145,8 +149,6 @@ def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
 
 
 def _write_header(file: IO[bytes], like: np.ndarray, rows: int) -> None:
-    import numpy as np
-
     shape = (rows, *like.shape[1:])
     header = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)

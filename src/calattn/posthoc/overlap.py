@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
-if TYPE_CHECKING:
-    from calattn import Predictions
+from calattn.types import Predictions, row_blocks
 
 # How far apart two forms of a row may be, from half-precision logits and rounded probabilities to float32.
 _TOLERANCES = (1e-1, 2e-2, 5e-3, 1e-3, 1e-5)
@@ -80,10 +79,6 @@ def _share(fitted: np.ndarray, judged: np.ndarray) -> float:
 
 def _rows(predictions: Predictions) -> np.ndarray:
     """A few numbers a row: its log-probabilities, or random projections of them, and its label, far from every other."""
-    import torch
-
-    from calattn.types import row_blocks
-
     classes = predictions.num_classes
     drawn = torch.randn(classes, _NUMBERS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     projection = drawn / math.sqrt(_NUMBERS) if classes > _NUMBERS else torch.eye(classes, dtype=torch.float64)

@@ -9,7 +9,7 @@ from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 
 from calattn import Predictions
-from calattn.cli.overlap import overlap
+from calattn.posthoc.overlap import overlap
 from tests.cli_runner import invoke, predictions, write_npz
 
 FORMS = {

@@ -174,7 +174,7 @@ def test_calibrators_are_methods(capsys, runs, tmp_path):
     assert titles == ("plain/temperature_nll (3 seeds)", "plain/vector (3 seeds)")
     twice = invoke(capsys, "compare", *folders, folders[0], "--over-seeds")
     assert twice.code == 2
-    assert "are the same spec and calibrator with the same seed 0" in " ".join(twice.err.split())
+    assert "are the same method with the same seed 0" in " ".join(twice.err.split())
 
 
 def test_calibrated_runs_are_found_from_where_one_stands(capsys, runs, tmp_path, monkeypatch):
@@ -236,7 +236,7 @@ def test_seeds_that_one_side_lacks_are_left_out_and_said(capsys, runs):
 @pytest.mark.parametrize(
     ("take", "message"),
     [
-        (lambda runs, _: runs[:3], "have 1 seed in common (0, 1 and 0); --over-seeds needs at least 2"),
+        (lambda runs, _: runs[:3], "have 1 seed in common (0, 1 and 0); a comparison over seeds needs at least 2"),
         (lambda runs, _: runs[::2], "all of these runs are of one method"),
         (lambda runs, file: [runs[0], file], "is no run folder; --over-seeds needs them"),
         (lambda runs, file: [*runs, "--html", file.with_suffix(".html")], "--html shows single runs"),
@@ -253,7 +253,7 @@ def test_the_same_spec_and_seed_twice(capsys, runs, tmp_path):
     again = write_run(tmp_path / "again", spec="seed: 0\nmodel: {head: none}\n")
     result = invoke(capsys, "compare", *runs, again, "--over-seeds")
     assert result.code == 2
-    assert "are the same spec with the same seed 0; name one of them" in result.err
+    assert "are the same method with the same seed 0; name one of them" in result.err
 
 
 def test_single_runs_say_what_their_intervals_do_not_cover(capsys, runs, tmp_path):
