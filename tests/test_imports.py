@@ -35,7 +35,7 @@ ALLOWED = {
     "posthoc": {"types", "checks", "registry", "files", "metrics", "heads"},
     "report": {"types", "checks", "files", "registry", "metrics", "posthoc"},
 }
-COMPOSERS = {"__init__", "__main__", "demo", "runs", "cli", "experiments"}
+COMPOSERS = {"__init__", "__main__", "demo", "runs", "cli"}
 
 
 def part_of(path: Path) -> str:

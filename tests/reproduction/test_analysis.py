@@ -18,18 +18,18 @@ import calattn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS
 from calattn.engine.log import RunLog
-from calattn.experiments import analysis, ood
-from calattn.experiments.analysis import PAIRED, analyse
-from calattn.experiments.cells import SCALES, Cell
-from calattn.experiments.grid import run_cells, run_folder
-from calattn.experiments.ood import OodScores, ood_sets, score_run
-from calattn.experiments.results import CellResult, ResultStore, document_text
-from calattn.experiments.separation import Separation, uncertainty
 from calattn.posthoc import SATS, TemperatureScaling
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
 from calattn.runs.predict import run_model
+from reproduction import analysis, ood
+from reproduction.analysis import PAIRED, analyse
+from reproduction.cells import SCALES, Cell
+from reproduction.grid import run_cells, run_folder
+from reproduction.ood import OodScores, ood_sets, score_run
+from reproduction.results import CellResult, ResultStore, document_text
+from reproduction.separation import Separation, uncertainty
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")

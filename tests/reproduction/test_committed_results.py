@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from calattn.experiments.catalogue import EXPERIMENTS
-from calattn.experiments.cells import Cell
-from calattn.experiments.disclosures import DIFFERENCES
-from calattn.experiments.reproduction import report_text
-from calattn.experiments.results import ResultStore
+from reproduction.catalogue import EXPERIMENTS
+from reproduction.cells import Cell
+from reproduction.disclosures import DIFFERENCES
+from reproduction.reproduction import report_text
+from reproduction.results import ResultStore
 
 ROOT = Path(__file__).parents[2]
 REMEDY = "make reproduction writes it again"

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calattn.experiments import paper
-from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells
-from calattn.experiments.cells import LOSSES, Cell
-from calattn.experiments.figures import Drawn, change_cells
-from calattn.experiments.panels import equal_count_means, smoothed_density
-from calattn.experiments.results import CellResult, ResultStore
-from tests.made_results import made_result, made_store
+from reproduction import paper
+from reproduction.catalogue import EXPERIMENTS, ordered_cells
+from reproduction.cells import LOSSES, Cell
+from reproduction.figures import Drawn, change_cells
+from reproduction.panels import equal_count_means, smoothed_density
+from reproduction.results import CellResult, ResultStore
+from tests.reproduction.made_results import made_result, made_store
 
 FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
 

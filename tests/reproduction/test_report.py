@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calattn.experiments import claim_report, comparisons, paper
-from calattn.experiments.catalogue import EXPERIMENTS
-from calattn.experiments.cells import Cell
-from calattn.experiments.claims import CLAIMS, verdicts
-from calattn.experiments.evidence import DECISIONS, Results
-from calattn.experiments.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
-from calattn.experiments.order import ordered_cells
-from calattn.experiments.reproduction import report_text, write_report
-from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.robustness import variants
-from calattn.experiments.verdicts import READINGS
-from tests.made_claims import AFTER, BASE, helps, made, nothing, on_disk, world
-from tests.made_results import made_result
+from reproduction import claim_report, comparisons, paper
+from reproduction.catalogue import EXPERIMENTS
+from reproduction.cells import Cell
+from reproduction.claims import CLAIMS, verdicts
+from reproduction.evidence import DECISIONS, Results
+from reproduction.grid import ordered_cells
+from reproduction.layouts.parts import BACKBONES, DATASETS, LOSS_TITLES, MODELS
+from reproduction.reproduction import report_text, write_report
+from reproduction.results import CellResult, ResultStore
+from reproduction.robustness import variants
+from reproduction.verdicts import READINGS
+from tests.reproduction.made_claims import AFTER, BASE, helps, made, nothing, on_disk, world
+from tests.reproduction.made_results import made_result
 
 RULES = ("last", "best-ece")
 NUMBER = re.compile(r"[+−]?\d[\d,]*(?:\.\d+)?")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from calattn.experiments.cells import Cell
-from calattn.experiments.evidence import Results
-from calattn.experiments.order import ordered_cells
-from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.retrained_report import retrained
-from tests.made_claims import made, nothing
+from reproduction.cells import Cell
+from reproduction.evidence import Results
+from reproduction.grid import ordered_cells
+from reproduction.results import CellResult, ResultStore
+from reproduction.retrained_report import retrained
+from tests.reproduction.made_claims import made, nothing
 
 ZERO = Cell(dataset="cifar100", model="deit", weight=0.0, head="calattn")
 CE = Cell(dataset="cifar100", model="deit", loss="ce", head="calattn")

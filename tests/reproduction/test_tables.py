@@ -15,18 +15,18 @@ import pytest
 import torch
 from rich.console import Console
 
-from calattn.experiments import paper
-from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells, tables_of
-from calattn.experiments.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
-from calattn.experiments.layouts import LAYOUTS
-from calattn.experiments.order import reduced_steps
-from calattn.experiments.render import csv_rows, footnotes, latex, markdown, rich_tables
-from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.sizes import cost_of
-from calattn.experiments.tables import NOT_AT_THIS_SCALE, OOD_SETS, Table, measured, printed
 from calattn.report.latex import latex_text
 from calattn.runs.build import build_model
-from tests.made_results import made_result, made_store
+from reproduction import paper
+from reproduction.catalogue import EXPERIMENTS, ordered_cells, tables_of
+from reproduction.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
+from reproduction.grid import reduced_steps
+from reproduction.layouts import LAYOUTS
+from reproduction.render import csv_rows, footnotes, latex, markdown, rich_tables
+from reproduction.results import CellResult, ResultStore
+from reproduction.sizes import cost_of
+from reproduction.tables import NOT_AT_THIS_SCALE, OOD_SETS, Table, measured, printed
+from tests.reproduction.made_results import made_result, made_store
 
 TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "table"]
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]

@@ -52,12 +52,6 @@ ENTRIES = (
         panel=WORK,
     ),
     Entry(name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK),
-    Entry(
-        name="reproduce",
-        target="calattn.cli.reproduce:reproduce",
-        help="A table or figure of the paper: our numbers beside theirs.",
-        panel=WORK,
-    ),
     Entry(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
     Entry(
         name="evaluate",

@@ -1,0 +1,256 @@
+"""The paper's figures, drawn from result documents alone; what is missing is said in the caption."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calattn.files.atomic import atomic_write
+from calattn.report.reliability import save_figure
+from calattn.report.style import figure_style
+from reproduction import panels
+from reproduction.cells import LOSSES, TRANSFORMERS, Cell
+from reproduction.changes import Change, change_of, csv_text
+from reproduction.layouts import DATASETS, LOSS_TITLES, MODELS
+from reproduction.results import CellResult, Hole, Phase, Rule
+from reproduction.tables import RULE_TITLES, RULES, Found
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CIFARS = ("cifar10", "cifar100")
+METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
+_SUFFIXES = ("png", "pdf", "svg")
+_NAMES = 6  # in a caption
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure with the name of its files and its caption; `data` is a CSV of what it shows, where it shows sums."""
+
+    name: str
+    figure: Figure
+    caption: str
+    data: str | None = None
+
+    def write(self, out: Path) -> list[Path]:
+        """PNG, PDF and SVG, the caption as Markdown, and the data."""
+        out.mkdir(parents=True, exist_ok=True)
+        with figure_style():
+            self.figure.draw_without_rendering()  # the layout once, not for each of the three formats
+        self.figure.set_layout_engine("none")
+        paths = [out / f"{self.name}.{suffix}" for suffix in _SUFFIXES]
+        for path in paths:
+            save_figure(self.figure, path)
+        texts = {"md": f"{self.caption}\n", **({} if self.data is None else {"csv": self.data})}
+        for suffix, text in texts.items():
+            paths.append(out / f"{self.name}.{suffix}")
+            with atomic_write(paths[-1]) as partial:
+                partial.write_text(text, encoding="utf-8")
+        return paths
+
+
+Draw = Callable[[Found], list[Drawn]]
+
+
+# --- feature norm against confidence -----------------------------------------------------------------------------------
+
+
+def norm_cells() -> tuple[Cell, ...]:
+    return tuple(Cell(dataset=dataset, model="deit", head=head) for dataset in CIFARS for head in ("none", "calattn"))
+
+
+def draw_norms(found: Found) -> list[Drawn]:
+    """‖z‖ of the classifier's input against the largest probability, before and after the head divides the logits."""
+    shown = (
+        ("none", "scaled_max_prob", "CE+BS"),
+        ("calattn", "max_prob", "CE+BS + CalAttn, before s"),
+        ("calattn", "scaled_max_prob", "CE+BS + CalAttn"),
+    )
+    drawn = []
+    for rule in RULES:
+        figure = _figure(2, 3, width=3.0, height=2.6)
+        with figure_style():
+            for i, dataset in enumerate(CIFARS):
+                for j, (head, column, method) in enumerate(shown):
+                    result = found[Cell(dataset=dataset, model="deit", head=head)]
+                    title = f"{DATASETS[dataset]}, {method}"
+                    panels.norms(figure.axes[3 * i + j], result, rule=rule, title=title, column=column, first=j == 0)
+        caption = (
+            "Norm of the classifier's input against the largest probability of DeiT-S on a sample of test images (blue right, "
+            "orange wrong), seed 0; the line joins means of up to ten bins of equal count (equal norms are never divided), ρ is "
+            "Spearman's rank correlation. CalAttn twice: "
+            "before its scale s divides the logits, and as it predicts. z comes after the last normalisation, hence the narrow "
+            "range; of networks trained early on its norm is kept to four digits, and stands in stripes."
+        )
+        drawn.append(_drawn("cls_norm", figure, caption, rule, found, norm_cells()))
+    return drawn
+
+
+# --- relative changes --------------------------------------------------------------------------------------------------
+
+
+def change_cells() -> tuple[Cell, ...]:
+    return tuple(
+        Cell(dataset=dataset, model=model, loss=loss, head=head)
+        for dataset in CIFARS
+        for model in TRANSFORMERS
+        for loss in LOSSES
+        for head in ("none", "calattn")
+    )
+
+
+def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
+    """Bars of the relative change that the head makes, per loss and network, ours and the paper's."""
+
+    def draw(found: Found) -> list[Drawn]:
+        phases: tuple[Phase, ...] = ("pre", "post")
+        rows = [(dataset, phase) for dataset in CIFARS for phase in phases]
+        changes: list[Change] = []
+        figure = _figure(len(rows), len(TRANSFORMERS), width=3.9, height=2.0)
+        with figure_style():
+            for i, (dataset, phase) in enumerate(rows):
+                for j, model in enumerate(TRANSFORMERS):
+                    head = Cell(dataset=dataset, model=model, head="calattn")
+                    here = [
+                        change_of(table, metric, dataclasses.replace(head, loss=loss), phase, found) for loss in LOSSES
+                    ]
+                    after = "before TS" if phase == "pre" else "after TS"
+                    heading = f"{DATASETS[dataset]}, {MODELS[model]}, {after}"
+                    panels.changes(
+                        figure.axes[i * len(TRANSFORMERS) + j],
+                        here,
+                        title=heading,
+                        ticks=[LOSS_TITLES[loss] for loss in LOSSES],
+                        label=f"change of\n{title} (%)" if j == 0 else "",
+                        legend=i == j == 0,
+                    )
+                    changes += here
+        caption = (
+            f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
+            "such pair was run. Pale: the interval of the paired difference has zero in it (95 %, without correction for many "
+            "families, so solid is not yet decided: REPRODUCTION.md has the decisions). Bars that leave the axis carry their "
+            "value. Seed 0: the claims average over seeds where there are several."
+        )
+        shown = 2 * len({each.cell for each in changes if each.last is not None})
+        return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes), shown=shown)]
+
+    return draw
+
+
+# --- dynamics ----------------------------------------------------------------------------------------------------------
+
+
+def dynamics_cells() -> tuple[Cell, ...]:
+    """The paper's ViT, and the other two."""
+    return tuple(Cell(dataset=d, model=model, head="calattn") for model in TRANSFORMERS for d in CIFARS)
+
+
+def draw_dynamics(found: Found) -> list[Drawn]:
+    """1/s over the epochs, and how it and the feature norm are spread at three of them."""
+    cells = dynamics_cells()
+    figure = _figure(3, len(cells), width=3.4, height=2.3)
+    with figure_style():
+        for cell, course, scales, norms in zip(cells, *_rows(figure, len(cells)), strict=True):
+            result, heading = found[cell], f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn"
+            panels.course(course, result, title=heading)
+            panels.densities(scales, result, "inverse_scale", label="1/s")
+            panels.densities(norms, result, "feature_norm", label="‖z‖")
+    caption = (
+        "The scale s(z) of CE+BS with CalAttn during training, on validation images, seed 0. Top: mean of 1/s and its "
+        "coefficient of variation; the dashed line is the temperature T* of lowest validation ECE, which divides the logits once "
+        "more after s has (last epoch). 1/s rises where s falls. Below: densities of 1/s and of the norm of the classifier's "
+        "input at the first, a middle and the last epoch, from histograms of 40 bins smoothed by one bin; on a logarithmic axis "
+        "where one epoch would be a spike beside the others."
+    )
+    return [_drawn("dynamics", figure, caption, None, found, dynamics_cells())]
+
+
+# --- reliability -------------------------------------------------------------------------------------------------------
+
+
+def reliability_cells() -> tuple[Cell, ...]:
+    return tuple(
+        Cell(dataset=dataset, model=model, loss=loss, head=head)
+        for model in TRANSFORMERS
+        for dataset in CIFARS
+        for loss, head, _ in METHODS
+    )
+
+
+def draw_reliability(found: Found) -> list[Drawn]:
+    """Accuracy against confidence before temperature scaling, the baselines beside CalAttn."""
+    drawn = []
+    for rule in RULES:
+        figure = _figure(3, 6, width=2.1, height=2.3)
+        with figure_style():
+            for i, (ax, cell) in enumerate(zip(figure.axes, reliability_cells(), strict=True)):
+                panels.reliability(ax, found[cell], rule=rule, title=_title(cell), first=i % 6 == 0, last=i >= 12)
+        caption = (
+            "Reliability before temperature scaling: accuracy in 15 bins of confidence (bars), the gap to the mean confidence "
+            "(hatched; greyish where accuracy is above it), and the share of images in each bin (thin line). Bins of fewer than "
+            f"{panels.FEW} images are pale. Seed 0."
+        )
+        drawn.append(_drawn("reliability", figure, caption, rule, found, reliability_cells()))
+    return drawn
+
+
+# --- common ------------------------------------------------------------------------------------------------------------
+
+
+def _figure(rows: int, columns: int, *, width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    with figure_style():
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        figure.subplots(rows, columns)
+    return figure
+
+
+def _rows(figure: Figure, columns: int) -> list[list[Axes]]:
+    """The axes of each row."""
+    return [figure.axes[start : start + columns] for start in range(0, len(figure.axes), columns)]
+
+
+def _title(cell: Cell) -> str:
+    method = next(title for loss, head, title in METHODS if (loss, head) == (cell.loss, cell.head))
+    return f"{DATASETS[cell.dataset]}, {MODELS[cell.model]}\n{method}"
+
+
+def missing(found: Found, cells: Iterable[Cell]) -> str:
+    """Which cells have no result, by reason; empty where all have."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        result = found[cell]
+        if isinstance(result, Hole):
+            reasons.setdefault(result.reason, []).append(cell.name)
+    return "; ".join(f"{reason}: {_named(names)}" for reason, names in reasons.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMES else f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} others"
+
+
+def _drawn(
+    name: str,
+    figure: Figure,
+    caption: str,
+    rule: Rule | None,
+    found: Found,
+    cells: Sequence[Cell],
+    data: str | None = None,
+    shown: int | None = None,
+) -> Drawn:
+    """`shown`: how many cells are, where a result alone does not put a cell into the figure."""
+    stem = name if rule is None else f"{name}-{rule}"
+    results = [result for cell in cells if isinstance(result := found[cell], CellResult)]
+    if rule is not None:
+        caption += f" Checkpoint: {RULE_TITLES[rule]}."
+    scale = f" Scale {results[0].scale}." if results else ""
+    lacks = missing(found, cells)
+    count = len(results) if shown is None else shown
+    caption += f"{scale} Runs shown: {count} of {len(cells)}.{f' Missing ({lacks}).' if lacks else ''}"
+    return Drawn(name=stem, figure=figure, caption=caption, data=data)
