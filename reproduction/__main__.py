@@ -15,7 +15,7 @@ from calattn.data.download import is_here
 from calattn.files.atomic import check_writable
 from calattn.runs.runtime import Runtime
 from reproduction.catalogue import EXPERIMENTS
-from reproduction.cells import SCALES, Cell, spec_of
+from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.report import write_report
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED if failed else 0
 
 
-def _cells(names: Sequence[str], scale: str, pattern: str | None) -> list[Cell]:
+def _cells(names: Sequence[str], scale: ScaleName, pattern: str | None) -> list[Cell]:
     wanted = {cell for name in names for cell in EXPERIMENTS[name].cells(scale)}
     cells = [cell for cell in ordered_cells(scale) if cell in wanted or not names]
     found = [cell for cell in cells if pattern is None or fnmatch.fnmatchcase(cell.name, pattern)]

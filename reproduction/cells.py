@@ -87,7 +87,7 @@ _BACKBONES = {
     "reduced": {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"},
     "paper": {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"},
 }
-_CNN_NAMES = {
+CNN_NAMES = {
     "resnet50": "resnet50_cifar",
     "resnet110": "resnet110_cifar",
     "wide_resnet26": "wide_resnet26_10_cifar",
@@ -127,8 +127,8 @@ def _loss_options(cell: Cell) -> list[str]:
 def _base(cell: Cell, scale: ScaleName) -> tuple[str, list[str]]:
     if scale == "smoke":
         return "digits", _smoke(cell)
-    cnn = cell.model in _CNN_NAMES
-    backbone = _CNN_NAMES[cell.model] if cnn else _BACKBONES[scale][cell.model]
+    cnn = cell.model in CNN_NAMES
+    backbone = CNN_NAMES[cell.model] if cnn else _BACKBONES[scale][cell.model]
     changes = [f"data.name={cell.dataset}", f"model.backbone={backbone}"]
     if scale == "paper":
         return "sgd-step", [*changes, *([] if cnn else ["data.size=224", "train.channels_last=false"])]
@@ -147,6 +147,6 @@ def _smoke(cell: Cell) -> list[str]:
     """Digits for every data set, told apart by how they are split; two epochs of a network with one layer."""
     split = sum(map(ord, cell.dataset)) % 1000
     changes = [f"data.split_seed={split}", "data.limit=300", "train.epochs=2", "schedule.warmup_epochs=0.5"]
-    if cell.model in _CNN_NAMES:
+    if cell.model in CNN_NAMES:
         return [*changes, "model.backbone=resnet8_cifar"]
     return [*changes, f"model.backbone={_BACKBONES['smoke'][cell.model]}", _TINY[cell.model]]

@@ -16,6 +16,8 @@ PATCH_MEAN_WINS = (("cifar100", "deit"), ("cifar100", "vit"))
 """Where the paper's ablation prints that feature's ECE in bold."""
 
 Comparisons = Callable[[ScaleName], list[Comparison]]
+Rival = tuple[str, str, Phase]
+"""loss, head, phase"""
 
 
 def pair_families(scale: ScaleName) -> list[tuple[str, str, str]]:
@@ -117,9 +119,7 @@ def lambdas(scale: ScaleName) -> list[Comparison]:
     return found
 
 
-def against_final(
-    rivals: Sequence[tuple[str, str, Phase]], *, tested: str = "calattn", scaled: Phase = "post"
-) -> Comparisons:
+def against_final(rivals: Sequence[Rival], *, tested: str = "calattn", scaled: Phase = "post") -> Comparisons:
     """CE+BS with the tested head + TS against each rival (loss, head, phase) on both CIFARs, three seeds."""
 
     def build(scale: ScaleName) -> list[Comparison]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calattn.files.atomic import atomic_write
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels
 from reproduction.cells import LOSSES, TRANSFORMERS, Cell
 from reproduction.changes import Change, change_of, csv_text
 from reproduction.layouts import DATASETS, LOSS_TITLES, MODELS
+from reproduction.render import write_texts
 from reproduction.results import CellResult, Hole, Phase, Rule
 from reproduction.tables import RULE_TITLES, RULES, Found
 
@@ -45,12 +45,9 @@ class Drawn:
         paths = [out / f"{self.name}.{suffix}" for suffix in _SUFFIXES]
         for path in paths:
             save_figure(self.figure, path)
-        texts = {"md": f"{self.caption}\n", **({} if self.data is None else {"csv": self.data})}
-        for suffix, text in texts.items():
-            paths.append(out / f"{self.name}.{suffix}")
-            with atomic_write(paths[-1]) as partial:
-                partial.write_text(text, encoding="utf-8")
-        return paths
+        texts = {out / f"{self.name}.md": f"{self.caption}\n"}
+        texts |= {} if self.data is None else {out / f"{self.name}.csv": self.data}
+        return [*paths, *write_texts(texts)]
 
 
 Draw = Callable[[Found], list[Drawn]]
@@ -254,3 +251,23 @@ def _drawn(
     count = len(results) if shown is None else shown
     caption += f"{scale} Runs shown: {count} of {len(cells)}.{f' Missing ({lacks}).' if lacks else ''}"
     return Drawn(name=stem, figure=figure, caption=caption, data=data)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What draws one of the paper's figures, and the cells that it shows."""
+
+    draw: Draw
+    cells: tuple[Cell, ...]
+
+
+FIGURES = {
+    "cls_norm": Figures(draw=draw_norms, cells=norm_cells()),
+    "delta_ece": Figures(draw=draw_changes("delta_ece", "ece", "ece", "ECE"), cells=change_cells()),
+    "delta_smece": Figures(draw=draw_changes("delta_smece", "smece", "smooth_ece", "smECE"), cells=change_cells()),
+    "delta_adaece": Figures(
+        draw=draw_changes("delta_adaece", "adaece", "adaptive_ece", "AdaECE"), cells=change_cells()
+    ),
+    "dynamics": Figures(draw=draw_dynamics, cells=dynamics_cells()),
+    "reliability": Figures(draw=draw_reliability, cells=reliability_cells()),
+}

@@ -21,7 +21,12 @@ def verdicts_csv(results: Results) -> str:
     for name, claim in CLAIMS.items():
         for rules, verdict in judged.get(name, {"as fixed": claim.verdict(results)}).items():
             for checkpoint, finding in verdict.findings.items():
-                row = {"claim": name, "rules": rules, "verdict": verdict.title, "manner": verdict.manner}
+                row: dict[str, Any] = {
+                    "claim": name,
+                    "rules": rules,
+                    "verdict": verdict.title,
+                    "manner": verdict.manner,
+                }
                 row |= {"checkpoint": checkpoint, "holds": verdict.holds_at(checkpoint), "reading": finding.reading}
                 row |= {each: finding.counts.get(each, 0) for each in ("better", "worse")}
                 row |= {"families": len(finding.outcomes), "planned": verdict.planned}

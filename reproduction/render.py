@@ -1,4 +1,4 @@
-"""Filled tables for people and machines: terminal, Markdown, LaTeX, CSV."""
+"""Filled tables for people (Markdown) and machines (CSV)."""
 
 from __future__ import annotations
 
@@ -6,59 +6,15 @@ import csv
 import io
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from calattn.files.atomic import atomic_write
-from calattn.report.latex import latex_text
 from calattn.report.style import between, number
 from reproduction.cells import SCALES
+from reproduction.layouts import DEFINITIONS
 from reproduction.tables import Column, Entry, Row, Table
-
-DEFINITIONS = {
-    "ece": "ECE: gap between confidence and accuracy, 15 equal-width bins (lo, hi], weighted by count.",
-    "smooth_ece": "smECE: kernel-smoothed calibration error of Błasiok and Nakkiran, bandwidth 0.05, computed exactly.",
-    "adaptive_ece": "AdaECE: the same gap in 15 bins of equal count.",
-    "classwise_ece": "ClassECE: the gap of every class's probability over all images, 15 bins, mean over classes.",
-    "accuracy": "accuracy: share of test images whose most probable class is right.",
-    "nll": "NLL: mean −log p of the true class, in nats.",
-    "brier": "Brier: squared distance to the one-hot label, summed over classes, in per cent.",
-    "svhn": "AUROC against other images: area under the ROC of 1 − max probability, chance is 50.",
-    "misclassification_auroc": "AUROC right/wrong: how well the confidence tells right from wrong predictions.",
-    "high_confidence_error_rate": "error rate at p ≥ 0.9: wrong among the predictions with confidence of at least 0.9.",
-    "high_confidence_error_share": "share of errors at p ≥ 0.9: of all errors, those with confidence of at least 0.9.",
-    "parameters_added": "parameters added: of the head, against those of the backbone, in per cent.",
-    "checkpoint_size": "checkpoint: bytes of the tensors, in MiB, which is what the paper's MB are.",
-}
-_CSV = [
-    "table",
-    "rule",
-    "data_set",
-    "network",
-    "column",
-    "metric",
-    "phase",
-    "statistic",
-    "ours",
-    "low",
-    "high",
-    "std",
-    "temperature",
-    "paper",
-    "paper_std",
-    "paper_temperature",
-    "scale",
-    "cell",
-    "seed",
-    "hash",
-    "hole",
-]
 
 
 def shown(metric: str, value: float) -> str:
@@ -113,7 +69,7 @@ def hole_letters(table: Table) -> dict[str, str]:
     return {reason: names[i] for i, reason in enumerate(reasons) if reason is not None}
 
 
-def footnotes(table: Table, *, hashes: bool) -> list[str]:
+def footnotes(table: Table) -> list[str]:
     """What a reader must know: holes, scale, seeds, what "paper" is, definitions, notes and runs."""
     metrics = dict.fromkeys(row.quantity.metric for row in table.rows)
     notes = [f"({letter}) {' '.join(reason.split())}" for reason, letter in hole_letters(table).items()]
@@ -134,10 +90,10 @@ def footnotes(table: Table, *, hashes: bool) -> list[str]:
     notes += [*table.notes, *(DEFINITIONS[metric] for metric in metrics if metric in DEFINITIONS)]
     if table.left_out:
         notes.append(f"Not run at this scale, in the CSV with the paper's numbers: {', '.join(table.left_out)}.")
-    return [*notes, *_runs(table, hashes=hashes)]
+    return [*notes, *_runs(table)]
 
 
-def _runs(table: Table, *, hashes: bool) -> list[str]:
+def _runs(table: Table) -> list[str]:
     if table.rule is None:
         return []
     seeds = sorted({s.cell.seed for row in table.rows for entry in row.entries for s in entry.sources})
@@ -146,44 +102,7 @@ def _runs(table: Table, *, hashes: bool) -> list[str]:
     text = f"Runs: {len(table.sources)}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     if seeds == [0]:
         text += " (the claims average over seeds where there are several)"
-    if not hashes:
-        return [f"{text}; their hashes are in the Markdown and the CSV."]
     return [f"{text}; spec hashes: {', '.join(f'{name} {code[:8]}' for name, code in table.sources.items())}."]
-
-
-# --- terminal ----------------------------------------------------------------------------------------------------------
-
-
-def rich_tables(tables: Sequence[Table]) -> RenderableType:
-    """One table under the other, with its footnotes."""
-    parts: list[RenderableType] = []
-    for table in tables:
-        parts += [_rich(table), *(Text(note, style="dim") for note in footnotes(table, hashes=False)), Text("")]
-    return Group(*parts)
-
-
-def _rich(table: Table) -> RichTable:
-    letters, columns = hole_letters(table), table.shown_columns
-    found = RichTable(title=escape(table.title), title_justify="left", pad_edge=False)
-    for name in (*table.layout.header, "quantity"):
-        found.add_column(name)
-    for i in columns:
-        found.add_column(escape(table.layout.columns[i].title), justify="right")
-    before: tuple[str, ...] = ()
-    for row in table.shown_rows:
-        if before and row.header != before:
-            found.add_section()
-        headers = [name if row.header != before else "" for name in row.header]
-        cells = [_rich_cell(table, row, row.entries[i], letters) for i in columns]
-        found.add_row(*map(escape, headers), escape(row.quantity.title), *cells)
-        before = row.header
-    return found
-
-
-def _rich_cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
-    text = escape(ours_text(table, row, entry)) + (f" ({letters[entry.hole]})" if entry.hole in letters else "")
-    theirs = paper_text(table, row, entry)
-    return f"{text}\n[dim]{escape(theirs)}[/dim]" if theirs else text
 
 
 # --- Markdown ----------------------------------------------------------------------------------------------------------
@@ -207,7 +126,7 @@ def _markdown(table: Table) -> str:
             _line([*headers, row.quantity.title, *(_cell(table, row, row.entries[i], letters) for i in columns)])
         )
         before = row.header
-    lines += ["", *(f"- {note}" for note in footnotes(table, hashes=True)), ""]
+    lines += ["", *(f"- {note}" for note in footnotes(table)), ""]
     return "\n".join(lines)
 
 
@@ -221,45 +140,6 @@ def _cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-# --- LaTeX -------------------------------------------------------------------------------------------------------------
-
-
-def latex(tables: Sequence[Table]) -> str:
-    """The tables for a paper: `longtable` and `booktabs`, everything escaped, nothing but ASCII."""
-    head = "% needs \\usepackage{booktabs,longtable}; the widest tables need a landscape page\n"
-    return head + "\n".join(_latex(table) for table in tables)
-
-
-def _latex(table: Table) -> str:
-    letters, columns = hole_letters(table), table.shown_columns
-    left = len(table.layout.header) + 1
-    names = [*table.layout.header, "quantity", *(table.layout.columns[i].title for i in columns)]
-    header = f"{' & '.join(map(latex_text, names))} \\\\"
-    lines = [
-        f"{{\\scriptsize\\setlength{{\\tabcolsep}}{{3pt}}\n\\begin{{longtable}}{{{'l' * left}{'r' * len(columns)}}}",
-        f"\\caption{{{latex_text(table.title)}}}\\\\",
-        f"\\toprule\n{header}\n\\midrule\n\\endhead\n\\bottomrule\n\\endfoot",
-    ]
-    before: tuple[str, ...] = ()
-    for row in table.shown_rows:
-        if before and row.header != before:
-            lines.append("\\midrule")
-        headers = row.header if row.header != before else [""] * len(row.header)
-        entries = [_latex_cell(table, row, row.entries[i], letters) for i in columns]
-        lines.append(" & ".join([*map(latex_text, headers), latex_text(row.quantity.title), *entries]) + " \\\\")
-        before = row.header
-    notes = "\\par\n".join(latex_text(note) for note in footnotes(table, hashes=True))
-    return "\n".join([*lines, "\\end{longtable}", f"\\noindent {notes}\\par}}", ""])
-
-
-def _latex_cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
-    text = latex_text(ours_text(table, row, entry))
-    if entry.hole in letters:
-        text += f"\\textsuperscript{{{letters[entry.hole]}}}"
-    theirs = latex_text(paper_text(table, row, entry))
-    return f"\\shortstack[r]{{{text}\\\\\\textit{{{theirs}}}}}" if theirs else text
 
 
 # --- CSV ---------------------------------------------------------------------------------------------------------------
@@ -277,18 +157,13 @@ def csv_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _csv_entry(table: Table, row: Row, column: Column, entry: Entry) -> list[dict[str, Any]]:
-    base: dict[str, Any] = dict.fromkeys(_CSV) | {
-        "table": table.layout.name,
-        "rule": table.rule,
-        "data_set": row.header[0],
-        "network": row.header[1],
-        "column": column.title,
-        "metric": row.quantity.metric,
-        "phase": column.phase or row.quantity.phase,
-        "statistic": "value",
-        "scale": table.scale,
-    }
+    place = {"table": table.layout.name, "rule": table.rule, "data_set": row.header[0], "network": row.header[1]}
+    what = {"column": column.title, "metric": row.quantity.metric, "phase": column.phase or row.quantity.phase}
+    ours = {"statistic": "value", **dict.fromkeys(("ours", "low", "high", "std", "temperature"))}
     theirs = {"paper": entry.paper, "paper_std": entry.paper_spread, "paper_temperature": entry.paper_temperature}
+    empty = dict.fromkeys(theirs)
+    base: dict[str, Any] = {**place, **what, **ours, **empty, "scale": table.scale}
+    base |= dict.fromkeys(("cell", "seed", "hash", "hole"))
     singles = [
         base
         | {"ours": source.row.value, "low": source.row.low, "high": source.row.high}
@@ -306,22 +181,23 @@ def _csv_entry(table: Table, row: Row, column: Column, entry: Entry) -> list[dic
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=_CSV, lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
 def write_tables(tables: Sequence[Table], out: Path, name: str) -> list[Path]:
-    """<name>.md, .tex and .csv in a folder, each whole or not at all."""
-    texts = {"md": markdown(tables), "tex": latex(tables), "csv": csv_text(csv_rows(tables))}
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix, text in texts.items():
-        paths.append(out / f"{name}.{suffix}")
-        with atomic_write(paths[-1]) as partial:
+    """<name>.md and <name>.csv in a folder."""
+    return write_texts({out / f"{name}.md": markdown(tables), out / f"{name}.csv": csv_text(csv_rows(tables))})
+
+
+def write_texts(texts: Mapping[Path, str]) -> list[Path]:
+    """Each file whole or not at all."""
+    for path, text in texts.items():
+        with atomic_write(path) as partial:
             partial.write_text(text, encoding="utf-8")
-    return paths
+    return list(texts)
 
 
 def _tells_temperature(table: Table, row: Row) -> bool:

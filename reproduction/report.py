@@ -8,15 +8,14 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from calattn.files.atomic import atomic_write
 from calattn.report.style import between, number
 from reproduction import ledger, paper
-from reproduction.catalogue import EXPERIMENTS, tables_of
+from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
 from reproduction.claims import CLAIMS, RULES, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
-from reproduction.render import ours_text, shown
+from reproduction.render import ours_text, shown, write_texts
 from reproduction.results import CellResult, Hole
 from reproduction.verdicts import Finding, Verdict
 
@@ -35,10 +34,7 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
     }
-    for target, text in texts.items():
-        with atomic_write(target) as partial:
-            partial.write_text(text, encoding="utf-8")
-    return list(texts)
+    return write_texts(texts)
 
 
 def report_text(results: Results, *, tables: str) -> str:
@@ -65,7 +61,7 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         "not_run": _not_run(results),
         "three_seeds": _three_seeds(results),
         "oddities": str(len(paper.oddities())),
-        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in _names("table")),
+        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in TABLES),
         **_kinds(found),
         **_memory(stored),
         **_early(stored),
@@ -180,7 +176,3 @@ def _early(stored: Sequence[CellResult]) -> dict[str, str]:
         "best_ece_poor": str(sum(row.value < POOR for row in rows)),
         "judged": str(len(rows)),
     }
-
-
-def _names(kind: str) -> list[str]:
-    return [each.name for each in EXPERIMENTS.values() if each.kind == kind]

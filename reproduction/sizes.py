@@ -10,7 +10,7 @@ from calattn.models.attach import Overhead, overhead
 from calattn.runs.build import build_model
 from calattn.types import MetricRow
 from reproduction.cells import TRANSFORMERS, Cell, ScaleName, spec_of
-from reproduction.layouts.parts import BACKBONES, DATASETS, MODELS
+from reproduction.layouts import BACKBONES, DATASETS, MODELS
 from reproduction.tables import Block, Column, Entry, Layout, Quantity, Row, Table, fraction, printed
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}

@@ -21,7 +21,7 @@ from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, tables_of
 from reproduction.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
 from reproduction.grid import reduced_steps
-from reproduction.layouts import LAYOUTS
+from reproduction.layouts import LAYOUTS, layout_of
 from reproduction.render import csv_rows, footnotes, latex, markdown, rich_tables
 from reproduction.results import CellResult, ResultStore
 from reproduction.sizes import cost_of
@@ -105,7 +105,7 @@ def test_smoke_has_something_of_every_data_set_of_every_table():
     assert len(ordered_cells("smoke")) <= 60
     planned = set(ordered_cells("smoke"))
     for name in LAYOUTS:
-        blocks = LAYOUTS[name]("smoke").blocks
+        blocks = layout_of(name, "smoke").blocks
         for dataset in {block.header[0] for block in blocks}:
             groups = [
                 g for block in blocks if block.header[0] == dataset for g in block.cells if not isinstance(g, str)
@@ -123,7 +123,7 @@ def test_every_cell_has_a_spec_and_a_hash_of_its_own():
 def test_the_paper_scale_has_every_cell_of_the_papers_tables():
     planned = set(ordered_cells("paper"))
     for name in LAYOUTS:
-        assert set(LAYOUTS[name]("paper").cells()) <= planned
+        assert set(layout_of(name, "paper").cells()) <= planned
 
 
 # --- numbers -----------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_what_a_scale_does_not_plan_is_left_out_and_named(full: ResultStore):
 
 def test_accuracy_and_nll_stand_beside_every_calibration_error():
     for name in LAYOUTS:
-        metrics = {quantity.metric for quantity in LAYOUTS[name]("paper").quantities}
+        metrics = {quantity.metric for quantity in layout_of(name, "paper").quantities}
         if any(metric.endswith("ece") for metric in metrics):
             assert {"accuracy", "nll"} <= metrics, name
 

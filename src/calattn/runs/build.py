@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from calattn import backbones, data, losses
-from calattn.models.attach import CalibratedModel, attach
 from calattn.data.augment import Augment
 from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
 from calattn.engine.optim import Schedule, build_optimizer
-from calattn.heads.taught import Kind
 from calattn.heads.lesson import Lesson
+from calattn.heads.taught import Kind
+from calattn.models.attach import CalibratedModel, attach
 from calattn.registry import UnknownName, nearest
-from calattn.seeds import seed_of
 from calattn.runs.classes import some
 from calattn.runs.spec import RunSpec
 from calattn.runs.weights import load_weights
+from calattn.seeds import seed_of
 
 # Decoded images up to this many bytes are kept in memory (and on the GPU); beyond it worker processes decode them again.
 IN_MEMORY_BYTES = 4 << 30

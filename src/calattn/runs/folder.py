@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, Self
 
 import pydantic
 
-from calattn.files.atomic import PathArg, atomic_write, is_partial
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.engine.log import plain
+from calattn.files.atomic import PathArg, atomic_write, is_partial
 from calattn.files.predictions import MANIFEST, has_predictions, load_predictions
-from calattn.types import Predictions
 from calattn.runs.spec import RunSpec
 from calattn.runs.yamlfile import read_yaml, yaml_text
+from calattn.types import Predictions
 
 if sys.platform != "win32":
     import fcntl

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from calattn.files.atomic import PathArg
-from calattn.models.attach import CalibratedModel
 from calattn.data.augment import Augment
 from calattn.engine.checkpoint import CheckpointFolder
+from calattn.files.atomic import PathArg
+from calattn.models.attach import CalibratedModel
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import Interface, run_interface

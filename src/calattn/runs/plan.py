@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from calattn.models.attach import CalibratedModel, overhead
 from calattn.backbones import fitted
 from calattn.engine.step import StepResult, TrainStep
+from calattn.models.attach import CalibratedModel, overhead
 from calattn.runs import build
 from calattn.runs.durations import duration
 from calattn.runs.folder import spec_text

@@ -14,7 +14,6 @@ import torch
 from lightning_fabric import Fabric
 
 from calattn import data, losses
-from calattn.files.atomic import PathArg, check_writable
 from calattn.data.cifar10_c import parse_split
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.decoding import LazyImages
@@ -23,8 +22,8 @@ from calattn.data.resize import Interpolation
 from calattn.data.splits import load_splits
 from calattn.engine.predict import predict
 from calattn.engine.step import TrainStep
+from calattn.files.atomic import PathArg, check_writable
 from calattn.files.predictions import has_features, save_predictions
-from calattn.types import Predictions
 from calattn.runs import build
 from calattn.runs.classes import Classes, check_same_classes, relabelled
 from calattn.runs.folder import RunFolder, RunFolderError
@@ -40,6 +39,7 @@ from calattn.runs.load import trained_network
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import Rule, RunSpec
 from calattn.runs.trained_with import naming_plugins
+from calattn.types import Predictions
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are added
 

@@ -6,14 +6,14 @@ import statistics
 import warnings
 from typing import Any
 
-from calattn.models.attach import CalibratedModel, overhead
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.metrics.evaluation import evaluate
+from calattn.models.attach import CalibratedModel, overhead
 from calattn.posthoc import FitWarning, TemperatureScaling
-from calattn.types import Predictions
 from calattn.runs.folder import RunFolder, read_json, write_json
 from calattn.runs.spec import RunSpec
+from calattn.types import Predictions
 
 FORMAT = 1
 

@@ -14,17 +14,16 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from calattn.files.atomic import PathArg
-from calattn.models.attach import CalibratedModel
 from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.closing import Reader, Source, teach
 from calattn.engine.fit import Reporter, Settings, Trainer
 from calattn.engine.log import RunLog
-from calattn.engine.closing import Reader, Source, teach
-from calattn.heads import Taught
+from calattn.files.atomic import PathArg
 from calattn.files.predictions import MANIFEST
-from calattn.types import ModelOutput
+from calattn.heads import Taught
+from calattn.models.attach import CalibratedModel
 from calattn.runs import build
 from calattn.runs.classes import some
 from calattn.runs.environment import describe_environment
@@ -37,6 +36,7 @@ from calattn.runs.summary import read_summary, write_summary
 from calattn.runs.trained_with import naming_plugins, plugins_used, warn_of_changed_plugins
 from calattn.runs.trial import check_run
 from calattn.runs.weights import digest
+from calattn.types import ModelOutput
 
 _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weights` names
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from calattn import losses
-from calattn.models.attach import CalibratedModel
 from calattn.data.mixing import soft_labels
-from calattn.types import ModelOutput
+from calattn.models.attach import CalibratedModel
 from calattn.runs.build import (
     RunData,
     build_augment,
@@ -19,6 +18,7 @@ from calattn.runs.build import (
     told,
 )
 from calattn.runs.spec import RunSpec
+from calattn.types import ModelOutput
 
 _CHECKED_ROWS = 256  # of a micro-batch, on which the loss is tried out
 

@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from calattn.models.attach import CalibratedModel
 from calattn.heads import Taught
+from calattn.models.attach import CalibratedModel
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 # What training scripts call the state dict in a checkpoint.
