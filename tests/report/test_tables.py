@@ -22,6 +22,7 @@ from calattn.report import (
     rows_to_csv,
     sentence,
 )
+from calattn.report.latex import latex_text
 from calattn.report.style import between, number, percent
 from tests.cli_runner import predictions
 
@@ -159,3 +160,10 @@ def test_numbers_at_the_edges():
     assert number("ece", math.nan) == "–"
     assert between("ece", math.nan, math.nan) == ""
     assert percent(0.5) == "50 %"
+
+
+def test_latex_escapes_everything():
+    assert latex_text("a_b & 50 % {x} #1 $2 ~^\\") == (
+        r"a\_b \& 50 \% \{x\} \#1 \$2 \textasciitilde{}\textasciicircum{}\textbackslash{}"
+    )
+    assert latex_text("Błasiok é λ ± – − ≥ 漢") == r"B\l{}asiok \'{e} $\lambda$ $\pm$ -- $-$ $\ge$ ?"

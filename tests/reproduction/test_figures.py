@@ -16,14 +16,12 @@ import pytest
 from PIL import Image
 
 from reproduction import paper
-from reproduction.catalogue import EXPERIMENTS, ordered_cells
+from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
 from reproduction.cells import LOSSES, Cell
-from reproduction.figures import Drawn, change_cells
+from reproduction.figures import FIGURES, Drawn, change_cells
 from reproduction.panels import equal_count_means, smoothed_density
 from reproduction.results import CellResult, ResultStore
 from tests.reproduction.made_results import made_result, made_store
-
-FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +40,7 @@ def document_of(cell: Cell) -> CellResult:
 
 
 def drawn(name: str, store: ResultStore) -> list[Drawn]:
-    experiment = EXPERIMENTS[name]
-    assert experiment.draw is not None
-    return experiment.draw(experiment._found(store))
+    return FIGURES[name].draw(results_of(store, set(FIGURES[name].cells)))
 
 
 def texts(each: Drawn) -> str:
