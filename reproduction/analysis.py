@@ -20,9 +20,8 @@ from calattn.seeds import seed_of
 from calattn.types import Predictions
 from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.ood import OodScores
-from reproduction.results import CellResult
+from reproduction.results import RULES, CellResult
 
-RULES = ("last", "best-ece")
 PAIRED = (
     "accuracy",
     "nll",

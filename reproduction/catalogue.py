@@ -10,9 +10,9 @@ from reproduction.figures import FIGURES
 from reproduction.grid import ordered_cells
 from reproduction.layouts import LAYOUTS, layout_of
 from reproduction.render import write_tables
-from reproduction.results import Hole, ResultStore
+from reproduction.results import RULES, Hole, ResultStore
 from reproduction.sizes import size_table
-from reproduction.tables import NOT_AT_THIS_SCALE, RULES, Found, Table, fill
+from reproduction.tables import NOT_AT_THIS_SCALE, Found, Table, fill
 
 SIZES = "checkpoint_size"
 TABLES = (*LAYOUTS, SIZES)

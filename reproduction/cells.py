@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from calattn.registry import Registry
 from calattn.runs.resolve import resolve
 from calattn.runs.spec import RunSpec
 
 ScaleName = Literal["smoke", "reduced", "paper"]
 
 TRANSFORMERS = ("vit", "deit", "swin")
-CNNS = ("resnet50", "resnet110", "wide_resnet26", "densenet121")
+CIFARS = ("cifar10", "cifar100")
 LOSSES = ("ce", "brier", "mmce", "label_smoothing", "flsd53", "dual_focal", "ce_brier")
 """The seven columns of the paper's calibration tables: WD (plain cross-entropy), BS, MMCE, LS, FL-53, DFL, CE+λBS."""
 
@@ -51,30 +50,18 @@ class Cell:
         return dataclasses.replace(self, head="none", features="cls")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Scale:
+class Scale(NamedTuple):
     """How much of the paper's protocol is run. `resamples` is for the bootstrap intervals."""
 
-    name: ScaleName
     title: str
     resamples: int
 
 
-SCALES: Registry[Scale] = Registry("scale")
-SCALES.add(
-    "smoke", Scale(name="smoke", title="tiny networks on the embedded digits: does every step work?", resamples=50)
-)
-SCALES.add(
-    "reduced",
-    Scale(
-        name="reduced",
-        title="32 px, 60 epochs, AdamW with one cosine (CNNs: SGD in steps): what GPU-hours allow",
-        resamples=1000,
-    ),
-)
-SCALES.add(
-    "paper", Scale(name="paper", title="the paper's protocol: 224 px, SGD with two steps, 350 epochs", resamples=1000)
-)
+SCALES: dict[ScaleName, Scale] = {
+    "smoke": Scale("tiny networks on the embedded digits: does every step work?", 50),
+    "reduced": Scale("32 px, 60 epochs, AdamW with one cosine (CNNs: SGD in steps): what GPU-hours allow", 1000),
+    "paper": Scale("the paper's protocol: 224 px, SGD with two steps, 350 epochs", 1000),
+}
 
 _TINY = {
     "vit": "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}",
@@ -104,7 +91,6 @@ def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
     >>> spec.model.backbone, spec.data.size, spec.train.epochs, spec.optimizer.name
     ('vit_base', 224, 350, 'momentum')
     """
-    SCALES[scale]  # raises with the known names
     changes = [f"name={cell.name}", f"seed={cell.seed}", f"model.head={cell.head}", f"model.features={cell.features}"]
     changes += [f"loss.name={cell.loss}", *_loss_options(cell)]
     changes += ["evaluation.checkpoints=[last, best-ece]", "evaluation.features=true"]

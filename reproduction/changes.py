@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from reproduction.cells import Cell
 from reproduction.layouts import BACKBONES
-from reproduction.results import CellResult, Phase, Rule
-from reproduction.tables import RULES, Found, fraction, printed
+from reproduction.results import RULES, CellResult, Phase, Rule
+from reproduction.tables import Found, fraction, printed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

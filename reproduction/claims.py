@@ -15,14 +15,13 @@ import yaml
 
 from calattn.registry import Registry
 from reproduction import comparisons as compared
-from reproduction.cells import TRANSFORMERS, Cell, ScaleName
+from reproduction.cells import CIFARS, TRANSFORMERS, Cell, ScaleName
 from reproduction.evidence import REGISTERED, Comparison, Outcome, Results, Rules, outcomes_of
 from reproduction.phases import find_phases
-from reproduction.results import CellResult, Hole, ResultStore, Rule
+from reproduction.results import RULES, CellResult, Hole, ResultStore
 from reproduction.sizes import cost_of
 from reproduction.verdicts import Gain, Judge, Verdict, kept, same, verdict_of
 
-RULES: tuple[Rule, ...] = ("last", "best-ece")
 PARAMETER_LIMIT = 0.001
 TOLD: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
@@ -122,7 +121,7 @@ def verdicts(store: ResultStore | Results, rules: Rules = REGISTERED) -> dict[st
 
 
 def _head_cells(_scale: ScaleName) -> list[Cell]:
-    return [Cell(dataset=data, model=model, head="calattn") for data in compared.CIFAR for model in TRANSFORMERS]
+    return [Cell(dataset=data, model=model, head="calattn") for data in CIFARS for model in TRANSFORMERS]
 
 
 def _phase_cells(scale: ScaleName) -> list[Cell]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from reproduction.cells import LOSSES, TRANSFORMERS, Cell, ScaleName
+from reproduction.cells import CIFARS, LOSSES, TRANSFORMERS, Cell, ScaleName
 from reproduction.evidence import PHASE_TITLES, Arm, Comparison
 from reproduction.results import Phase
 
 SEEDS = (0, 1, 2)
-CIFAR = ("cifar10", "cifar100")
 CLS_WINS = (("cifar10", "deit"), ("cifar10", "vit"), ("cifar10", "swin"), ("cifar100", "swin"))
 PATCH_MEAN_WINS = (("cifar100", "deit"), ("cifar100", "vit"))
 """Where the paper's ablation prints that feature's ECE in bold."""
@@ -26,16 +26,16 @@ def pair_families(scale: ScaleName) -> list[tuple[str, str, str]]:
     Below the paper's scale: DeiT with all seven losses, ViT and Swin with CE + BS, MNIST with CE + BS.
     """
     if scale == "paper":
-        data = (*CIFAR, "mnist", "tiny_imagenet")
+        data = (*CIFARS, "mnist", "tiny_imagenet")
         return [(dataset, model, loss) for dataset in data for model in TRANSFORMERS for loss in LOSSES]
-    families = [(dataset, "deit", loss) for dataset in CIFAR for loss in LOSSES]
-    families += [(dataset, model, "ce_brier") for dataset in CIFAR for model in ("vit", "swin")]
+    families = [(dataset, "deit", loss) for dataset in CIFARS for loss in LOSSES]
+    families += [(dataset, model, "ce_brier") for dataset in CIFARS for model in ("vit", "swin")]
     return families + [("mnist", model, "ce_brier") for model in TRANSFORMERS]
 
 
-def seed_models(scale: ScaleName) -> tuple[str, ...]:
+def seed_model(scale: ScaleName) -> str:
     """The network of the three-seed table: ViT in the paper, DeiT below its scale."""
-    return ("vit",) if scale == "paper" else ("deit",)
+    return "vit" if scale == "paper" else "deit"
 
 
 def twins(
@@ -46,13 +46,10 @@ def twins(
 
     def build(scale: ScaleName) -> list[Comparison]:
         found = []
-        for dataset, model, loss in families(scale):
-            for metric in names:
-                family = f"{dataset} {model} {loss}" + (f", {metric}" if len(names) > 1 else "")
-                for seed in SEEDS:
-                    head = Cell(dataset=dataset, model=model, loss=loss, head="calattn", seed=seed)
-                    arms = {"a": Arm(cell=head.twin, phase=phase), "b": Arm(cell=head, phase=phase)}
-                    found.append(Comparison(family=family, metric=metric, **arms))
+        for (dataset, model, loss), metric in itertools.product(families(scale), names):
+            head = Cell(dataset=dataset, model=model, loss=loss, head="calattn")
+            family = f"{dataset} {model} {loss}" + (f", {metric}" if len(names) > 1 else "")
+            found += _over_seeds(family, metric, (head.twin, phase), (head, phase))
         return found
 
     return build
@@ -78,12 +75,9 @@ def features(wins: Sequence[tuple[str, str]], winner: str, phase: Phase = "pre")
                 # A network without a CLS token pools its patches: cls and patch_mean are the same tensor.
                 if other == winner or (model == "swin" and {other, winner} == {"cls", "patch_mean"}):
                     continue
-                for seed in SEEDS:
-                    won = Cell(dataset=dataset, model=model, loss="ce", head="calattn", features=winner, seed=seed)
-                    lost = dataclasses.replace(won, features=other)
-                    family = f"{dataset} {model}: {winner} against {other}"
-                    arms = {"a": Arm(cell=lost, phase=phase), "b": Arm(cell=won, phase=phase)}
-                    found.append(Comparison(family=family, metric="ece", **arms))
+                won = Cell(dataset=dataset, model=model, loss="ce", head="calattn", features=winner)
+                family = f"{dataset} {model}: {winner} against {other}"
+                found += _over_seeds(family, "ece", (dataclasses.replace(won, features=other), phase), (won, phase))
         return found
 
     return build
@@ -93,29 +87,21 @@ def scalar_against_dirichlet(metrics: Sequence[str] = ("ece",), phase: Phase = "
     """On CIFAR-100; ViT at the paper's scale, DeiT below it."""
 
     def build(scale: ScaleName) -> list[Comparison]:
-        model = "vit" if scale == "paper" else "deit"
-        found = []
-        for metric in metrics:
-            for seed in SEEDS:
-                scalar = Cell(dataset="cifar100", model=model, head="calattn", seed=seed)
-                other = Arm(cell=dataclasses.replace(scalar, head="dirichlet"), phase=phase)
-                family = f"cifar100 {model}: scalar against Dirichlet"
-                found.append(Comparison(family=family, metric=metric, a=other, b=Arm(cell=scalar, phase=phase)))
-        return found
+        model = seed_model(scale)
+        scalar = Cell(dataset="cifar100", model=model, head="calattn")
+        other, family = dataclasses.replace(scalar, head="dirichlet"), f"cifar100 {model}: scalar against Dirichlet"
+        return [each for m in metrics for each in _over_seeds(family, m, (other, phase), (scalar, phase))]
 
     return build
 
 
 def lambdas(scale: ScaleName) -> list[Comparison]:
     """Other weights of the Brier term against 0.1, with CalAttn and temperature scaling."""
-    others = tuple(tenth / 10 for tenth in range(2, 11)) if scale == "paper" else (0.3, 0.9)
-    found = []
-    for weight in others:
-        for seed in SEEDS:
-            default = Cell(dataset="cifar100", model="deit", head="calattn", seed=seed)
-            changed = dataclasses.replace(default, weight=weight)
-            arms = {"a": Arm(cell=default, phase="post"), "b": Arm(cell=changed, phase="post")}
-            found.append(Comparison(family=f"cifar100 deit: λ {weight:g} against 0.1", metric="ece", **arms))
+    found, default = [], Cell(dataset="cifar100", model="deit", head="calattn")
+    for weight in tuple(tenth / 10 for tenth in range(2, 11)) if scale == "paper" else (0.3, 0.9):
+        changed = dataclasses.replace(default, weight=weight)
+        family = f"cifar100 deit: λ {weight:g} against 0.1"
+        found += _over_seeds(family, "ece", (default, "post"), (changed, "post"))
     return found
 
 
@@ -123,18 +109,12 @@ def against_final(rivals: Sequence[Rival], *, tested: str = "calattn", scaled: P
     """CE+BS with the tested head + TS against each rival (loss, head, phase) on both CIFARs, three seeds."""
 
     def build(scale: ScaleName) -> list[Comparison]:
-        found = []
-        for dataset in CIFAR:
-            for model in seed_models(scale):
-                for loss, head, phase in rivals:
-                    family = (
-                        f"{dataset} {model}: {_named('ce_brier', tested, scaled)} against {_named(loss, head, phase)}"
-                    )
-                    for seed in SEEDS:
-                        ours = Cell(dataset=dataset, model=model, head=tested, seed=seed)
-                        rival = Arm(cell=dataclasses.replace(ours, loss=loss, head=head), phase=phase)
-                        final = Arm(cell=ours, phase=scaled)
-                        found.append(Comparison(family=family, metric="ece", a=rival, b=final))
+        found, model = [], seed_model(scale)
+        for dataset, (loss, head, phase) in itertools.product(CIFARS, rivals):
+            ours = Cell(dataset=dataset, model=model, head=tested)
+            rival = dataclasses.replace(ours, loss=loss, head=head)
+            family = f"{dataset} {model}: {_named('ce_brier', tested, scaled)} against {_named(loss, head, phase)}"
+            found += _over_seeds(family, "ece", (rival, phase), (ours, scaled))
         return found
 
     return build
@@ -143,14 +123,21 @@ def against_final(rivals: Sequence[Rival], *, tested: str = "calattn", scaled: P
 def final_against_baseline(_scale: ScaleName) -> list[Comparison]:
     """What the paper's table of accuracies compares: plain cross-entropy with CE + BS + CalAttn."""
     found = []
-    for dataset in CIFAR:
-        for model in TRANSFORMERS:
-            for seed in SEEDS:
-                ours = Cell(dataset=dataset, model=model, head="calattn", seed=seed)
-                rival = dataclasses.replace(ours, loss="ce", head="none")
-                family = f"{dataset} {model}: CE + BS + CalAttn against ce"
-                found.append(Comparison(family=family, metric="accuracy", a=Arm(cell=rival), b=Arm(cell=ours)))
+    for dataset, model in itertools.product(CIFARS, TRANSFORMERS):
+        ours = Cell(dataset=dataset, model=model, head="calattn")
+        rival = dataclasses.replace(ours, loss="ce", head="none")
+        family = f"{dataset} {model}: CE + BS + CalAttn against ce"
+        found += _over_seeds(family, "accuracy", (rival, "pre"), (ours, "pre"))
     return found
+
+
+def _over_seeds(family: str, metric: str, a: tuple[Cell, Phase], b: tuple[Cell, Phase]) -> list[Comparison]:
+    """b against a, once for each seed."""
+
+    def arm(side: tuple[Cell, Phase], seed: int) -> Arm:
+        return Arm(cell=dataclasses.replace(side[0], seed=seed), phase=side[1])
+
+    return [Comparison(family=family, metric=metric, a=arm(a, seed), b=arm(b, seed)) for seed in SEEDS]
 
 
 def _named(loss: str, head: str, phase: Phase) -> str:

@@ -20,6 +20,7 @@ The rules, fixed before any cell of the grid was trained, and the same in both d
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +34,6 @@ from reproduction.cells import Cell
 from reproduction.results import CellResult, Hole, Phase, ResultStore, Rule
 
 Decision = Literal["better", "worse", "within chance", "too small", "traded", "undecided"]
-DECISIONS: tuple[Decision, ...] = ("better", "within chance", "too small", "traded", "undecided", "worse")
 
 LEVEL = 0.05
 ACCURACY_PRICE = 0.01
@@ -66,33 +66,18 @@ class Results:
     def __init__(self, store: ResultStore) -> None:
         self.store, self.scale = store, store.scale
         self._read: dict[Cell, CellResult | Hole] = {}
-        self._cells: list[Cell] | None = None
 
     def get(self, cell: Cell) -> CellResult | Hole:
         if cell not in self._read:
             self._read[cell] = self.store.get(cell)
         return self._read[cell]
 
-    def with_result(self, result: CellResult) -> Results:
-        """The same with another result in the place of a cell's own."""
-        changed = Results(self.store)
-        changed._read = {**self._read, result.cell: result}
-        return changed
-
     def stored(self) -> Iterator[CellResult]:
         """Every result in the folder that is of today's spec, in the order of their names."""
-        if self._cells is None:
-            self._cells = [Cell(**read_json(path)["cell"]) for path in self.store.names()]
-        for cell in self._cells:
-            found = self.get(cell)
+        for path in self.store.names():
+            found = self.get(Cell(**read_json(path)["cell"]))
             if isinstance(found, CellResult):
                 yield found
-
-    def of_own_protocol(self) -> list[CellResult]:
-        """What lies beside this scale of the scale "paper": networks that came to its last epoch, then those that did not."""
-        full = ResultStore(self.store.folder.parent, "paper")
-        begun = [full.unfinished(Cell(**read_json(path)["cell"])) for path in full.names(".unfinished")]
-        return [*Results(full).stored(), *(found for found in begun if found is not None)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +119,7 @@ class SeedDifference:
     low: float | None
     high: float | None
     accuracy: float | None
-    paired: bool
+    paired: bool = False
     counted: float | None = None
 
 
@@ -217,23 +202,24 @@ def outcomes_of(
 
 
 def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> SeedDifference | None:
-    """The difference of one pair of networks; None where either side was not measured."""
-    a, b = results.get(comparison.a.cell), results.get(comparison.b.cell)
-    if isinstance(a, Hole) or isinstance(b, Hole):
-        return None
-    rows = [_row(*each, comparison.metric, rule) for each in ((a, comparison.a.phase), (b, comparison.b.phase))]
-    if rows[0] is None or rows[1] is None:
-        return None
-    joined = _joined(comparison, a, b, rule, rows[0], rows[1])
-    accuracies = [_row(*each, "accuracy", rule) for each in ((a, comparison.a.phase), (b, comparison.b.phase))]
-    known = [row.value for row in accuracies if row is not None]
-    return SeedDifference(
-        comparison=comparison,
-        a=rows[0].value,
-        b=rows[1].value,
-        accuracy=known[1] - known[0] if len(known) == 2 else None,
-        **joined._asdict(),
+    """The difference of one pair of networks (rule 1 of this file); None where either side was not measured."""
+    (a, row_a, accuracy_a), (b, row_b, accuracy_b) = (
+        _measured(arm, comparison.metric, rule, results) for arm in (comparison.a, comparison.b)
     )
+    if a is None or b is None or row_a is None or row_b is None:
+        return None
+    accuracy = None if accuracy_a is None or accuracy_b is None else accuracy_b.value - accuracy_a.value
+    made = functools.partial(SeedDifference, comparison=comparison, a=row_a.value, b=row_b.value, accuracy=accuracy)
+    if b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
+        pair = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
+        if pair is not None:
+            return made(value=pair.difference, low=pair.low, high=pair.high, paired=True, counted=pair.p_value)
+    value = row_b.value - row_a.value
+    if row_a.low is None or row_a.high is None or row_b.low is None or row_b.high is None:
+        return made(value=value, low=None, high=None)
+    low = value - math.hypot(row_b.value - row_b.low, row_a.high - row_a.value)
+    high = value + math.hypot(row_b.high - row_b.value, row_a.value - row_a.low)
+    return made(value=value, low=low, high=high)
 
 
 def decide(outcomes: Sequence[Outcome], *, guard: bool = True, rules: Rules = REGISTERED) -> tuple[Outcome, ...]:
@@ -276,36 +262,17 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     return mean, mean - arm, mean + arm
 
 
-def _row(result: CellResult, phase: Phase, metric: str, rule: Rule) -> MetricRow | None:
+def _measured(
+    arm: Arm, metric: str, rule: Rule, results: Results
+) -> tuple[CellResult | None, MetricRow | None, MetricRow | None]:
+    """The result of a side, its metric and its accuracy, as far as they are there."""
+    found = results.get(arm.cell)
+    if isinstance(found, Hole):
+        return None, None, None
+    accuracy = found.metric("accuracy", rule=rule, phase=arm.phase)
     if metric.startswith("ood_"):
-        return result.ood(metric.removeprefix("ood_"), rule=rule)
-    return result.metric(metric, rule=rule, phase=phase)
-
-
-class _Joined(NamedTuple):
-    """The fields of a `SeedDifference` that two results have together."""
-
-    value: float
-    low: float | None
-    high: float | None
-    paired: bool = False
-    counted: float | None = None
-
-
-def _joined(
-    comparison: Comparison, a: CellResult, b: CellResult, rule: Rule, row_a: MetricRow, row_b: MetricRow
-) -> _Joined:
-    """Rule 1 of this file."""
-    if b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
-        paired = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
-        if paired is not None:
-            return _Joined(paired.difference, paired.low, paired.high, paired=True, counted=paired.p_value)
-    value = row_b.value - row_a.value
-    if row_a.low is None or row_a.high is None or row_b.low is None or row_b.high is None:
-        return _Joined(value, None, None)
-    low = value - math.hypot(row_b.value - row_b.low, row_a.high - row_a.value)
-    high = value + math.hypot(row_b.high - row_b.value, row_a.value - row_a.low)
-    return _Joined(value, low, high)
+        return found, found.ood(metric.removeprefix("ood_"), rule=rule), accuracy
+    return found, found.metric(metric, rule=rule, phase=arm.phase), accuracy
 
 
 def _over_seeds(

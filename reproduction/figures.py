@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels
-from reproduction.cells import LOSSES, TRANSFORMERS, Cell
+from reproduction.cells import CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.changes import Change, change_of, csv_text
 from reproduction.layouts import DATASETS, LOSS_TITLES, MODELS
 from reproduction.render import write_texts
-from reproduction.results import CellResult, Hole, Phase, Rule
-from reproduction.tables import RULE_TITLES, RULES, Found
+from reproduction.results import RULES, CellResult, Hole, Phase, Rule
+from reproduction.tables import RULE_TITLES, Found
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CIFARS = ("cifar10", "cifar100")
 METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
 _SUFFIXES = ("png", "pdf", "svg")
 _NAMES = 6  # in a caption

@@ -6,10 +6,9 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-from reproduction.cells import LOSSES, Cell, ScaleName
+from reproduction.cells import CIFARS, LOSSES, Cell, ScaleName
 from reproduction.layouts import LAYOUTS, layout_of
 
-CIFARS = ("cifar10", "cifar100")
 SWEEP = (0.0, 0.3, 0.9)
 """Weights of the Brier term beside the default of 0.1."""
 

@@ -27,8 +27,7 @@ from calattn.runs.interface import interface_of
 from calattn.runs.predict import Subject, check_same_split, predict_subject, run_model
 from calattn.runs.runtime import Runtime
 from calattn.runs.summary import read_summary
-from reproduction.cells import Cell, ScaleName
-from reproduction.grid import CIFARS
+from reproduction.cells import CIFARS, Cell, ScaleName
 from reproduction.separation import Separation, uncertainty
 
 SEVERITY = 5

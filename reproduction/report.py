@@ -12,11 +12,11 @@ from calattn.report.style import between, number
 from reproduction import ledger, paper
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
-from reproduction.claims import CLAIMS, RULES, verdicts
+from reproduction.claims import CLAIMS, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import ours_text, shown, write_texts
-from reproduction.results import CellResult, Hole
+from reproduction.results import RULES, CellResult, Hole
 from reproduction.verdicts import Finding, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -17,6 +17,7 @@ from reproduction.cells import Cell, ScaleName, spec_of
 FORMAT = 1
 NOT_RUN = "not run"
 Rule = Literal["last", "best-ece"]
+RULES: tuple[Rule, ...] = ("last", "best-ece")
 Phase = Literal["pre", "post", "post_nll", "sats"]
 """As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
 
@@ -69,17 +70,6 @@ class CellResult:
     @property
     def planned_epochs(self) -> int:
         return int(self.run["spec"]["train"]["epochs"])
-
-    @property
-    def device(self) -> str:
-        """What it was trained on."""
-        environment = self.run.get("environment") or {}
-        devices = environment.get("devices") or []
-        return str(devices[0]["name"] if devices else (environment.get("cpu") or {}).get("model") or "CPU")
-
-    @property
-    def on_gpu(self) -> bool:
-        return bool((self.run.get("environment") or {}).get("devices"))
 
     @property
     def unfinished(self) -> bool:

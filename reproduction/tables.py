@@ -15,7 +15,6 @@ from reproduction.results import CellResult, Hole, Phase, Rule
 
 Found = Mapping[Cell, CellResult | Hole]
 
-RULES: tuple[Rule, ...] = ("last", "best-ece")
 RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE"}
 OOD_SETS = ("svhn", "cifar10_c")
 NOT_AT_THIS_SCALE = "not run at this scale"

@@ -85,20 +85,10 @@ class Verdict:
         where = [rule for rule, word in words.items() if word == gravest]
         return gravest if len(where) == len(words) else f"{gravest} at `{where[0]}`"
 
-    @property
-    def full_title(self) -> str:
-        return f"{self.title} ({self.manner})" if self.manner else self.title
-
     def holds_at(self, rule: str) -> bool | None:
         """Whether the claim holds under a checkpoint rule; None where too few families have results."""
         finding = self.findings[rule]
         return finding.holds if _enough(len(finding.outcomes), self.planned) else None
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """How many seeds the families had: the fewest and the most."""
-        counts = [len(outcome.seeds) for each in self.findings.values() for outcome in each.outcomes]
-        return (min(counts), max(counts)) if counts else ()
 
 
 Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
@@ -180,12 +170,6 @@ def mean_effect(outcomes: Sequence[Outcome]) -> Effect | None:
     if len(lows) < len(effects) or len(highs) < len(effects):
         return Effect(metric=metric, value=mean, low=None, high=None)
     return Effect(metric=metric, value=mean, low=statistics.fmean(lows), high=statistics.fmean(highs))
-
-
-def mean_accuracy(outcomes: Sequence[Outcome]) -> float | None:
-    """The mean difference of accuracy that came with the effects."""
-    known = [outcome.accuracy for outcome in outcomes if outcome.accuracy is not None]
-    return statistics.fmean(known) if known else None
 
 
 def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:

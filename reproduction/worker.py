@@ -20,10 +20,10 @@ from calattn.files.predictions import MANIFEST
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
-from reproduction.analysis import RULES, analyse
+from reproduction.analysis import analyse
 from reproduction.cells import Cell, ScaleName, spec_of
 from reproduction.ood import score_run
-from reproduction.results import ResultStore
+from reproduction.results import RULES, ResultStore
 
 # What a run may meet without being a defect of ours: a wrong spec, missing data, a full disk or device, a loss that blew up.
 EXPECTED = (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError)

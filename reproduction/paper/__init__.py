@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple
 
+import yaml
+
 from calattn.registry import Registry
 
 __all__ = ["ODDITIES", "PAPER_TABLES", "Cell", "PaperTable", "Printed", "oddities", "paper_table", "row", "value"]
@@ -21,20 +23,8 @@ __all__ = ["ODDITIES", "PAPER_TABLES", "Cell", "PaperTable", "Printed", "odditie
 Cell = str | float | bool | None
 
 NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
-ODDITIES = {
-    "swapped": "two tables give nearly the same two numbers (within a tenth) to opposite rows: baseline and CalAttn",
-    "disagreement": "one quantity, two printed values",
-    "temperature": "one model has one T*, fitted on validation ECE, but the tables print several",
-    "identity": "T* = 1 changes nothing, yet the values before and after differ",
-    "worse": "temperature scaling, fitted on validation ECE, raised the metric on test images, which can happen",
-    "spread": "ECE, smECE and AdaECE of one model lie a factor of two or more apart before scaling, beyond the swapped",
-    "copied": "values that should be independent repeat digit for digit",
-    "digits": "a pattern in the digits that measured values do not have",
-    "bold": "the mark for the best is not on the best",
-    "impossible": "values that exclude each other by arithmetic",
-    "claim": "a statement of the text against its own tables",
-    "text": "two statements of the text that exclude each other",
-}
+_INDEX = yaml.safe_load(resources.files(__name__).joinpath("index.yaml").read_text(encoding="utf-8"))
+ODDITIES: dict[str, str] = _INDEX["oddities"]
 
 
 class Printed(NamedTuple):
@@ -56,28 +46,8 @@ class PaperTable:
 
 
 PAPER_TABLES: Registry[Printed] = Registry("paper table")
-for _name, _label, _title in (
-    (
-        "ece",
-        "tab:ece_comparison",
-        "ECE of seven losses, with and without CalAttn, before and after temperature scaling",
-    ),
-    ("smece", "tab:smece_comparison", "smECE of the same models"),
-    ("adaece", "tab:adaece_comparison", "AdaECE of the same models"),
-    ("classece", "tab:classece_comparison", "Classwise ECE of the same models"),
-    ("accuracy", "tab:cls_acc", "Top-1 accuracy with and without CalAttn"),
-    ("high_confidence", "tab:hc_err", "Confident mistakes on CIFAR-100 after temperature scaling"),
-    ("ood", "tab:ood", "AUROC of telling SVHN and CIFAR-10-C from CIFAR-10"),
-    ("feature_ablation", "tab:calattn_ablation", "What the head reads: CLS, mean of the patches, or both"),
-    ("dirichlet", "tab:dirichlet", "A scalar temperature against a Dirichlet head"),
-    ("imagenet1k", "tab:image1k", "ImageNet-1K with Swin-S"),
-    ("sats", "tab:sats", "SATS on CNNs against CalAttn on transformers"),
-    ("checkpoint_size", "tab:model_size", "Size of the checkpoint with and without CalAttn"),
-    ("lambda_cebs", "tab:lambda_cebs", "Weight of the Brier term, without CalAttn"),
-    ("lambda_full", "tab:lambda_full", "Weight of the Brier term, with CalAttn"),
-    ("three_seeds", "tab:c100&10_vit_3seeds", "ViT over three seeds: mean and standard deviation"),
-):
-    PAPER_TABLES.add(_name, Printed(_label, _title))
+for _name, _printed in _INDEX["tables"].items():
+    PAPER_TABLES.add(_name, Printed(**_printed))
 
 
 def paper_table(name: str) -> PaperTable:
