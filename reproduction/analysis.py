@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from calattn.seeds import seed_of
 from calattn.types import Predictions
 from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.ood import OodScores
-from reproduction.results import RULES, CellResult
+from reproduction.results import RULES, CellResult, Rule
 
 PAIRED = (
     "accuracy",
@@ -182,7 +183,7 @@ def _log_row(row: dict[str, Any], *, full: bool) -> dict[str, Any]:
 
 
 def _paired(
-    phases: dict[str, Phases], twin: RunFolder, scale: ScaleName, ood: OodScores | None
+    phases: Mapping[Rule, Phases], twin: RunFolder, scale: ScaleName, ood: OodScores | None
 ) -> dict[str, dict[str, Any]]:
     resamples = SCALES[scale].resamples
     other = OodScores.load(twin)

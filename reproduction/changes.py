@@ -7,10 +7,11 @@ import dataclasses
 import io
 from collections.abc import Sequence
 
+from reproduction import paper
 from reproduction.cells import Cell
 from reproduction.layouts import BACKBONES
 from reproduction.results import RULES, CellResult, Phase, Rule
-from reproduction.tables import Found, fraction, printed
+from reproduction.tables import Found, fraction
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Change:
 def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -> Change:
     """The change from a cell's twin to the cell, which has a head."""
     keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "loss": cell.loss, "phase": phase}
-    theirs = [printed(table, {**keys, "head": head}) for head in ("none", cell.head)]
+    theirs = [paper.find(table, head=head, **keys) for head in ("none", cell.head)]
     values = [None if row is None else fraction(row) for row in theirs]
     return Change(
         cell=cell,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
+CAPTIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8"))
 _SUFFIXES = ("png", "pdf", "svg")
 _NAMES = 6  # in a caption
 
@@ -75,14 +78,7 @@ def draw_norms(found: Found) -> list[Drawn]:
                     result = found[Cell(dataset=dataset, model="deit", head=head)]
                     title = f"{DATASETS[dataset]}, {method}"
                     panels.norms(figure.axes[3 * i + j], result, rule=rule, title=title, column=column, first=j == 0)
-        caption = (
-            "Norm of the classifier's input against the largest probability of DeiT-S on a sample of test images (blue right, "
-            "orange wrong), seed 0; the line joins means of up to ten bins of equal count (equal norms are never divided), ρ is "
-            "Spearman's rank correlation. CalAttn twice: "
-            "before its scale s divides the logits, and as it predicts. z comes after the last normalisation, hence the narrow "
-            "range; of networks trained early on its norm is kept to four digits, and stands in stripes."
-        )
-        drawn.append(_drawn("cls_norm", figure, caption, rule, found, norm_cells()))
+        drawn.append(_drawn("cls_norm", figure, CAPTIONS["norms"], rule, found, norm_cells()))
     return drawn
 
 
@@ -125,14 +121,19 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
                         legend=i == j == 0,
                     )
                     changes += here
-        caption = (
-            f"Relative change of {title} from a loss without CalAttn to the same loss with it; negative is better. A cross: no "
-            "such pair was run. Pale: the interval of the paired difference has zero in it (95 %, without correction for many "
-            "families, so solid is not yet decided: REPRODUCTION.md has the decisions). Bars that leave the axis carry their "
-            "value. Seed 0: the claims average over seeds where there are several."
-        )
         shown = 2 * len({each.cell for each in changes if each.last is not None})
-        return [_drawn(name, figure, caption, None, found, change_cells(), data=csv_text(changes), shown=shown)]
+        return [
+            _drawn(
+                name,
+                figure,
+                CAPTIONS["changes"].format(title=title),
+                None,
+                found,
+                change_cells(),
+                data=csv_text(changes),
+                shown=shown,
+            )
+        ]
 
     return draw
 
@@ -155,14 +156,7 @@ def draw_dynamics(found: Found) -> list[Drawn]:
             panels.course(course, result, title=heading)
             panels.densities(scales, result, "inverse_scale", label="1/s")
             panels.densities(norms, result, "feature_norm", label="‖z‖")
-    caption = (
-        "The scale s(z) of CE+BS with CalAttn during training, on validation images, seed 0. Top: mean of 1/s and its "
-        "coefficient of variation; the dashed line is the temperature T* of lowest validation ECE, which divides the logits once "
-        "more after s has (last epoch). 1/s rises where s falls. Below: densities of 1/s and of the norm of the classifier's "
-        "input at the first, a middle and the last epoch, from histograms of 40 bins smoothed by one bin; on a logarithmic axis "
-        "where one epoch would be a spike beside the others."
-    )
-    return [_drawn("dynamics", figure, caption, None, found, dynamics_cells())]
+    return [_drawn("dynamics", figure, CAPTIONS["dynamics"], None, found, dynamics_cells())]
 
 
 # --- reliability -------------------------------------------------------------------------------------------------------
@@ -185,12 +179,11 @@ def draw_reliability(found: Found) -> list[Drawn]:
         with figure_style():
             for i, (ax, cell) in enumerate(zip(figure.axes, reliability_cells(), strict=True)):
                 panels.reliability(ax, found[cell], rule=rule, title=_title(cell), first=i % 6 == 0, last=i >= 12)
-        caption = (
-            "Reliability before temperature scaling: accuracy in 15 bins of confidence (bars), the gap to the mean confidence "
-            "(hatched; greyish where accuracy is above it), and the share of images in each bin (thin line). Bins of fewer than "
-            f"{panels.FEW} images are pale. Seed 0."
+        drawn.append(
+            _drawn(
+                "reliability", figure, CAPTIONS["reliability"].format(few=panels.FEW), rule, found, reliability_cells()
+            )
         )
-        drawn.append(_drawn("reliability", figure, caption, rule, found, reliability_cells()))
     return drawn
 
 

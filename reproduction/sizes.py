@@ -9,9 +9,10 @@ import torch
 from calattn.models.attach import Overhead, overhead
 from calattn.runs.build import build_model
 from calattn.types import MetricRow
+from reproduction import paper
 from reproduction.cells import TRANSFORMERS, Cell, ScaleName, spec_of
 from reproduction.layouts import BACKBONES, DATASETS, MODELS
-from reproduction.tables import Block, Column, Entry, Layout, Quantity, Row, Table, fraction, printed
+from reproduction.tables import Block, Column, Entry, Layout, Quantity, Row, Table, fraction
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 _MIB = 2**20
@@ -58,7 +59,7 @@ def cost_of(dataset: str, model: str) -> Overhead:
 def _rows(dataset: str, model: str) -> tuple[Row, Row]:
     cost = cost_of(dataset, model)
     header = (DATASETS[dataset], MODELS[model])
-    base, head = (printed("checkpoint_size", _keys(dataset, model, head)) for head in ("none", "calattn"))
+    base, head = (paper.find("checkpoint_size", **_keys(dataset, model, head)) for head in ("none", "calattn"))
     assert base is not None
     assert head is not None
     ours = (cost.backbone_bytes, cost.backbone_bytes + cost.added_bytes, cost.added_bytes)

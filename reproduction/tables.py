@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
@@ -169,19 +168,6 @@ def _no_evidence(scale: ScaleName) -> str:
     return "SMOKE TEST, tiny networks on digits whatever the row says. " if scale == "smoke" else ""
 
 
-def printed(name: str, keys: Mapping[str, paper.Cell]) -> dict[str, paper.Cell] | None:
-    """The paper's row with these keys, None where it prints none.
-
-    >>> found = printed("ece", dict(dataset="cifar10", backbone="vit_base", head="none", loss="ce", phase="pre"))
-    >>> found["paper_model"], printed("ece", dict(dataset="mnist", backbone="resnet50_cifar"))
-    ('ViT_224', None)
-    """
-    rows = [row for row in _paper_rows(name) if all(row.get(key) == wanted for key, wanted in keys.items())]
-    if len(rows) > 1:
-        raise ValueError(f"the paper's table {name!r} has {len(rows)} rows with {dict(keys)}; add a key")
-    return rows[0] if rows else None
-
-
 def fraction(row: Mapping[str, paper.Cell], column: str = "value") -> float | None:
     """A printed number in our unit: per cent become a fraction, nats and MB stay.
 
@@ -203,11 +189,6 @@ def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> Me
         counts = result.run["parameters"]
         return MetricRow(name=metric, value=counts["head"] / counts["backbone"])
     return result.metric(metric, rule=rule, phase=phase)
-
-
-@functools.cache
-def _paper_rows(name: str) -> tuple[dict[str, paper.Cell], ...]:
-    return tuple(paper.paper_table(name).rows) if name in paper.PAPER_TABLES else ()
 
 
 def _entry(
@@ -238,7 +219,7 @@ def _entry(
 def _theirs(name: str, block: Block, column: Column, quantity: Quantity) -> Entry:
     if block.keys is None or column.keys is None or quantity.keys is None:
         return Entry()
-    row = printed(name, {**block.keys, **column.keys, **quantity.keys})
+    row = paper.find(name, **block.keys, **column.keys, **quantity.keys)
     if row is None:
         return Entry()
     temperature = row.get("temperature")

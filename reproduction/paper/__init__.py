@@ -18,7 +18,18 @@ import yaml
 
 from calattn.registry import Registry
 
-__all__ = ["ODDITIES", "PAPER_TABLES", "Cell", "PaperTable", "Printed", "oddities", "paper_table", "row", "value"]
+__all__ = [
+    "ODDITIES",
+    "PAPER_TABLES",
+    "Cell",
+    "PaperTable",
+    "Printed",
+    "find",
+    "oddities",
+    "paper_table",
+    "row",
+    "value",
+]
 
 Cell = str | float | bool | None
 
@@ -66,6 +77,24 @@ def paper_table(name: str) -> PaperTable:
     return PaperTable(name=name, label=label, title=title, unit=unit, rows=complete)
 
 
+def find(table: PaperTable | str, **keys: Cell) -> dict[str, Cell] | None:
+    """The only row that agrees with all keys; None where the paper has none.
+
+    >>> find("ece", dataset="mnist", backbone="resnet50_cifar") is None
+    True
+    """
+    if isinstance(table, str):
+        table = _once(table)
+    known = table.rows[0]
+    for key in keys:
+        if key not in known:
+            raise ValueError(f"table {table.name!r} has no column {key!r}; it has {', '.join(known)}")
+    found = [cells for cells in table.rows if all(cells[key] == wanted for key, wanted in keys.items())]
+    if len(found) > 1:
+        raise ValueError(_several(table, keys, found))
+    return dict(found[0]) if found else None
+
+
 def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
     """The only row that agrees with all keys.
 
@@ -73,14 +102,11 @@ def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
     1.2
     """
     table = _once(table) if isinstance(table, str) else table
-    known = table.rows[0]
-    for key in keys:
-        if key not in known:
-            raise ValueError(f"table {table.name!r} has no column {key!r}; it has {', '.join(known)}")
-    found = [cells for cells in table.rows if all(cells[key] == wanted for key, wanted in keys.items())]
-    if len(found) != 1:
-        raise ValueError(_not_one(table, keys, found))
-    return dict(found[0])
+    found = find(table, **keys)
+    if found is None:
+        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
+        raise ValueError(f"table {table.name!r} has no row with {_asked(keys)}; it has {'; '.join(offers)}")
+    return found
 
 
 def value(table: PaperTable | str, **keys: Cell) -> float:
@@ -99,17 +125,14 @@ def oddities() -> list[dict[str, str]]:
     return _read("oddities")
 
 
-def _not_one(table: PaperTable, keys: Mapping[str, Cell], found: list[dict[str, Cell]]) -> str:
-    asked = ", ".join(f"{key}={wanted!r}" for key, wanted in keys.items()) or "no keys"
-    if not found:
-        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
-        return f"table {table.name!r} has no row with {asked}; it has {'; '.join(offers)}"
+def _asked(keys: Mapping[str, Cell]) -> str:
+    return ", ".join(f"{key}={wanted!r}" for key, wanted in keys.items()) or "no keys"
+
+
+def _several(table: PaperTable, keys: Mapping[str, Cell], found: list[dict[str, Cell]]) -> str:
     differing = [column for column in found[0] if len({cells[column] for cells in found}) > 1]
-    shown = "; ".join(" ".join(str(cells[column]) for column in differing) for cells in found[:3])
-    return (
-        f"table {table.name!r} has {len(found)} rows with {asked} ({shown}{' …' * (len(found) > 3)}); "
-        f"choose by {', '.join(c for c in differing if c not in (*NUMBERS, 'bold'))}"
-    )
+    choose = ", ".join(column for column in differing if column not in (*NUMBERS, "bold"))
+    return f"table {table.name!r} has {len(found)} rows with {_asked(keys)}; choose by {choose}"
 
 
 @functools.cache

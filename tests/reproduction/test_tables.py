@@ -22,7 +22,7 @@ from reproduction.layouts import LAYOUTS, layout_of
 from reproduction.render import csv_rows, footnotes, markdown
 from reproduction.results import CellResult, ResultStore
 from reproduction.sizes import cost_of
-from reproduction.tables import NOT_AT_THIS_SCALE, OOD_SETS, measured, printed
+from reproduction.tables import NOT_AT_THIS_SCALE, OOD_SETS, measured
 from tests.reproduction.made_results import made_result, made_store
 
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]
@@ -302,8 +302,8 @@ def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
 
 
 def test_the_papers_rows_are_found_by_keys_that_choose_one():
-    with pytest.raises(ValueError, match="add a key"):
-        printed("ece", {"dataset": "cifar10"})
+    with pytest.raises(ValueError, match="choose by"):
+        paper.find("ece", dataset="cifar10")
 
 
 def test_an_ood_set_brings_its_interval():
