@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+HEADS = ("none", "calattn")
 METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
+NORM_CELLS = tuple(Cell(dataset=d, model="deit", head=head) for d, head in product(CIFARS, HEADS))
+CHANGE_CELLS = tuple(
+    Cell(dataset=d, model=model, loss=loss, head=head)
+    for d, model, loss, head in product(CIFARS, TRANSFORMERS, LOSSES, HEADS)
+)
+DYNAMICS_CELLS = tuple(Cell(dataset=d, model=model, head="calattn") for model, d in product(TRANSFORMERS, CIFARS))
+RELIABILITY_CELLS = tuple(
+    Cell(dataset=d, model=model, loss=loss, head=head)
+    for model, d, (loss, head, _) in product(TRANSFORMERS, CIFARS, METHODS)
+)
 CAPTIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8"))
 _SUFFIXES = ("png", "pdf", "svg")
 _NAMES = 6  # in a caption
@@ -58,10 +70,6 @@ Draw = Callable[[Found], list[Drawn]]
 # --- feature norm against confidence -----------------------------------------------------------------------------------
 
 
-def norm_cells() -> tuple[Cell, ...]:
-    return tuple(Cell(dataset=dataset, model="deit", head=head) for dataset in CIFARS for head in ("none", "calattn"))
-
-
 def draw_norms(found: Found) -> list[Drawn]:
     """‖z‖ of the classifier's input against the largest probability, before and after the head divides the logits."""
     shown = (
@@ -78,21 +86,11 @@ def draw_norms(found: Found) -> list[Drawn]:
                     result = found[Cell(dataset=dataset, model="deit", head=head)]
                     title = f"{DATASETS[dataset]}, {method}"
                     panels.norms(figure.axes[3 * i + j], result, rule=rule, title=title, column=column, first=j == 0)
-        drawn.append(_drawn("cls_norm", figure, CAPTIONS["norms"], rule, found, norm_cells()))
+        drawn.append(_drawn("cls_norm", figure, CAPTIONS["norms"], rule, found, NORM_CELLS))
     return drawn
 
 
 # --- relative changes --------------------------------------------------------------------------------------------------
-
-
-def change_cells() -> tuple[Cell, ...]:
-    return tuple(
-        Cell(dataset=dataset, model=model, loss=loss, head=head)
-        for dataset in CIFARS
-        for model in TRANSFORMERS
-        for loss in LOSSES
-        for head in ("none", "calattn")
-    )
 
 
 def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
@@ -129,7 +127,7 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
                 CAPTIONS["changes"].format(title=title),
                 None,
                 found,
-                change_cells(),
+                CHANGE_CELLS,
                 data=csv_text(changes),
                 shown=shown,
             )
@@ -141,14 +139,9 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
 # --- dynamics ----------------------------------------------------------------------------------------------------------
 
 
-def dynamics_cells() -> tuple[Cell, ...]:
-    """The paper's ViT, and the other two."""
-    return tuple(Cell(dataset=d, model=model, head="calattn") for model in TRANSFORMERS for d in CIFARS)
-
-
 def draw_dynamics(found: Found) -> list[Drawn]:
     """1/s over the epochs, and how it and the feature norm are spread at three of them."""
-    cells = dynamics_cells()
+    cells = DYNAMICS_CELLS
     figure = _figure(3, len(cells), width=3.4, height=2.3)
     with figure_style():
         for cell, course, scales, norms in zip(cells, *_rows(figure, len(cells)), strict=True):
@@ -156,19 +149,10 @@ def draw_dynamics(found: Found) -> list[Drawn]:
             panels.course(course, result, title=heading)
             panels.densities(scales, result, "inverse_scale", label="1/s")
             panels.densities(norms, result, "feature_norm", label="‖z‖")
-    return [_drawn("dynamics", figure, CAPTIONS["dynamics"], None, found, dynamics_cells())]
+    return [_drawn("dynamics", figure, CAPTIONS["dynamics"], None, found, DYNAMICS_CELLS)]
 
 
 # --- reliability -------------------------------------------------------------------------------------------------------
-
-
-def reliability_cells() -> tuple[Cell, ...]:
-    return tuple(
-        Cell(dataset=dataset, model=model, loss=loss, head=head)
-        for model in TRANSFORMERS
-        for dataset in CIFARS
-        for loss, head, _ in METHODS
-    )
 
 
 def draw_reliability(found: Found) -> list[Drawn]:
@@ -177,11 +161,11 @@ def draw_reliability(found: Found) -> list[Drawn]:
     for rule in RULES:
         figure = _figure(3, 6, width=2.1, height=2.3)
         with figure_style():
-            for i, (ax, cell) in enumerate(zip(figure.axes, reliability_cells(), strict=True)):
+            for i, (ax, cell) in enumerate(zip(figure.axes, RELIABILITY_CELLS, strict=True)):
                 panels.reliability(ax, found[cell], rule=rule, title=_title(cell), first=i % 6 == 0, last=i >= 12)
         drawn.append(
             _drawn(
-                "reliability", figure, CAPTIONS["reliability"].format(few=panels.FEW), rule, found, reliability_cells()
+                "reliability", figure, CAPTIONS["reliability"].format(few=panels.FEW), rule, found, RELIABILITY_CELLS
             )
         )
     return drawn
@@ -254,12 +238,10 @@ class Figures:
 
 
 FIGURES = {
-    "cls_norm": Figures(draw=draw_norms, cells=norm_cells()),
-    "delta_ece": Figures(draw=draw_changes("delta_ece", "ece", "ece", "ECE"), cells=change_cells()),
-    "delta_smece": Figures(draw=draw_changes("delta_smece", "smece", "smooth_ece", "smECE"), cells=change_cells()),
-    "delta_adaece": Figures(
-        draw=draw_changes("delta_adaece", "adaece", "adaptive_ece", "AdaECE"), cells=change_cells()
-    ),
-    "dynamics": Figures(draw=draw_dynamics, cells=dynamics_cells()),
-    "reliability": Figures(draw=draw_reliability, cells=reliability_cells()),
+    "cls_norm": Figures(draw=draw_norms, cells=NORM_CELLS),
+    "delta_ece": Figures(draw=draw_changes("delta_ece", "ece", "ece", "ECE"), cells=CHANGE_CELLS),
+    "delta_smece": Figures(draw=draw_changes("delta_smece", "smece", "smooth_ece", "smECE"), cells=CHANGE_CELLS),
+    "delta_adaece": Figures(draw=draw_changes("delta_adaece", "adaece", "adaptive_ece", "AdaECE"), cells=CHANGE_CELLS),
+    "dynamics": Figures(draw=draw_dynamics, cells=DYNAMICS_CELLS),
+    "reliability": Figures(draw=draw_reliability, cells=RELIABILITY_CELLS),
 }

@@ -96,7 +96,7 @@ def _block(place: dict[str, str], columns: list[dict[str, Any]], seeds: list[int
     )
 
 
-def _range(name: str, weight: float) -> dict[str, paper.Cell] | None:
+def _range(name: str, weight: float) -> dict[str, paper.Value] | None:
     """The range of λ under which the paper's table has this weight; None where it leaves it out."""
     ranges = {(row["lambda_min"], row["lambda_max"]) for row in paper.paper_table(name).rows}
     found = [(low, high) for low, high in ranges if float(str(low)) <= weight <= float(str(high))]

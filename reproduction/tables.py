@@ -27,7 +27,7 @@ class Quantity:
     title: str
     metric: str
     phase: Phase = "pre"
-    keys: Mapping[str, paper.Cell] | None = None
+    keys: Mapping[str, paper.Value] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Column:
     """A column of a table; its `phase`, where given, goes before the quantity's."""
 
     title: str
-    keys: Mapping[str, paper.Cell] | None = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, paper.Value] | None = dataclasses.field(default_factory=dict)
     phase: Phase | None = None
 
 
@@ -44,7 +44,7 @@ class Block:
     """Rows of one network: for each column its cells (several are seeds), or a reason why there can be none."""
 
     header: tuple[str, ...]
-    keys: Mapping[str, paper.Cell] | None
+    keys: Mapping[str, paper.Value] | None
     cells: tuple[tuple[Cell, ...] | str, ...]
 
 
@@ -168,7 +168,7 @@ def _no_evidence(scale: ScaleName) -> str:
     return "SMOKE TEST, tiny networks on digits whatever the row says. " if scale == "smoke" else ""
 
 
-def fraction(row: Mapping[str, paper.Cell], column: str = "value") -> float | None:
+def fraction(row: Mapping[str, paper.Value], column: str = "value") -> float | None:
     """A printed number in our unit: per cent become a fraction, nats and MB stay.
 
     >>> fraction({"value": 4.38, "unit": "per cent"})

@@ -21,9 +21,9 @@ from calattn.registry import Registry
 __all__ = [
     "ODDITIES",
     "PAPER_TABLES",
-    "Cell",
     "PaperTable",
     "Printed",
+    "Value",
     "find",
     "oddities",
     "paper_table",
@@ -31,7 +31,7 @@ __all__ = [
     "value",
 ]
 
-Cell = str | float | bool | None
+Value = str | float | bool | None
 
 NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
 _INDEX = yaml.safe_load(resources.files(__name__).joinpath("index.yaml").read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ class PaperTable:
     label: str
     title: str
     unit: str
-    rows: list[dict[str, Cell]]
+    rows: list[dict[str, Value]]
 
 
 PAPER_TABLES: Registry[Printed] = Registry("paper table")
@@ -77,7 +77,7 @@ def paper_table(name: str) -> PaperTable:
     return PaperTable(name=name, label=label, title=title, unit=unit, rows=complete)
 
 
-def find(table: PaperTable | str, **keys: Cell) -> dict[str, Cell] | None:
+def find(table: PaperTable | str, **keys: Value) -> dict[str, Value] | None:
     """The only row that agrees with all keys; None where the paper has none.
 
     >>> find("ece", dataset="mnist", backbone="resnet50_cifar") is None
@@ -95,7 +95,7 @@ def find(table: PaperTable | str, **keys: Cell) -> dict[str, Cell] | None:
     return dict(found[0]) if found else None
 
 
-def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
+def row(table: PaperTable | str, **keys: Value) -> dict[str, Value]:
     """The only row that agrees with all keys.
 
     >>> row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce", phase="post")["temperature"]
@@ -109,7 +109,7 @@ def row(table: PaperTable | str, **keys: Cell) -> dict[str, Cell]:
     return found
 
 
-def value(table: PaperTable | str, **keys: Cell) -> float:
+def value(table: PaperTable | str, **keys: Value) -> float:
     """The printed number of the only row that agrees with all keys, in the table's unit.
 
     >>> value("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")
@@ -125,11 +125,11 @@ def oddities() -> list[dict[str, str]]:
     return _read("oddities")
 
 
-def _asked(keys: Mapping[str, Cell]) -> str:
+def _asked(keys: Mapping[str, Value]) -> str:
     return ", ".join(f"{key}={wanted!r}" for key, wanted in keys.items()) or "no keys"
 
 
-def _several(table: PaperTable, keys: Mapping[str, Cell], found: list[dict[str, Cell]]) -> str:
+def _several(table: PaperTable, keys: Mapping[str, Value], found: list[dict[str, Value]]) -> str:
     differing = [column for column in found[0] if len({cells[column] for cells in found}) > 1]
     choose = ", ".join(column for column in differing if column not in (*NUMBERS, "bold"))
     return f"table {table.name!r} has {len(found)} rows with {_asked(keys)}; choose by {choose}"
@@ -155,8 +155,8 @@ def _names(table: str) -> dict[tuple[str, str], dict[str, str]]:
     return names
 
 
-def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[str, str]]) -> dict[str, Cell]:
-    cells: dict[str, Cell] = {column: _cell(column, text) for column, text in printed.items()}
+def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[str, str]]) -> dict[str, Value]:
+    cells: dict[str, Value] = {column: _cell(column, text) for column, text in printed.items()}
     for column, text in printed.items():
         if column.startswith("paper_"):
             ours = names[column, text]
@@ -166,7 +166,7 @@ def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[s
     return cells
 
 
-def _cell(column: str, text: str) -> Cell:
+def _cell(column: str, text: str) -> Value:
     if column in NUMBERS:
         return float(text) if text else None
     return text == "yes" if column == "bold" else text

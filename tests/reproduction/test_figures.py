@@ -18,7 +18,7 @@ from PIL import Image
 from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
 from reproduction.cells import LOSSES, Cell
-from reproduction.figures import FIGURES, Drawn, change_cells
+from reproduction.figures import CHANGE_CELLS, FIGURES, Drawn
 from reproduction.panels import equal_count_means, smoothed_density
 from reproduction.results import CellResult, ResultStore
 from tests.reproduction.made_results import made_result, made_store
@@ -101,7 +101,7 @@ def test_changes_are_those_of_the_documents_and_of_the_paper(name: str, table: s
     (each,) = drawn(name, full)
     assert each.data is not None
     rows = list(csv.DictReader(io.StringIO(each.data)))
-    assert len(rows) == 2 * len([cell for cell in change_cells() if cell.head == "calattn"])
+    assert len(rows) == 2 * len([cell for cell in CHANGE_CELLS if cell.head == "calattn"])
     printed = paper.paper_table(table)
     backbones = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}
     for row in rows:
