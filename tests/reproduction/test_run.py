@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from calattn import plugins
 from calattn.data.corruptions import CORRUPTIONS
 from reproduction import run
 from reproduction.__main__ import main
@@ -22,7 +22,7 @@ from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
 from reproduction.run import ROOT, run_cells
-from reproduction.worker import Work, run_cell, run_folder
+from reproduction.worker import Work, run_cell
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")
@@ -143,41 +143,69 @@ def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, monkeypatch, arguments,
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-def start(base: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "reproduction", "ece", *ONLY, *places(base), *ON_CPU, *more]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+WAIT = """
+import os, sys, time
+from pathlib import Path
+
+worker = sys.modules["__main__"]
+
+def waits(folder, cell, scale, **options):
+    if cell.head != "none" or {every}:
+        (Path({folder!r}) / cell.name).write_text(str(os.getpid()))
+        time.sleep(600)
+    return honest(folder, cell, scale, **options)
+
+if hasattr(worker, "score_run"):
+    honest, worker.score_run = worker.score_run, waits
+"""
 
 
-def wait_for(process: subprocess.Popen[str] | None, ready: Callable[[], bool]) -> None:
-    for _ in range(20000):
-        if ready():
+class Waiting:
+    """Workers that have trained their cell and then wait, by a plugin: what happens to them hangs on no clock."""
+
+    def __init__(self, folder: Path, *, every: bool = False) -> None:
+        self.folder, self.plugin = folder / "waiting", folder / "own_wait.py"
+        self.folder.mkdir()
+        self.plugin.write_text(WAIT.format(folder=str(self.folder), every=every))
+
+    def start(self, base: Path, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reproduction", "ece", *ONLY, *places(base), *ON_CPU, *more]
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {plugins.VARIABLE: str(self.plugin), "PYTHONPATH": paths}
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def until(self, count: int, process: subprocess.Popen[str]) -> list[int]:
+        """The processes that wait, when there are so many."""
+        while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
+            assert process.poll() is None, "it ended too early"
+            time.sleep(0.05)
+        return [int(path.read_text()) for path in found]
+
+
+def wait_until_gone(number: int) -> None:
+    while True:
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
             return
-        assert process is None or process.poll() is None, "it ended too early"
-        time.sleep(0.01)
-    raise AssertionError("it never came")
-
-
-def _alive(lock: Path) -> bool:
-    try:
-        os.kill(int(lock.read_text()), 0)
-    except (ProcessLookupError, FileNotFoundError):
-        return False
-    return True
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_stopped_in_the_middle_it_resumes(capsys, tmp_path, undisturbed, number):
     """Killed, its worker sees that it is alone and stops too."""
-    process = start(tmp_path)
-    lock = run_folder(HEAD, "smoke", tmp_path / "runs") / ".lock"
+    waiting = Waiting(tmp_path)
+    process = waiting.start(tmp_path)
     try:
-        wait_for(process, lock.exists)
+        (worker,) = waiting.until(1, process)
         process.send_signal(number)
-        code = process.wait(timeout=150)
+        code = process.wait()
+        wait_until_gone(worker)
     finally:
         process.kill()
     assert code == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    wait_for(None, lambda: not _alive(lock))
     first, second = results_of(tmp_path)
     assert isinstance(first, CellResult)
     assert isinstance(second, Hole)
@@ -213,15 +241,17 @@ def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, m
 
 
 def test_side_by_side_no_worker_outlives_the_command(tmp_path):
-    process = start(tmp_path, "--only", "cifar10-deit-*", "--jobs", "2")
-    folder = tmp_path / "runs" / "smoke"
+    waiting = Waiting(tmp_path, every=True)
+    process = waiting.start(tmp_path, "--only", "cifar10-deit-*", "--jobs", "2")
     try:
-        wait_for(process, lambda: len(list(folder.glob("*/.lock"))) >= 2)
+        workers = waiting.until(2, process)
         process.terminate()
-        assert process.wait(timeout=150) == 143
+        assert process.wait() == 143
     finally:
         process.kill()
-    assert not any(_alive(lock) for lock in folder.glob("*/.lock"))
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
     assert not list((tmp_path / "results").rglob("*.failed.json"))
 
 
