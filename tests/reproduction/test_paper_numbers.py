@@ -131,7 +131,7 @@ def test_value_reads_one_cell():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"dataset": "cifar10"}, r"has 6 rows with dataset='cifar10' .*choose by .*head"),
+        ({"dataset": "cifar10"}, r"has 6 rows with dataset='cifar10'; choose by .*head"),
         ({"dataset": "cifar11"}, r"no row with dataset='cifar11'; it has dataset: cifar10, cifar100"),
         ({"datset": "cifar10"}, r"no column 'datset'; it has paper_dataset"),
         ({}, r"has 12 rows with no keys"),
