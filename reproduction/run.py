@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from calattn.runs.runtime import Runtime
 from reproduction import ood
 from reproduction.cells import Cell
 from reproduction.results import CellResult, Hole
@@ -36,7 +37,7 @@ def run_cells(cells: Sequence[Cell], work: Work, say: Callable[[str], None] = pr
     """
     todo = [cell for cell in cells if not is_done(cell, work)]
     total, failed = len(todo), list[Cell]()
-    say(f"{total} cells to run, {len(cells) - total} done before")
+    say(f"cells to run: {total}; done before: {len(cells) - total}")
     running: dict[Cell, subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryDirectory(prefix="calattn-") as cache:
         ood.prepare(todo, work.store.scale, root=work.runtime.data_root, cache=Path(cache))
@@ -73,8 +74,10 @@ def _start(cell: Cell, work: Work) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log_path(cell, work).open("wb") as log:
         # In a session of its own: Ctrl-C goes to the runner alone, which tells its workers in good order.
-        options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
-        return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, **options)  # type: ignore[call-overload]
+        environment = os.environ | {"PYTHONPATH": paths}
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _ended(cell: Cell, code: int, work: Work) -> str | None:
@@ -102,7 +105,7 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def _with_threads(work: Work) -> ood.Runtime:
+def _with_threads(work: Work) -> Runtime:
     """Each worker gets its share of the cores."""
     threads = work.runtime.threads or max(1, (os.cpu_count() or 1) // work.jobs)
     return dataclasses.replace(work.runtime, threads=threads) if work.jobs > 1 else work.runtime

@@ -59,7 +59,7 @@ def assert_same_numbers(base: Path, undisturbed: Path) -> None:
 def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbed):
     assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
     first = capsys.readouterr()
-    assert "2 cells to run, 0 done before" in first.err
+    assert "cells to run: 2; done before: 0" in first.err
     assert f"[2/2] {HEAD.name}: done" in first.err
     assert_same_numbers(tmp_path, undisturbed)
     written = [Path(line) for line in first.out.splitlines()]
@@ -69,7 +69,7 @@ def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbe
     assert shown in written[0].read_text(encoding="utf-8")
 
     assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
-    assert "0 cells to run, 2 done before" in capsys.readouterr().err
+    assert "cells to run: 0; done before: 2" in capsys.readouterr().err
 
 
 def test_the_plan_runs_nothing(capsys, tmp_path):
@@ -211,7 +211,7 @@ def test_stopped_in_the_middle_it_resumes(capsys, tmp_path, undisturbed, number)
     assert isinstance(second, Hole)
     assert second.reason == "not run", "an interruption is no failure"
     assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
-    assert "1 cells to run, 1 done before" in capsys.readouterr().err
+    assert "cells to run: 1; done before: 1" in capsys.readouterr().err
     assert_same_numbers(tmp_path, undisturbed)
 
 
