@@ -47,7 +47,7 @@ bench: $(VENV)/.bench
 
 # REPRODUCTION.md and the tables and figures of results/reproduction, from the committed results; trains nothing.
 reproduction: $(VENV)/.base
-	$(VENV)/bin/calattn reproduce all --scale reduced --no-train --json --out results/reproduction --report REPRODUCTION.md > /dev/null
+	$(PY) -m reproduction --scale reduced --no-train --out results/reproduction --report REPRODUCTION.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import reproduction
 from calattn import losses, plugins
-from calattn.experiments import worker
-from calattn.experiments.grid import Work
-from calattn.experiments.results import ResultStore
 from calattn.heads import HEADS
 from calattn.registry import Registry
 from calattn.runs.load import load_model
+from reproduction.cells import Cell
+from reproduction.results import ResultStore
+from reproduction.worker import Work
 from tests.cli_runner import invoke
 from tests.small_runs import CPU, SMALL
 
@@ -213,6 +214,9 @@ def test_the_workers_of_a_grid_have_the_plugins(tmp_path, monkeypatch):
     Path("own_note.py").write_text("from pathlib import Path\nPath('noted').touch()\n")
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "own_note.py"))
     work = Work(store=ResultStore(tmp_path, "reduced"), runs=tmp_path, runtime=CPU)
-    line = [sys.executable, "-m", "calattn.experiments.worker", worker.order(work)]
-    subprocess.run(line, input="", text=True, check=True, capture_output=True)
+    broken = Cell(dataset="cifar10", model="deit", loss="no_such_loss")
+    line = [sys.executable, "-m", "reproduction.worker", work.order(broken)]
+    root = Path(reproduction.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    assert subprocess.run(line, check=False, capture_output=True, env=environment).returncode == 1
     assert Path("noted").exists()

@@ -125,7 +125,6 @@ def test_completion_knows_commands_and_options():
     assert complete("calattn calibrate a.npz --method temperature_n") == ["temperature_nll"]
     assert complete("calattn data get svh") == ["svhn"]
     assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll"]
-    assert complete("calattn reproduce three") == ["three_seeds"]
 
 
 @pytest.mark.parametrize("word", ["evalute", "--vresion"])

@@ -50,9 +50,7 @@ def test_get_hands_over_its_flags(capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--data-root", "--root"])
-@pytest.mark.parametrize(
-    "command", [("data", "list", "--json"), ("doctor", "--json"), ("reproduce", "all", "--scale", "paper", "--plan")]
-)
+@pytest.mark.parametrize("command", [("data", "list", "--json"), ("doctor", "--json")])
 def test_the_folder_of_data_sets_goes_by_both_names(capsys, tmp_path, command, flag):
     apart = invoke(capsys, *command, flag, tmp_path / "elsewhere")
     assert apart.code == 0

@@ -207,18 +207,13 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
         *(f"calibrate a.npz --{flag}" for flag in ("out file/x", "write file/sub/x.csv")),
         "report a.npz --out file/x",
         "data show digits --out file/x.png",
-        "reproduce report --out file/x",
     ],
 )
 def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, monkeypatch, tmp_path, line):
     def work(*_, **__):
         raise AssertionError("the work has begun")
 
-    for name in (
-        "calattn.readers.stream.PredictionStream.__iter__",
-        "calattn.data.load",
-        "calattn.cli.reproduce._write",
-    ):
+    for name in ("calattn.readers.stream.PredictionStream.__iter__", "calattn.data.load"):
         monkeypatch.setattr(name, work)
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())

@@ -12,6 +12,7 @@ from rich.console import Console
 import calattn
 from calattn.metrics.evaluation import Difference
 from calattn.report import Cell, Table, difference_table, evaluation_table, leaderboard, sentence
+from calattn.report.latex import latex_text
 from calattn.report.style import between, number, percent
 from tests.cli_runner import predictions
 
@@ -175,3 +176,10 @@ def test_a_comparison_of_nothing_is_an_empty_table():
     table = difference_table({"b": {}}, baseline="a", level=0.95)
     assert table.csv() == ",a,b,difference,p\n"
     assert "Paired" in table.markdown()
+
+
+def test_latex_escapes_everything():
+    assert latex_text("a_b & 50 % {x} #1 $2 ~^\\") == (
+        r"a\_b \& 50 \% \{x\} \#1 \$2 \textasciitilde{}\textasciicircum{}\textbackslash{}"
+    )
+    assert latex_text("Błasiok é λ ± – − ≥ 漢") == r"B\l{}asiok \'{e} $\lambda$ $\pm$ -- $-$ $\ge$ ?"

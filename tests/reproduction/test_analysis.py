@@ -18,18 +18,18 @@ import calattn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS
 from calattn.engine.log import RunLog
-from calattn.experiments import analysis, ood
-from calattn.experiments.analysis import PAIRED, analyse
-from calattn.experiments.cells import SCALES, Cell
-from calattn.experiments.grid import run_cells, run_folder
-from calattn.experiments.ood import OodScores, ood_sets, score_run
-from calattn.experiments.results import CellResult, ResultStore, document_text
-from calattn.experiments.separation import Separation, uncertainty
 from calattn.posthoc import SATS, TemperatureScaling
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
 from calattn.runs.predict import run_model
+from reproduction import analysis, ood
+from reproduction.analysis import PAIRED, analyse
+from reproduction.cells import SCALES, Cell
+from reproduction.ood import OodScores, ood_sets, score_run
+from reproduction.results import CellResult, ResultStore, document_text
+from reproduction.separation import Separation, uncertainty
+from reproduction.worker import Work, run_cell, run_folder
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")
@@ -62,7 +62,8 @@ def assert_same_row(mine: calattn.MetricRow, row: calattn.MetricRow) -> None:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     base = tmp_path_factory.mktemp("grid")
     found = Pair(ResultStore(base / "results", "smoke"), base / "runs")
-    run_cells([PLAIN, HEAD], "smoke", store=found.store, runs=found.runs, runtime=CPU, keep=True)
+    work = Work(store=found.store, runs=found.runs, runtime=CPU, keep=True)
+    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
     return found
 
 
@@ -94,7 +95,7 @@ def test_metrics_are_those_of_evaluate(pair, rule):
 @pytest.mark.parametrize(("phase", "objective"), [("post", "ece"), ("post_nll", "nll")])
 def test_the_summary_saves_the_work_where_it_has_resampled_as_often(pair, monkeypatch, phase, objective):
     """At the scale of real runs the summary's numbers are taken over: they are those of evaluate too."""
-    monkeypatch.setitem(SCALES._items, "smoke", dataclasses.replace(SCALES["smoke"], resamples=1000))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"]._replace(resamples=1000))
     folder = pair.folder(HEAD)
     result = analyse(folder, HEAD, "smoke")
     validation, test = (folder.predictions(split, "best-ece") for split in ("validation", "test"))

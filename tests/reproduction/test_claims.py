@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from calattn.experiments import claims, comparisons, paper
-from calattn.experiments.cells import Cell, ScaleName
-from calattn.experiments.claims import CLAIMS, verdicts
-from calattn.experiments.evidence import (
+from reproduction import claims, comparisons, paper
+from reproduction.cells import Cell, ScaleName
+from reproduction.claims import CLAIMS, verdicts
+from reproduction.evidence import (
     SMALLEST,
     Arm,
     Comparison,
@@ -29,10 +29,10 @@ from calattn.experiments.evidence import (
     mean_interval,
     outcomes_of,
 )
-from calattn.experiments.order import ordered_cells
-from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.verdicts import Verdict, kept, mean_effect, same
-from tests.made_claims import MadeStore, helps, made, nothing, on_disk, world
+from reproduction.grid import ordered_cells
+from reproduction.results import CellResult, ResultStore
+from reproduction.verdicts import Verdict, kept, mean_effect, same
+from tests.reproduction.made_claims import MadeStore, helps, made, nothing, on_disk, world
 
 GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
 AWAY = {"accuracy", "misclassification_auroc", "ood_svhn", "ood_cifar10_c"}

@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calattn.experiments import paper
-from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells
-from calattn.experiments.cells import LOSSES, Cell
-from calattn.experiments.figures import Drawn, change_cells
-from calattn.experiments.panels import equal_count_means, smoothed_density
-from calattn.experiments.results import CellResult, ResultStore
-from tests.made_results import made_result, made_store
-
-FIGURES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "figure"]
+from reproduction import paper
+from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
+from reproduction.cells import LOSSES, Cell
+from reproduction.figures import CHANGE_CELLS, FIGURES, Drawn
+from reproduction.panels import equal_count_means, smoothed_density
+from reproduction.results import CellResult, ResultStore
+from tests.reproduction.made_results import made_result, made_store
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +40,7 @@ def document_of(cell: Cell) -> CellResult:
 
 
 def drawn(name: str, store: ResultStore) -> list[Drawn]:
-    experiment = EXPERIMENTS[name]
-    assert experiment.draw is not None
-    return experiment.draw(experiment._found(store))
+    return FIGURES[name].draw(results_of(store, set(FIGURES[name].cells)))
 
 
 def texts(each: Drawn) -> str:
@@ -105,7 +101,7 @@ def test_changes_are_those_of_the_documents_and_of_the_paper(name: str, table: s
     (each,) = drawn(name, full)
     assert each.data is not None
     rows = list(csv.DictReader(io.StringIO(each.data)))
-    assert len(rows) == 2 * len([cell for cell in change_cells() if cell.head == "calattn"])
+    assert len(rows) == 2 * len([cell for cell in CHANGE_CELLS if cell.head == "calattn"])
     printed = paper.paper_table(table)
     backbones = {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"}
     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from calattn.experiments.paper import oddities, value
+from reproduction.paper import oddities, value
 from tests.reproduction.test_paper_oddities import FOUR, PAIRS, TABLES, Found, number
 
 

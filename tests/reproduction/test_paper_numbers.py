@@ -17,12 +17,12 @@ import pytest
 from calattn.backbones import BACKBONES
 from calattn.backbones.families import FAMILIES
 from calattn.data.sources.datasets import DATASETS
-from calattn.experiments import paper
-from calattn.experiments.paper import PAPER_TABLES, paper_table, row, value
 from calattn.heads import HEADS
 from calattn.losses import LOSSES
 from calattn.metrics import METRICS
 from calattn.posthoc import CALIBRATORS
+from reproduction import paper
+from reproduction.paper import PAPER_TABLES, paper_table, row, value
 
 SUMS = {
     "ece": (448, "afc296e9b7af813b575de5eb058fa2f3d0dce37f598f4705e5b6697ac74baaea"),
@@ -131,7 +131,7 @@ def test_value_reads_one_cell():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"dataset": "cifar10"}, r"has 6 rows with dataset='cifar10' .*choose by .*head"),
+        ({"dataset": "cifar10"}, r"has 6 rows with dataset='cifar10'; choose by .*head"),
         ({"dataset": "cifar11"}, r"no row with dataset='cifar11'; it has dataset: cifar10, cifar100"),
         ({"datset": "cifar10"}, r"no column 'datset'; it has paper_dataset"),
         ({}, r"has 12 rows with no keys"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calattn import metrics
-from calattn.experiments.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, row, value
+from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, row, value
 
 FOUR = ("ece", "smece", "adaece", "classece")
 THREE = FOUR[:3]

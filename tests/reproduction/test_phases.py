@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from calattn.experiments.claims import CLAIMS
-from calattn.experiments.phases import find_phases
-from tests import made_claims
-from tests.made_claims import helps, world
+from reproduction.claims import CLAIMS
+from reproduction.phases import find_phases
+from tests.reproduction import made_claims
+from tests.reproduction.made_claims import helps, world
 
 
 def test_the_papers_phases_are_found() -> None:

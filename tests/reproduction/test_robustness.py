@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calattn.experiments.cells import Cell
-from calattn.experiments.claims import CLAIMS
-from calattn.experiments.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
-from calattn.experiments.robustness import VARIANTS, variants
-from tests.made_claims import MadeStore, helps, nothing, world
+from reproduction.cells import Cell
+from reproduction.claims import CLAIMS
+from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
+from reproduction.robustness import VARIANTS, variants
+from tests.reproduction.made_claims import MadeStore, helps, nothing, world
 
 HALF = 0.001  # of the interval of each pair in these worlds
 Z = stats.norm.ppf(0.975)
@@ -136,7 +136,7 @@ def test_what_hangs_on_how_temperatures_are_fitted() -> None:
 
 def test_every_variant_but_the_first_changes_rules_and_every_rule_is_varied() -> None:
     changed = {
-        name: {k for k, v in dataclasses.asdict(each.rules).items() if v != getattr(REGISTERED, k)}
+        name: {k for k, v in dataclasses.asdict(each).items() if v != getattr(REGISTERED, k)}
         for name, each in VARIANTS.items()
     }
     assert changed.pop("as fixed") == set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import functools
-import io
 import itertools
 import random
 import re
@@ -13,22 +12,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
-from calattn.experiments import paper
-from calattn.experiments.catalogue import EXPERIMENTS, ordered_cells, tables_of
-from calattn.experiments.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
-from calattn.experiments.layouts import LAYOUTS
-from calattn.experiments.order import reduced_steps
-from calattn.experiments.render import csv_rows, footnotes, latex, markdown, rich_tables
-from calattn.experiments.results import CellResult, ResultStore
-from calattn.experiments.sizes import cost_of
-from calattn.experiments.tables import NOT_AT_THIS_SCALE, OOD_SETS, Table, measured, printed
-from calattn.report.latex import latex_text
 from calattn.runs.build import build_model
-from tests.made_results import made_result, made_store
+from reproduction import paper
+from reproduction.catalogue import EXPERIMENTS, TABLES, ordered_cells, tables_of
+from reproduction.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
+from reproduction.grid import reduced_steps
+from reproduction.layouts import LAYOUTS, layout_of
+from reproduction.render import csv_rows, footnotes, markdown
+from reproduction.results import CellResult, ResultStore
+from reproduction.sizes import cost_of
+from reproduction.tables import NOT_AT_THIS_SCALE, OOD_SETS, measured
+from tests.reproduction.made_results import made_result, made_store
 
-TABLES = [name for name, experiment in EXPERIMENTS.items() if experiment.kind == "table"]
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]
 
 
@@ -54,12 +50,6 @@ def none(tmp_path: Path) -> ResultStore:
 @functools.cache
 def document_of(cell: Cell) -> CellResult:
     return made_result(cell, "reduced")
-
-
-def text_of(tables: list[Table]) -> str:
-    console = Console(width=220, record=True, file=io.StringIO())
-    console.print(rich_tables(tables))
-    return console.export_text()
 
 
 # --- the order of the runs ---------------------------------------------------------------------------------------------
@@ -105,7 +95,7 @@ def test_smoke_has_something_of_every_data_set_of_every_table():
     assert len(ordered_cells("smoke")) <= 60
     planned = set(ordered_cells("smoke"))
     for name in LAYOUTS:
-        blocks = LAYOUTS[name]("smoke").blocks
+        blocks = layout_of(name, "smoke").blocks
         for dataset in {block.header[0] for block in blocks}:
             groups = [
                 g for block in blocks if block.header[0] == dataset for g in block.cells if not isinstance(g, str)
@@ -123,7 +113,7 @@ def test_every_cell_has_a_spec_and_a_hash_of_its_own():
 def test_the_paper_scale_has_every_cell_of_the_papers_tables():
     planned = set(ordered_cells("paper"))
     for name in LAYOUTS:
-        assert set(LAYOUTS[name]("paper").cells()) <= planned
+        assert set(layout_of(name, "paper").cells()) <= planned
 
 
 # --- numbers -----------------------------------------------------------------------------------------------------------
@@ -239,12 +229,11 @@ def test_tables_render_with_all_none_and_half_of_the_results(
 ):
     for kind, store in {"full": full, "half": half, "none": none}.items():
         tables = tables_of(name, store)
-        assert tables[0].layout.title.split(";")[0][:30] in text_of(tables)
+        assert tables[0].layout.title.split(";")[0][:30] in markdown(tables)
         paths = EXPERIMENTS[name].write(store, tmp_path / kind)
-        assert [path.name for path in paths] == [f"{name}.{suffix}" for suffix in ("md", "tex", "csv")]
+        assert [path.name for path in paths] == [f"{name}.{suffix}" for suffix in ("md", "csv")]
         check_markdown(paths[0].read_text(encoding="utf-8"))
-        check_latex(paths[1].read_text(encoding="utf-8"))
-        with paths[2].open(encoding="utf-8", newline="") as file:
+        with paths[1].open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         assert len(rows) == len(csv_rows(tables))
         for row in rows:
@@ -272,20 +261,20 @@ def test_what_a_scale_does_not_plan_is_left_out_and_named(full: ResultStore):
         rest = {column.title for column in each.layout.columns} - shown
         rows = {" ".join(row.header) for row in each.rows} - {" ".join(row.header) for row in each.shown_rows}
         assert set(each.left_out) == rest | rows
-    notes = "\n".join(footnotes(table, hashes=True))
+    notes = "\n".join(footnotes(table))
     assert "Tiny ImageNet ViT" in notes
     assert NOT_AT_THIS_SCALE in notes
 
 
 def test_accuracy_and_nll_stand_beside_every_calibration_error():
     for name in LAYOUTS:
-        metrics = {quantity.metric for quantity in LAYOUTS[name]("paper").quantities}
+        metrics = {quantity.metric for quantity in layout_of(name, "paper").quantities}
         if any(metric.endswith("ece") for metric in metrics):
             assert {"accuracy", "nll"} <= metrics, name
 
 
 def test_footnotes_name_scale_seeds_hashes_and_definitions(full: ResultStore):
-    notes = "\n".join(footnotes(tables_of("three_seeds", full)[0], hashes=True))
+    notes = "\n".join(footnotes(tables_of("three_seeds", full)[0]))
     code = spec_of(Cell(dataset="cifar10", model="deit", loss="ce", seed=2), "reduced").hash[:8]
     for part in (
         "Scale reduced",
@@ -313,8 +302,8 @@ def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
 
 
 def test_the_papers_rows_are_found_by_keys_that_choose_one():
-    with pytest.raises(ValueError, match="add a key"):
-        printed("ece", {"dataset": "cifar10"})
+    with pytest.raises(ValueError, match="choose by"):
+        paper.find("ece", dataset="cifar10")
 
 
 def test_an_ood_set_brings_its_interval():
@@ -336,36 +325,10 @@ def check_markdown(text: str) -> None:
         assert len(counts) <= 1, block
 
 
-def check_latex(text: str) -> None:
-    """ASCII, balanced, as many cells a row as columns, and environments that end."""
-    text.encode("ascii")
-    body = re.sub(r"(?m)^%.*$", "", text)
-    assert not re.search(r"(?<!\\)[%#]", body)
-    depth = 0
-    for brace in re.findall(r"(?<!\\)[{}]", body):
-        depth += 1 if brace == "{" else -1
-        assert depth >= 0
-    assert depth == 0
-    assert len(re.findall(r"(?<!\\)\$", body)) % 2 == 0
-    assert body.count(r"\begin{longtable}") == body.count(r"\end{longtable}")
-    for columns, table in re.findall(r"\\begin\{longtable\}\{([lr]+)\}(.*?)\\end\{longtable\}", body, re.DOTALL):
-        for line in table.splitlines():
-            if line.endswith(r" \\"):
-                assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1, line
-
-
-def test_latex_escapes_everything():
-    assert latex_text("a_b & 50 % {x} #1 $2 ~^\\") == (
-        r"a\_b \& 50 \% \{x\} \#1 \$2 \textasciitilde{}\textasciicircum{}\textbackslash{}"
-    )
-    assert latex_text("Błasiok é λ ± – − ≥ 漢") == r"B\l{}asiok \'{e} $\lambda$ $\pm$ -- $-$ $\ge$ ?"
-
-
 def test_a_strange_reason_breaks_no_format(tmp_path: Path):
     store = ResultStore(tmp_path, "reduced")
     store.fail(Cell(dataset="cifar10", model="deit", loss="ce"), "[red]bad[/] | pipe & amp_{x} \\ ümlaut\nline 2")
     tables = tables_of("ece", store)
-    check_latex(latex(tables))
     check_markdown(markdown(tables))
-    assert "[red]bad[/] | pipe" in text_of(tables)
+    assert "[red]bad[/] | pipe" in markdown(tables), "below the table, where a bar breaks nothing"
     assert "ümlaut line 2" in markdown(tables)

@@ -54,12 +54,6 @@ COMMANDS = (
     Command(
         name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK
     ),
-    Command(
-        name="reproduce",
-        target="calattn.cli.reproduce:reproduce",
-        help="A table or figure of the paper: our numbers beside theirs.",
-        panel=WORK,
-    ),
     Command(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
     Command(
         name="evaluate",

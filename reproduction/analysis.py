@@ -1,0 +1,226 @@
+"""The analysis of a finished run: everything a table, a figure or a verdict will ask of it, as a `CellResult`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from calattn.engine.log import RunLog
+from calattn.engine.measure import distribution
+from calattn.metrics import METRICS
+from calattn.metrics.evaluation import compare, default_resamples, evaluate
+from calattn.posthoc import SATS, FitWarning, TemperatureScaling
+from calattn.report.reliability import bin_sums
+from calattn.runs.folder import RunFolder
+from calattn.runs.summary import read_summary
+from calattn.seeds import seed_of
+from calattn.types import Predictions
+from reproduction.cells import SCALES, Cell, ScaleName, spec_of
+from reproduction.ood import OodScores
+from reproduction.results import RULES, CellResult, Rule
+
+PAIRED = (
+    "accuracy",
+    "nll",
+    "brier",
+    "ece",
+    "smooth_ece",
+    "adaptive_ece",
+    "classwise_ece",
+    "misclassification_auroc",
+    "high_confidence_error_rate",
+    "high_confidence_error_share",
+)
+PAIRED_OOD = ("svhn", "cifar10_c")
+SCATTER_POINTS = 400
+LOG_ROWS = 100
+_MOVING = ("scale", "inverse_scale", "feature_norm")
+_SUMMARISED = {"pre": "test", "post": "test_ts_ece", "post_nll": "test_ts_nll"}
+_RUN = ("spec", "spec_hash", "environment", "epochs", "training_seconds", "images_per_second", "parameters")
+
+
+def analyse(
+    folder: RunFolder, cell: Cell, scale: ScaleName, *, twin: RunFolder | None = None, ood: OodScores | None = None
+) -> CellResult:
+    """The document of a cell from its run's files. `twin`: the run without the head, which `pair` is against.
+
+    Calibrators are fitted on the run's validation images and judged on its test images.
+    """
+    summary = read_summary(folder)
+    phases = {rule: predictions_of_phases(folder, rule) for rule in RULES}
+    rules = {
+        rule: {
+            "epoch": summary["results"][rule]["epoch"],
+            **_judged(found, scale, summary["results"][rule]),
+            **_separated(ood, rule),
+            **_pictured(found.test["pre"], cell),
+        }
+        for rule, found in phases.items()
+    }
+    missing: dict[str, Any] = {"sets": {}, "missing": {}}
+    described = missing if ood is None else {"sets": _titles(ood), "missing": ood.missing}
+    run = {name: summary[name] for name in _RUN} | {
+        "ood": described,
+        "twin": None if twin is None else cell.twin.name,
+    }
+    return CellResult(
+        cell=cell,
+        scale=scale,
+        cell_hash=spec_of(cell, scale).hash,
+        run=run,
+        log=_log(folder),
+        rules=_rounded(rules),
+        pair={} if twin is None else _rounded(_paired(phases, twin, scale, ood)),
+    )
+
+
+class Phases:
+    """The test predictions of a rule by phase, and what was fitted on validation to get there."""
+
+    def __init__(self, validation: Predictions, test: Predictions) -> None:
+        fitted = {
+            "post": TemperatureScaling(objective="ece"),
+            "post_nll": TemperatureScaling(objective="nll"),
+            "sats": SATS(),
+        }
+        # A temperature at the end of its grid is a fact about the run, kept as `converged`, not something to warn about.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            for calibrator in fitted.values():
+                calibrator.fit(validation)
+        self.test = {"pre": test, **{phase: calibrator(test) for phase, calibrator in fitted.items()}}
+        by_ece, by_nll = fitted["post"], fitted["post_nll"]
+        self.temperature = {"ece": float(by_ece.temperature_), "nll": float(by_nll.temperature_)}
+        self.converged = {"ece": bool(by_ece.converged_), "nll": bool(by_nll.converged_)}
+
+
+def predictions_of_phases(folder: RunFolder, rule: str) -> Phases:
+    return Phases(folder.predictions("validation", rule), folder.predictions("test", rule))
+
+
+def _judged(phases: Phases, scale: ScaleName, summarised: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "temperature": phases.temperature,
+        "converged": phases.converged,
+        "phases": {phase: _metrics(phases, phase, scale, summarised) for phase in phases.test},
+        "bins": {phase: _bins(phases.test[phase]) for phase in ("pre", "post")},
+    }
+
+
+def _metrics(phases: Phases, phase: str, scale: ScaleName, summarised: dict[str, Any]) -> dict[str, Any]:
+    """All metrics with intervals; those of the run's summary where it has resampled as often (3 s of a core each)."""
+    resamples, predictions = SCALES[scale].resamples, phases.test[phase]
+    if phase in _SUMMARISED and resamples == default_resamples(len(predictions)):
+        return {name: summarised[_SUMMARISED[phase]][name] for name in METRICS}
+    return evaluate(predictions, num_bootstrap=resamples).as_dict()
+
+
+def _bins(predictions: Predictions) -> dict[str, Any]:
+    sums = bin_sums(predictions)
+    filled = sums.count > 0
+    means = {"confidence": sums.confidence / sums.count, "accuracy": sums.correct / sums.count}
+    return {
+        "counts": [int(count) for count in sums.count],
+        **{
+            name: [float(mean) if full else None for mean, full in zip(values, filled, strict=True)]
+            for name, values in means.items()
+        },
+    }
+
+
+def _separated(ood: OodScores | None, rule: str) -> dict[str, Any]:
+    found = {} if ood is None else ood.separations(rule)
+    return {
+        "ood": {name: each.auroc for name, each in found.items()},
+        "ood_intervals": {name: dict(zip(("low", "high"), each.interval, strict=True)) for name, each in found.items()},
+    }
+
+
+def _titles(ood: OodScores) -> dict[str, Any]:
+    return {name: {"title": each["title"], "images": each["images"]} for name, each in ood.sets.items()}
+
+
+def _pictured(test: Predictions, cell: Cell) -> dict[str, Any]:
+    """The distribution of the scale, and a sample of images for the figure of feature norms."""
+    found: dict[str, Any] = {} if test.scale is None else {"scale": distribution(test.scale)}
+    if test.features is None:
+        return found
+    # The same images for every cell of a data set: figures compare networks, not draws.
+    generator = torch.Generator().manual_seed(seed_of("scatter", cell.dataset))
+    rows = test.select(torch.randperm(len(test), generator=generator)[:SCATTER_POINTS].sort().values)
+    assert rows.features is not None
+    scaled = rows.probs
+    columns = {
+        "feature_norm": rows.features.float().norm(dim=1),
+        "max_prob": rows.logits.softmax(dim=1).amax(dim=1),
+        "scaled_max_prob": scaled.amax(dim=1),
+        "scale": torch.ones(len(rows)) if rows.scale is None else rows.scale,
+    }
+    found["scatter"] = {name: [_digits(float(value), 6) for value in values] for name, values in columns.items()}
+    found["scatter"]["correct"] = (scaled.argmax(dim=1) == rows.labels).int().tolist()
+    return found
+
+
+def _log(folder: RunFolder) -> list[dict[str, Any]]:
+    """The epochs, evenly thinned to `LOG_ROWS`; distributions in full only at the first, middle and last."""
+    rows = [row for row in RunLog(folder.log_path).rows() if row.get("event") == "epoch"]
+    full = {0, (len(rows) - 1) // 2, len(rows) - 1}
+    last = min(LOG_ROWS, len(rows)) - 1
+    kept = full | {round(place * (len(rows) - 1) / max(1, last)) for place in range(last + 1)}
+    return [_log_row(rows[place], full=place in full) for place in sorted(kept)]
+
+
+def _log_row(row: dict[str, Any], *, full: bool) -> dict[str, Any]:
+    validation = dict(row["validation"])
+    for name in _MOVING:
+        if name in validation and not full:
+            validation[name] = {key: validation[name][key] for key in ("mean", "std", "cv")}
+    return _rounded({"epoch": row["epoch"], "train": row["train"], "validation": validation}, digits=5)
+
+
+def _paired(
+    phases: Mapping[Rule, Phases], twin: RunFolder, scale: ScaleName, ood: OodScores | None
+) -> dict[str, dict[str, Any]]:
+    resamples = SCALES[scale].resamples
+    other = OodScores.load(twin)
+    found: dict[str, dict[str, Any]] = {}
+    for rule, mine in phases.items():
+        theirs = predictions_of_phases(twin, rule)
+        found[rule] = {}
+        for phase in ("pre", "post"):
+            differences = compare(theirs.test[phase], mine.test[phase], metrics=PAIRED, num_bootstrap=resamples)
+            found[rule][phase] = {
+                name: {key: getattr(each, key) for key in ("difference", "low", "high", "p_value")}
+                for name, each in differences.items()
+            }
+        if ood is not None and other is not None and rule in other.scores:
+            found[rule]["pre"] |= _paired_ood(ood, other, rule)
+        found[rule] = {phase: _defined(each) for phase, each in found[rule].items()}
+    return found
+
+
+def _paired_ood(mine: OodScores, theirs: OodScores, rule: str) -> dict[str, Any]:
+    ours, others = mine.separations(rule), theirs.separations(rule)
+    return {f"ood_{name}": ours[name].minus(others[name]) for name in PAIRED_OOD if name in ours and name in others}
+
+
+def _defined(differences: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Without those that have no value on one side (an AUROC of a network that makes no errors)."""
+    return {name: each for name, each in differences.items() if all(map(math.isfinite, each.values()))}
+
+
+def _rounded(value: Any, digits: int = 8) -> Any:
+    """Numbers to so many significant digits: documents are committed, and nobody reads the seventeenth."""
+    if isinstance(value, dict):
+        return {key: _rounded(item, digits) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item, digits) for item in value]
+    return _digits(value, digits) if isinstance(value, float) else value
+
+
+def _digits(value: float, digits: int) -> float:
+    return float(f"{value:.{digits}g}")

@@ -1,0 +1,64 @@
+"""The catalogue: every table and figure of the paper, and of ours, by the name that the command takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calattn.registry import Registry
+from reproduction.cells import Cell, ScaleName
+from reproduction.figures import FIGURES
+from reproduction.grid import ordered_cells
+from reproduction.layouts import LAYOUTS, layout_of
+from reproduction.render import write_tables
+from reproduction.results import RULES, Hole, ResultStore
+from reproduction.sizes import size_table
+from reproduction.tables import NOT_AT_THIS_SCALE, Found, Table, fill
+
+SIZES = "checkpoint_size"
+TABLES = (*LAYOUTS, SIZES)
+
+
+class Experiment:
+    """A table (md, csv) or a figure (png, pdf, svg, and its caption as md)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cells(self, scale: ScaleName) -> tuple[Cell, ...]:
+        """What must be run at a scale, twins included, so that a difference can always be tested in pairs."""
+        wanted = self._shown(scale)
+        wanted |= {cell.twin for cell in wanted}
+        return tuple(cell for cell in ordered_cells(scale) if cell in wanted)
+
+    def write(self, store: ResultStore, out: Path) -> list[Path]:
+        """Its files, in a folder of the scale."""
+        folder = Path(out) / store.scale
+        if self.name in TABLES:
+            return write_tables(tables_of(self.name, store), folder, self.name)
+        found = results_of(store, self._shown(store.scale))
+        return [path for drawn in FIGURES[self.name].draw(found) for path in drawn.write(folder)]
+
+    def _shown(self, scale: ScaleName) -> set[Cell]:
+        if self.name in FIGURES:
+            return set(FIGURES[self.name].cells)
+        return set() if self.name == SIZES else set(layout_of(self.name, scale).cells())
+
+
+def tables_of(name: str, store: ResultStore) -> list[Table]:
+    """A table under both checkpoint rules; that of sizes, which needs no run, once."""
+    if name == SIZES:
+        return [size_table(store.scale)]
+    layout, planned = layout_of(name, store.scale), frozenset(ordered_cells(store.scale))
+    found = results_of(store, set(layout.cells()))
+    return [fill(layout, found, scale=store.scale, rule=rule, planned=planned) for rule in RULES]
+
+
+def results_of(store: ResultStore, cells: set[Cell]) -> Found:
+    """What the store has of them; a cell that the scale does not plan is a hole."""
+    planned = frozenset(ordered_cells(store.scale))
+    return {cell: store.get(cell) if cell in planned else Hole(cell=cell, reason=NOT_AT_THIS_SCALE) for cell in cells}
+
+
+EXPERIMENTS: Registry[Experiment] = Registry("table or figure")
+for _name in (*TABLES, *FIGURES):
+    EXPERIMENTS.add(_name, Experiment(_name))

@@ -1,0 +1,228 @@
+"""Out-of-distribution sets of a cell, and how uncertain a run's networks are about their images."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from calattn import data
+from calattn.data.corruptions import CORRUPTIONS, corrupt
+from calattn.files.atomic import atomic_write
+from calattn.runs import build
+from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
+from calattn.runs.predict import Subject, check_same_split, predict_subject, run_model
+from calattn.runs.runtime import Runtime
+from calattn.runs.summary import read_summary
+from reproduction.cells import CIFARS, Cell, ScaleName
+from reproduction.separation import Separation, uncertainty
+
+SEVERITY = 5
+FILE = "ood.safetensors"  # in the run folder: its twin's analysis needs them after the checkpoints are gone
+_SMOKE_CORRUPTIONS = ("gaussian_noise", "contrast", "pixelate")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OodSet:
+    """Foreign images. `corruption`: one of the CIFAR-10-C kind; `of_test`: copies of the cell's own test images, in order."""
+
+    name: str
+    title: str
+    images: data.ArrayImages
+    corruption: bool = False
+    of_test: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OodScores:
+    """Uncertainty (odds) by rule and set, "test" among them; what the sets are, and why some are missing.
+
+    `epochs`: how far the run was trained that they are of.
+    """
+
+    scores: dict[str, dict[str, Float[Tensor, " m"]]]
+    sets: dict[str, dict[str, Any]]
+    missing: dict[str, str]
+    epochs: int | None = None
+
+    def separations(self, rule: str) -> dict[str, Separation]:
+        """By set; "cifar10_c" is the mean over the corruptions."""
+        found = self.scores[rule]
+        known = found["test"]
+
+        def of(names: list[str]) -> Separation:
+            return Separation.between(
+                known, [found[name] for name in names], same_images=all(self.sets[name]["of_test"] for name in names)
+            )
+
+        corruptions = [name for name, described in self.sets.items() if described["corruption"]]
+        parts = {name: of([name]) for name in self.sets}
+        return {**parts, "cifar10_c": of(corruptions)} if corruptions else parts
+
+    def save(self, path: Path) -> None:
+        tensors = {f"{rule}/{name}": values for rule, found in self.scores.items() for name, values in found.items()}
+        about = {"sets": json.dumps(self.sets), "missing": json.dumps(self.missing), "epochs": json.dumps(self.epochs)}
+        with atomic_write(path) as partial:
+            save_file({name: values.float().contiguous() for name, values in tensors.items()}, partial, about)
+
+    @classmethod
+    def load(cls, folder: RunFolder) -> OodScores | None:
+        """What was saved in the run's folder; None where there is nothing whole, or it is of an earlier epoch."""
+        path = folder.path / FILE
+        scores: dict[str, dict[str, Tensor]] = {}
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata()
+                for key in file.keys():  # noqa: SIM118  (not a mapping)
+                    rule, _, name = key.partition("/")
+                    scores.setdefault(rule, {})[name] = file.get_tensor(key)
+        except (FileNotFoundError, SafetensorError):
+            return None
+        epochs = json.loads(about.get("epochs", "null"))
+        if epochs is not None and epochs != read_summary(folder)["epochs"]:
+            return None
+        sets, missing = json.loads(about["sets"]), json.loads(about["missing"])
+        return cls(scores=scores, sets=sets, missing=missing, epochs=epochs)
+
+
+def score_run(
+    folder: RunFolder,
+    cell: Cell,
+    scale: ScaleName,
+    *,
+    rules: Iterable[str],
+    runtime: Runtime,
+    cache: Path | None = None,
+) -> OodScores:
+    """The scores of a run's networks on the cell's sets, kept in the run folder. The network is built once a rule.
+
+    Scores that are there are used again, unless some set was missing then and the checkpoints are still there to try.
+    """
+    rules = list(rules)
+    before = OodScores.load(folder)
+    again = any(folder.checkpoints_path.glob("state-*.safetensors"))
+    if before is not None and set(rules) <= before.scores.keys() and not (before.missing and again):
+        return before
+    spec = folder.spec()
+    fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
+    found = build.load_data(spec, root=runtime.data_root)
+    check_same_split(folder, found)
+    interface = interface_of(spec, found)
+    sets, missing = ood_sets(cell, scale, found.test, root=runtime.data_root, cache=cache)
+    scores: dict[str, dict[str, Tensor]] = {}
+    for rule in rules:
+        scores[rule] = {"test": uncertainty(folder.predictions("test", rule))}
+        if not sets:
+            continue
+        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
+        for each in sets:
+            subject = Subject(name=each.name, images=each.images)
+            made = predict_subject(
+                model, subject, spec, fabric=fabric, runtime=runtime, interface=interface, features=False
+            )
+            scores[rule][each.name] = uncertainty(made)
+    described = {
+        each.name: {
+            "title": each.title,
+            "images": len(each.images),
+            "corruption": each.corruption,
+            "of_test": each.of_test,
+        }
+        for each in sets
+    }
+    epochs = int(read_summary(folder)["epochs"])
+    result = OodScores(scores=scores, sets=described, missing=missing, epochs=epochs)
+    result.save(folder.path / FILE)
+    return result
+
+
+def ood_sets(
+    cell: Cell, scale: ScaleName, test: data.Images, *, root: Path | None, cache: Path | None = None
+) -> tuple[list[OodSet], dict[str, str]]:
+    """The sets of a cell, and the missing ones by name with the reason. Cells of other data sets than CIFAR have none."""
+    if scale == "smoke":
+        assert isinstance(test, data.ArrayImages)
+        return _smoke_sets(test), {}
+    if cell.dataset not in CIFARS:
+        return [], {}
+    sets, missing = [], {}
+    try:
+        sets.append(_svhn(root))
+    except data.DataError as error:
+        missing["svhn"] = str(error)
+    try:
+        corrupted = _cifar10_c(root, cache)
+        sets += [dataclasses.replace(each, of_test=cell.dataset == "cifar10") for each in corrupted]
+    except data.DataError as error:
+        missing["cifar10_c"] = str(error)
+    return sets, missing
+
+
+def prepare(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None, cache: Path) -> None:
+    """Makes the corrupted images once for several processes, which map the files in `cache` instead of making their own."""
+    if scale == "smoke" or not any(cell.dataset in CIFARS for cell in cells):
+        return
+    try:
+        sets = _cifar10_c(root, None)
+    except data.DataError:
+        return  # each cell says so itself
+    for each in sets:
+        np.save(cache / f"{each.name}.npy", each.images.array.numpy())
+    (cache / "titles.json").write_text(json.dumps({each.name: each.title for each in sets}), encoding="utf-8")
+
+
+def _foreign(array: UInt8[Tensor, "n c h w"]) -> data.ArrayImages:
+    """Images whose labels mean nothing to the network."""
+    return data.ArrayImages(
+        array=array, labels=torch.zeros(len(array), dtype=torch.int64), class_names=("foreign", "-")
+    )
+
+
+def _smoke_sets(test: data.ArrayImages) -> list[OodSet]:
+    def corrupted(name: str) -> OodSet:
+        made = corrupt(test.array, name, SEVERITY, generator=torch.Generator().manual_seed(0))
+        title = f"digits, {name} at severity {SEVERITY}"
+        return OodSet(name=name, title=title, images=_foreign(made), corruption=True, of_test=True)
+
+    inverted = OodSet(
+        name="svhn", title="digits, inverted, in SVHN's place", images=_foreign(255 - test.array), of_test=True
+    )
+    return [inverted, *map(corrupted, _SMOKE_CORRUPTIONS)]
+
+
+@functools.lru_cache(maxsize=1)
+def _svhn(root: Path | None) -> OodSet:
+    images = data.in_memory(data.load("svhn", "test", root=root))
+    return OodSet(name="svhn", title=data.describe("svhn").title, images=_foreign(images.array))
+
+
+@functools.lru_cache(maxsize=1)
+def _cifar10_c(root: Path | None, cache: Path | None) -> tuple[OodSet, ...]:
+    """All fifteen; making them takes 80 s of one core, so all cores share it, and a process does it once."""
+    if cache is not None and (cache / "titles.json").is_file():
+        titles = json.loads((cache / "titles.json").read_text(encoding="utf-8"))
+        # Mapped, so that processes share the pages; copy-on-write, because torch warns of arrays that it may not write.
+        arrays = {name: torch.from_numpy(np.load(cache / f"{name}.npy", mmap_mode="c")) for name in titles}
+    else:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+            load = functools.partial(data.load, "cifar10_c", root=root)
+            images = list(pool.map(load, [f"{name}-{SEVERITY}" for name in CORRUPTIONS]))
+        loaded = dict(zip(CORRUPTIONS, images, strict=True))
+        titles = {name: getattr(each, "title", f"CIFAR-10-C {name}-{SEVERITY}") for name, each in loaded.items()}
+        arrays = {name: data.in_memory(each).array for name, each in loaded.items()}
+    return tuple(
+        OodSet(name=name, title=titles[name], images=_foreign(array), corruption=True) for name, array in arrays.items()
+    )

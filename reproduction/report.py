@@ -1,0 +1,178 @@
+"""The report: numbers and tables from the results, put into the sentences of a template."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from calattn.report.style import between, number
+from reproduction import ledger, paper
+from reproduction.catalogue import TABLES, tables_of
+from reproduction.cells import SCALES
+from reproduction.claims import CLAIMS, verdicts
+from reproduction.evidence import Results
+from reproduction.grid import ordered_cells
+from reproduction.render import ours_text, shown, write_texts
+from reproduction.results import RULES, CellResult, Hole
+from reproduction.verdicts import Finding, Verdict
+
+TEMPLATES = Path(__file__).parent / "templates"
+NONE = "–"
+NAMED = 6
+BY_HEART, AHEAD, POOR = 0.95, 0.01, 0.5
+"""A network knows its training images by heart if it has 95 % of them right, and a point more than of new images."""
+
+
+def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
+    """The report, and the ledger of its verdicts beside the tables in `folder`."""
+    tables = Path(os.path.relpath(folder, path.parent)).as_posix()
+    texts = {
+        path: report_text(results, tables=tables),
+        folder / "verdicts.csv": ledger.verdicts_csv(results),
+        folder / "evidence.csv": ledger.evidence_csv(results),
+    }
+    return write_texts(texts)
+
+
+def report_text(results: Results, *, tables: str) -> str:
+    """The template of the scale, or the one for any; `tables` is their folder as seen from the report."""
+    own = TEMPLATES / f"{results.scale}.md"
+    template = own if own.exists() else TEMPLATES / "any.md"
+    return string.Template(template.read_text(encoding="utf-8")).substitute(numbers(results, tables), tables=tables)
+
+
+def numbers(results: Results, tables: str) -> dict[str, str]:
+    """Every placeholder that a template may have → its text.
+
+    Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
+    """
+    found, stored = verdicts(results), list(results.stored())
+    wanted = ordered_cells(results.scale)
+    texts = {
+        "scale": results.scale,
+        "scale_title": SCALES[results.scale].title,
+        "planned": str(len(wanted)),
+        "run": str(sum(isinstance(results.get(cell), CellResult) for cell in wanted)),
+        "claims": str(len(found)),
+        "claims_table": _claims_table(found),
+        "not_run": _not_run(results),
+        "three_seeds": _three_seeds(results),
+        "oddities": str(len(paper.oddities())),
+        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in TABLES),
+        **_kinds(found),
+        **_memory(stored),
+        **_early(stored),
+    }
+    for name, verdict in found.items():
+        for rule, finding in verdict.findings.items():
+            key = f"{name}_{rule}".replace("-", "_")
+            texts[key] = effect_text(finding)
+            texts |= {f"{key}_{each}": str(finding.counts.get(each, 0)) for each in ("better", "worse")}
+            texts[f"{key}_families"] = str(len(finding.outcomes))
+            texts[f"{key}_one_seed"] = str(sum(len(outcome.seeds) == 1 for outcome in finding.outcomes))
+    return texts
+
+
+def effect_text(finding: Finding) -> str:
+    """The mean effect with its interval; of what was counted, from the least to the most."""
+    effect = finding.effect
+    if effect is None:
+        return NONE
+    values = [outcome.effect for outcome in finding.outcomes]
+    if effect.metric == "parameters":
+        return f"{100 * min(values):.3f} to {100 * max(values):.3f} %"
+    if effect.metric == "cv":
+        return f"{min(values):+.3f} to {max(values):+.3f}"
+    ends = between(effect.metric, effect.low, effect.high, signed=True)
+    unit = " nats" if effect.metric == "nll" else ""
+    return f"{number(effect.metric, effect.value, signed=True)} {ends}{unit}".strip()
+
+
+def state(verdict: Verdict, rule: str) -> str:
+    """What a checkpoint rule says of a claim, in a word or two."""
+    holds = verdict.holds_at(rule)
+    if holds is None:
+        return "not tested"
+    return "**holds**" if holds else verdict.findings[rule].reading.split(":")[0]
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    r"""
+    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
+    | a | b |
+    |---|---|
+    | 1 | x\|y |
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
+def _claims_table(found: Mapping[str, Verdict]) -> str:
+    header = ["claim", "families", *(part for rule in RULES for part in (f"effect at `{rule}`", "state"))]
+    rows = []
+    for name, verdict in found.items():
+        findings = verdict.findings
+        rules = [rule if rule in findings else "any" for rule in RULES]
+        said = [part for rule in rules for part in (effect_text(findings[rule]), state(verdict, rule))]
+        rows.append([CLAIMS[name].title, f"{len(findings[rules[0]].outcomes)} of {verdict.planned}", *said])
+    return markdown_table(header, rows)
+
+
+def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
+    """How many claims hold at both checkpoints, at one, at none, or were not tested."""
+    kinds = ("holds", "holds only under", "does not hold", "not tested")
+    return {kind.replace(" ", "_"): str(sum(each.kind == kind for each in found.values())) for kind in kinds}
+
+
+def _three_seeds(results: Results) -> str:
+    """Accuracy and ECE of every method under each checkpoint rule, ours and the paper's."""
+    tables, parts = tables_of("three_seeds", results.store), []
+    for header in dict.fromkeys(row.header for row in tables[0].rows):
+        rows = [
+            (t, r) for t in tables for r in t.rows if r.header == header and r.quantity.metric in ("accuracy", "ece")
+        ]
+        titles = [f"{row.quantity.title} at `{table.rule}`" for table, row in rows]
+        lines = []
+        for i, column in enumerate(tables[0].layout.columns):
+            # The number of seeds is said only where some are missing.
+            ours = [ours_text(t, r, r.entries[i]).replace(f" (n {len(r.entries[i].cells)})", "") for t, r in rows]
+            entry = rows[1][1].entries[i]
+            theirs = [shown("ece", each) for each in (entry.paper, entry.paper_spread) if each is not None]
+            lines.append([column.title, *ours, " ± ".join(theirs) or NONE])
+        parts.append(markdown_table([", ".join(header), *titles, "ECE in the paper"], lines))
+    return "\n\n".join(parts)
+
+
+def _not_run(results: Results) -> str:
+    reasons: dict[str, list[str]] = {}
+    for cell in ordered_cells(results.scale):
+        if isinstance(found := results.get(cell), Hole):
+            reasons.setdefault(found.reason, []).append(f"`{cell.name}`")
+    told = []
+    for reason, names in reasons.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        told.append(f"{', '.join(names[:NAMED])}{more} ({reason})")
+    return "; ".join(told) or "none"
+
+
+def _memory(stored: Sequence[CellResult]) -> dict[str, str]:
+    """How many networks know their training images by heart; with mixup, accuracy is of mixed images and says nothing."""
+    last = [each.log[-1] for each in stored if each.log and each.cell.recipe != "mixup"]
+    pairs = [(row["train"].get("accuracy"), row["validation"].get("accuracy", 0.0)) for row in last]
+    known = [train >= BY_HEART and train - new >= AHEAD for train, new in pairs if train is not None]
+    return {"by_heart": str(sum(known)), "by_heart_of": str(len(known))}
+
+
+def _early(stored: Sequence[CellResult]) -> dict[str, str]:
+    """What the epoch of the lowest validation ECE costs in accuracy."""
+    prices = [each.price for each in stored if each.price is not None]
+    rows = [row for each in stored if (row := each.metric("accuracy", rule="best-ece")) is not None]
+    mean = number("accuracy", statistics.fmean(prices), signed=True) if prices else NONE
+    return {
+        "best_ece_price": mean,
+        "best_ece_poor": str(sum(row.value < POOR for row in rows)),
+        "judged": str(len(rows)),
+    }

@@ -1,0 +1,185 @@
+"""Results of cells as files: everything a table, a figure or a verdict needs, small enough to commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from calattn.engine.log import plain
+from calattn.files.atomic import atomic_write
+from calattn.runs.folder import read_json, write_json
+from calattn.types import MetricRow
+from reproduction.cells import Cell, ScaleName, spec_of
+
+FORMAT = 1
+NOT_RUN = "not run"
+Rule = Literal["last", "best-ece"]
+RULES: tuple[Rule, ...] = ("last", "best-ece")
+Phase = Literal["pre", "post", "post_nll", "sats"]
+"""As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hole:
+    """A cell without a result, and why."""
+
+    cell: Cell
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairedDifference:
+    """A metric of a cell minus that of its twin without the head, resampled together."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellResult:
+    """One cell's document. Its parts:
+
+    run       spec (settled), spec_hash, environment, epochs (trained), training_seconds, images_per_second, parameters,
+              seconds (wall time, training to analysis), side_by_side (how many runs shared the device at most), ood {sets: name →
+              title, images; missing: name → reason}, twin (name of the cell that `pair` is against, None where not at hand)
+    log       a row an epoch (at most 100 of a longer run, the ends among them): epoch, train {loss, accuracy}, validation
+              {accuracy, nll, brier, ece, scale, inverse_scale, feature_norm: each mean, std, cv}; the first, middle and last
+              row also have the quantiles and the histogram {counts, edges} of the three
+    rules     rule → epoch, temperature {ece, nll}, converged {ece, nll}, phases {phase → metric → value, low, high},
+              bins {pre, post → counts, confidence (mean of each bin), accuracy; null in empty bins}, ood {name → auroc},
+              ood_intervals {name → low, high}, scale (engine.measure.distribution; absent for heads without one),
+              scatter {feature_norm, max_prob, scaled_max_prob, scale, correct}, lists of up to 400 test images: max_prob of
+              the raw logits, scaled_max_prob of what is predicted
+    pair      rule → phase (pre, post) → metric → difference, low, high, p_value; empty where the twin was not at hand.
+              Under "pre" also ood_svhn and ood_cifar10_c, differences of AUROC
+    """
+
+    cell: Cell
+    scale: ScaleName
+    cell_hash: str
+    run: dict[str, Any]
+    log: list[dict[str, Any]]
+    rules: dict[str, dict[str, Any]]
+    pair: dict[str, Any]
+
+    @property
+    def planned_epochs(self) -> int:
+        return int(self.run["spec"]["train"]["epochs"])
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether training stopped before its last epoch: such a result is shown as what it is and enters no table or verdict."""
+        return int(self.run["epochs"]) < self.planned_epochs
+
+    def metric(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> MetricRow | None:
+        """A metric of the test images, a fraction, with its interval; None where it was not measured."""
+        found = self.rules.get(rule, {}).get("phases", {}).get(phase, {}).get(name)
+        if found is None or found["value"] is None:
+            return None
+        return MetricRow(name=name, value=found["value"], low=found["low"], high=found["high"])
+
+    def temperature(self, *, rule: Rule = "last", objective: Literal["ece", "nll"] = "ece") -> float | None:
+        return self.rules.get(rule, {}).get("temperature", {}).get(objective)
+
+    @property
+    def price(self) -> float | None:
+        """What the epoch of the lowest validation ECE changes in accuracy, from the last one."""
+        last, best = self.metric("accuracy", rule="last"), self.metric("accuracy", rule="best-ece")
+        return None if last is None or best is None else best.value - last.value
+
+    def ood(self, name: str, *, rule: Rule = "last") -> MetricRow | None:
+        """AUROC of 1 − max probability against out-of-distribution images: "svhn", or "cifar10_c" (the mean over fifteen)."""
+        found = self.rules.get(rule, {})
+        value = found.get("ood", {}).get(name)
+        ends = found.get("ood_intervals", {}).get(name, {})
+        return None if value is None else MetricRow(name=name, value=value, **ends)
+
+    def paired(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> PairedDifference | None:
+        found = self.pair.get(rule, {}).get(phase, {}).get(name)
+        return None if found is None else PairedDifference(**found)
+
+
+def document_text(document: dict[str, Any]) -> str:
+    """JSON with one line a list or object that holds no other: a third of the size, and differences that can be read.
+
+    >>> print(document_text({"ece": {"value": 0.1, "low": 0.05}}), end="")
+    {
+     "ece": {"value": 0.1, "low": 0.05}
+    }
+    """
+    text = json.dumps(plain(document, "result"), indent=1, ensure_ascii=False, allow_nan=False)
+    # A line break inside a string is written as an escape: those found here all stand between values.
+    innermost = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+    return innermost.sub(lambda found: re.sub(r"\n *", " ", _trimmed(found[0])), text) + "\n"
+
+
+def _trimmed(text: str) -> str:
+    """Without the line breaks after the bracket that opens and before the one that closes."""
+    return re.sub(r"^(.)\n *", r"\1", re.sub(r"\n *(.)$", r"\1", text))
+
+
+class ResultStore:
+    """`<folder>/<scale>/<cell>.json`: written whole or not at all, found again by the cell's hash.
+
+    Beside it may lie <cell>.failed.json, why a cell has no result, and <cell>.unfinished.json, how far it got.
+    """
+
+    def __init__(self, folder: Path, scale: ScaleName) -> None:
+        self.folder, self.scale = Path(folder) / scale, scale
+
+    def path(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.name}.json"
+
+    def get(self, cell: Cell) -> CellResult | Hole:
+        path = self.path(cell)
+        if path.exists():
+            return self._read(cell, path)
+        failure = path.with_suffix(".failed.json")
+        if failure.exists():
+            return Hole(cell=cell, reason=read_json(failure)["reason"])
+        partly = self.unfinished(cell)
+        if partly is not None:
+            return Hole(cell=cell, reason=f"unfinished: {partly.run['epochs']} of {partly.planned_epochs} epochs")
+        return Hole(cell=cell, reason=NOT_RUN)
+
+    def unfinished(self, cell: Cell) -> CellResult | None:
+        """What a cell that was stopped before its last epoch had come to."""
+        path = self.path(cell).with_suffix(".unfinished.json")
+        found = self._read(cell, path) if path.exists() else None
+        return found if isinstance(found, CellResult) else None
+
+    def names(self, ending: str = "") -> list[Path]:
+        """The files of results, or those that end in ".failed" or ".unfinished"."""
+        kinds = (".failed", ".unfinished")
+        paths = sorted(self.folder.glob(f"*{ending}.json"))
+        return paths if ending else [path for path in paths if not path.stem.endswith(kinds)]
+
+    def _read(self, cell: Cell, path: Path) -> CellResult | Hole:
+        found = read_json(path)
+        wanted = spec_of(cell, self.scale).hash
+        if found.get("format") != FORMAT or found.get("cell_hash") != wanted:
+            return Hole(cell=cell, reason=f"{path.name} is of another spec ({found.get('cell_hash')}, now {wanted})")
+        parts = {name: found[name] for name in ("cell_hash", "run", "log", "rules", "pair")}
+        return CellResult(cell=cell, scale=self.scale, **parts)
+
+    def put(self, result: CellResult) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        document = {"format": FORMAT, **dataclasses.asdict(result)}
+        whole = self.path(result.cell)
+        target = whole.with_suffix(".unfinished.json") if result.unfinished else whole
+        with atomic_write(target) as partial:
+            partial.write_text(document_text(document), encoding="utf-8")
+        whole.with_suffix(".failed.json").unlink(missing_ok=True)
+        if not result.unfinished:
+            whole.with_suffix(".unfinished.json").unlink(missing_ok=True)
+        return target
+
+    def fail(self, cell: Cell, reason: str) -> None:
+        """Remembers why a cell has no result; the next attempt replaces it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json({"format": FORMAT, "reason": reason}, self.path(cell).with_suffix(".failed.json"))

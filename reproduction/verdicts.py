@@ -1,0 +1,193 @@
+"""Verdicts: from the outcomes of a claim's families to one of four words.
+
+Under one checkpoint rule a claim of a gain holds if more than half of the tested families are better and, where the paper
+says that the gain is consistent, none is worse. A claim that something is kept or does not matter has its own judge below.
+Over the rules: "holds" needs both (`last`, and `best-ece`, which the authors' log points to); one alone is "holds only under";
+neither is "does not hold", with the reading: contradicted (most families worse), mixed, or not confirmed. Fewer than half
+of the planned families with results under either rule is "not tested". The mirror image of every result gets the mirror
+image of its reading: the counts are symmetrical, only the burden of proof lies with the claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from reproduction.evidence import SMALLEST, Decision, Outcome, mean_interval
+
+Kind = Literal["holds", "holds only under", "does not hold", "not tested"]
+Quantifier = Literal["every", "most"]
+READINGS = ("contradicted", "mixed", "not confirmed")
+"""How a claim does not hold, the gravest first."""
+WIDE = "the intervals are too wide to call the settings the same"
+ENOUGH_FAMILIES = 5
+SAME_ECE = 0.01
+"""Two weights λ count as the same where the interval of their difference lies within this much ECE on either side of 0."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Effect:
+    """The mean over families with an interval: Student's over families where there are five or more of them.
+
+    Of fewer, the spread says little (two families have one degree of freedom): the mean arms of their own intervals instead,
+    not shrunk, because the families share their test images.
+    """
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one checkpoint rule gave ("any" for claims that no checkpoint decides)."""
+
+    rule: str
+    outcomes: tuple[Outcome, ...]
+    holds: bool
+    reading: str
+
+    @property
+    def counts(self) -> dict[Decision, int]:
+        return dict(Counter(outcome.decision for outcome in self.outcomes))
+
+    @property
+    def effect(self) -> Effect | None:
+        return mean_effect(self.outcomes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A claim's verdict: `rule` names the checkpoint rule of "holds only under"."""
+
+    kind: Kind
+    rule: str | None
+    findings: Mapping[str, Finding]
+    planned: int
+    missing: tuple[str, ...]
+    reading: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} `{self.rule}`" if self.rule else self.kind
+
+    @property
+    def manner(self) -> str:
+        """Of a claim that does not hold: the gravest reading, and at which checkpoint if not at both. Else nothing."""
+        if self.kind != "does not hold":
+            return ""
+        words = {rule: finding.reading.split(":")[0] for rule, finding in self.findings.items()}
+        gravest = next(word for word in READINGS if word in words.values())
+        where = [rule for rule, word in words.items() if word == gravest]
+        return gravest if len(where) == len(words) else f"{gravest} at `{where[0]}`"
+
+    def holds_at(self, rule: str) -> bool | None:
+        """Whether the claim holds under a checkpoint rule; None where too few families have results."""
+        finding = self.findings[rule]
+        return finding.holds if _enough(len(finding.outcomes), self.planned) else None
+
+
+Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
+
+
+def verdict_of(
+    outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge, missing: Sequence[str] = ()
+) -> Verdict:
+    """The verdict over all rules in `outcomes` (rule → decided outcomes)."""
+    findings = {}
+    for rule, found in outcomes.items():
+        holds, reading = judge(found) if found else (False, "no results")
+        findings[rule] = Finding(rule=rule, outcomes=tuple(found), holds=holds, reading=reading)
+    kind, rule_name, reading = _over_rules(findings, planned)
+    return Verdict(
+        kind=kind,
+        rule=rule_name,
+        findings=findings,
+        planned=planned,
+        missing=tuple(dict.fromkeys(missing)),
+        reading=reading,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """Judges a claimed gain in "every" setting (none worse, most better) or in "most" (most better)."""
+
+    quantifier: Quantifier
+
+    def __call__(self, outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+        better, worse, traded = (_count(outcomes, each) for each in ("better", "worse", "traded"))
+        total = len(outcomes)
+        counts = f"better in {better}, worse in {worse} of {total} {'family' if total == 1 else 'families'}"
+        counts += f" ({traded} traded against accuracy)" if traded else ""
+        if 2 * better > total and (self.quantifier == "most" or worse == 0):
+            return True, f"confirmed: {counts}"
+        if 2 * worse > total:
+            return False, f"contradicted: {counts}"
+        return False, f"mixed: {counts}" if better and worse else f"not confirmed: {counts}"
+
+
+def kept(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+    """Judges "accuracy is kept": none of the families worse, and the mean loss below the smallest that matters.
+
+    The second condition is on the lower end of the mean's interval, so that noise cannot pass for safety.
+    """
+    if _count(outcomes, "worse"):
+        return False, "contradicted: lower in at least one family"
+    effect = mean_effect(outcomes)
+    assert effect is not None
+    if effect.low is None or effect.low <= -SMALLEST[effect.metric]:
+        return False, "not confirmed: the interval of the mean reaches a loss that matters"
+    return True, "confirmed"
+
+
+def same(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+    """Judges "it does not matter": no family differs, and most intervals lie within ± `SAME_ECE`."""
+    if any(outcome.decision in ("better", "worse") for outcome in outcomes):
+        return False, "contradicted: at least one setting differs"
+    close = [
+        o for o in outcomes if o.low is not None and o.high is not None and o.low > -SAME_ECE and o.high < SAME_ECE
+    ]
+    if 2 * len(close) > len(outcomes):
+        return True, "confirmed"
+    return False, f"not confirmed: {WIDE}"
+
+
+def mean_effect(outcomes: Sequence[Outcome]) -> Effect | None:
+    """The mean over families; None where there are none."""
+    if not outcomes:
+        return None
+    metric, effects = outcomes[0].metric, [outcome.effect for outcome in outcomes]
+    over = mean_interval(effects) if len(effects) >= ENOUGH_FAMILIES else None
+    if over is not None:
+        return Effect(metric=metric, value=over[0], low=over[1], high=over[2])
+    mean = effects[0] if len(effects) == 1 else statistics.fmean(effects)
+    lows, highs = [o.low for o in outcomes if o.low is not None], [o.high for o in outcomes if o.high is not None]
+    if len(lows) < len(effects) or len(highs) < len(effects):
+        return Effect(metric=metric, value=mean, low=None, high=None)
+    return Effect(metric=metric, value=mean, low=statistics.fmean(lows), high=statistics.fmean(highs))
+
+
+def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:
+    fewest = min((len(each.outcomes) for each in findings.values()), default=0)
+    if not _enough(fewest, planned):
+        return "not tested", None, f"{fewest} of {planned} planned families have results"
+    holding = [rule for rule, each in findings.items() if each.holds]
+    readings = dict.fromkeys(each.reading for each in findings.values())
+    by_rule = "; ".join(f"under `{rule}` {each.reading}" for rule, each in findings.items())
+    reading = next(iter(readings)) if len(readings) == 1 else by_rule
+    if len(holding) == len(findings):
+        return "holds", None, reading
+    return ("holds only under", holding[0], reading) if holding else ("does not hold", None, reading)
+
+
+def _enough(tested: int, planned: int) -> bool:
+    return tested > 0 and 2 * tested >= planned
+
+
+def _count(outcomes: Sequence[Outcome], decision: Decision) -> int:
+    return sum(outcome.decision == decision for outcome in outcomes)

@@ -1,0 +1,262 @@
+"""`python -m reproduction` end to end on tiny networks: planned, skipped, failed, killed, stopped, side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from calattn import plugins
+from calattn.data.corruptions import CORRUPTIONS
+from reproduction import run
+from reproduction.__main__ import main
+from reproduction.cells import Cell
+from reproduction.grid import ordered_cells
+from reproduction.results import CellResult, Hole, ResultStore
+from reproduction.run import ROOT, run_cells
+from reproduction.worker import Work, run_cell
+from tests.small_runs import CPU
+
+PLAIN = Cell(dataset="cifar10", model="deit")
+HEAD = dataclasses.replace(PLAIN, head="calattn")
+ONLY = ("--only", "cifar10-deit-ce_brier*")
+ON_CPU = ("--accelerator", "cpu", "--threads", "1")
+
+
+def places(base: Path) -> tuple[str, ...]:
+    return ("--results", str(base / "results"), "--runs", str(base / "runs"), "--out", str(base / "out"))
+
+
+def results_of(base: Path) -> list[CellResult | Hole]:
+    store = ResultStore(base / "results", "smoke")
+    return [store.get(cell) for cell in (PLAIN, HEAD)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("undisturbed")
+    work = Work(store=ResultStore(base / "results", "smoke"), runs=base / "runs", runtime=CPU)
+    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
+    return base
+
+
+def assert_same_numbers(base: Path, undisturbed: Path) -> None:
+    for mine, theirs in zip(results_of(base), results_of(undisturbed), strict=True):
+        assert isinstance(mine, CellResult), mine
+        assert mine.rules == theirs.rules
+        assert mine.pair == theirs.pair
+        assert mine.log == theirs.log
+
+
+def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbed):
+    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
+    first = capsys.readouterr()
+    assert "cells to run: 2; done before: 0" in first.err
+    assert f"[2/2] {HEAD.name}: done" in first.err
+    assert_same_numbers(tmp_path, undisturbed)
+    written = [Path(line) for line in first.out.splitlines()]
+    assert {path.name for path in written} >= {"ece.md", "ece.csv"}
+    assert all(path.stat().st_size for path in written)
+    shown = f"{100 * results_of(tmp_path)[1].metric('ece').value:.2f}"
+    assert shown in written[0].read_text(encoding="utf-8")
+
+    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
+    assert "cells to run: 0; done before: 2" in capsys.readouterr().err
+
+
+def test_the_plan_runs_nothing(capsys, tmp_path):
+    assert main(["--plan", *places(tmp_path)]) == 0
+    assert list(tmp_path.iterdir()) == []
+    shown = capsys.readouterr().out
+    assert re.findall(r"^to do  (.+)$", shown, re.M) == [cell.name for cell in ordered_cells("smoke")]
+    assert "56 to do, 0 done" in shown
+    assert "is not there" not in shown
+
+
+def test_the_plan_names_missing_data_and_the_command_that_gets_it(capsys, tmp_path):
+    there = tmp_path / "there"
+
+    def missing(*arguments: str) -> list[str]:
+        assert main([*arguments, "--plan", "--data-root", str(there), *places(tmp_path)]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "is not there" in line]
+
+    names = ("cifar10", "cifar100", "mnist", "svhn")
+    lines = missing("--scale", "reduced")
+    assert sorted(line.split()[0] for line in lines) == sorted(names)
+    assert f"mnist is not there; get it with: calattn data get mnist --data-root {there}" in lines
+    for name in names:
+        (there / name).mkdir(parents=True)
+        for split in ("train", "test"):
+            (there / name / f"{split}-00000-of-00001.parquet").touch()
+    assert missing("--scale", "reduced") == []
+    (needs_account,) = missing("imagenet1k", "--scale", "paper")
+    assert "image-net.org" in needs_account
+
+
+def test_corrupted_images_come_from_their_own_files_where_those_are(capsys, tmp_path):
+    (tmp_path / "cifar10_c").mkdir()
+    for name in (*CORRUPTIONS, "labels"):
+        (tmp_path / "cifar10_c" / f"{name}.npy").touch()
+    asked = ["--scale", "reduced", "--plan", "--only", "cifar100-deit-ce", "--data-root", str(tmp_path)]
+    assert main([*asked, *places(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "is not there" in line] == ["cifar100", "svhn"]
+
+
+def test_a_report_needs_no_run(capsys, tmp_path):
+    assert main(["--no-train", *places(tmp_path), "--report", str(tmp_path / "R.md")]) == 0
+    assert str(tmp_path / "R.md") in capsys.readouterr().out.splitlines()
+    assert "not tested" in (tmp_path / "R.md").read_text(encoding="utf-8")
+
+
+def test_a_cell_without_data_is_a_hole_in_the_table(capsys, tmp_path):
+    only = ("--scale", "reduced", "--only", "cifar10-deit-ce", "--data-root", str(tmp_path / "nowhere"))
+    assert main(["ood", *only, *places(tmp_path), *ON_CPU]) == 1
+    assert "cifar10-deit-ce: failed" in capsys.readouterr().err
+    assert "calattn data get cifar10" in (tmp_path / "out" / "reduced" / "ood.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ecee",), "did you mean 'ece'?"),
+        (("ece", "--only", "nothing*"), "no cell matches --only 'nothing*'"),
+        (("ece", "--scale", "huge"), "smoke"),
+        (("--jobs", "0"), "--jobs must be 1 or more, got 0"),
+        (("--no-train", "--out", "file/x"), "file/x"),
+    ],
+)
+def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+WAIT = """
+import os, sys, time
+from pathlib import Path
+
+worker = sys.modules["__main__"]
+
+def waits(folder, cell, scale, **options):
+    if cell.head != "none" or {every}:
+        (Path({folder!r}) / cell.name).write_text(str(os.getpid()))
+        time.sleep(600)
+    return honest(folder, cell, scale, **options)
+
+if hasattr(worker, "score_run"):
+    honest, worker.score_run = worker.score_run, waits
+"""
+
+
+class Waiting:
+    """Workers that have trained their cell and then wait, by a plugin: what happens to them hangs on no clock."""
+
+    def __init__(self, folder: Path, *, every: bool = False) -> None:
+        self.folder, self.plugin = folder / "waiting", folder / "own_wait.py"
+        self.folder.mkdir()
+        self.plugin.write_text(WAIT.format(folder=str(self.folder), every=every))
+
+    def start(self, base: Path, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "reproduction", "ece", *ONLY, *places(base), *ON_CPU, *more]
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {plugins.VARIABLE: str(self.plugin), "PYTHONPATH": paths}
+        return subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def until(self, count: int, process: subprocess.Popen[str]) -> list[int]:
+        """The processes that wait, when there are so many."""
+        while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
+            assert process.poll() is None, "it ended too early"
+            time.sleep(0.05)
+        return [int(path.read_text()) for path in found]
+
+
+def wait_until_gone(number: int) -> None:
+    while True:
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_stopped_in_the_middle_it_resumes(capsys, tmp_path, undisturbed, number):
+    """Killed, its worker sees that it is alone and stops too."""
+    waiting = Waiting(tmp_path)
+    process = waiting.start(tmp_path)
+    try:
+        (worker,) = waiting.until(1, process)
+        process.send_signal(number)
+        code = process.wait()
+        wait_until_gone(worker)
+    finally:
+        process.kill()
+    assert code == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    first, second = results_of(tmp_path)
+    assert isinstance(first, CellResult)
+    assert isinstance(second, Hole)
+    assert second.reason == "not run", "an interruption is no failure"
+    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
+    assert "cells to run: 1; done before: 1" in capsys.readouterr().err
+    assert_same_numbers(tmp_path, undisturbed)
+
+
+def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, monkeypatch):
+    """One worker is killed by the system when it comes to its cell."""
+    doomed = Cell(dataset="mnist", model="vit")
+    deadly = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    honest, started = subprocess.Popen, []
+
+    def mined(command: list[str], **options: object) -> subprocess.Popen:
+        assert command[1:3] == ["-m", "reproduction.worker"]
+        started.append(command[-1])
+        return honest([sys.executable, "-c", deadly] if '"mnist"' in command[-1] else command, **options)
+
+    monkeypatch.setattr(run.subprocess, "Popen", mined)
+    work = Work(store=ResultStore(tmp_path / "results", "smoke"), runs=tmp_path / "runs", runtime=CPU, jobs=2)
+    said: list[str] = []
+    assert run_cells([doomed, HEAD, PLAIN], work, said.append) == [doomed]
+    cells = [Cell(**json.loads(order)["cell"]) for order in started]
+    assert cells == [doomed, PLAIN, HEAD], "a head waits for its twin, and others go before it"
+    hole = work.store.get(doomed)
+    assert isinstance(hole, Hole)
+    assert "SIGKILL" in hole.reason
+    assert any("SIGKILL" in line for line in said)
+    assert_same_numbers(tmp_path, undisturbed)
+    assert work.store.get(PLAIN).run["side_by_side"] == 2
+
+
+def test_side_by_side_no_worker_outlives_the_command(tmp_path):
+    waiting = Waiting(tmp_path, every=True)
+    process = waiting.start(tmp_path, "--only", "cifar10-deit-*", "--jobs", "2")
+    try:
+        workers = waiting.until(2, process)
+        process.terminate()
+        assert process.wait() == 143
+    finally:
+        process.kill()
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+    assert not list((tmp_path / "results").rglob("*.failed.json"))
+
+
+@pytest.mark.parametrize(("threads", "each"), [(None, max(1, (os.cpu_count() or 1) // 2)), (3, 3)])
+def test_workers_share_the_cores(tmp_path, threads, each):
+    runtime = dataclasses.replace(CPU, threads=threads)
+    work = Work(store=ResultStore(tmp_path, "smoke"), runs=tmp_path, runtime=runtime, jobs=2)
+    assert run._with_threads(work).threads == each
