@@ -11,19 +11,8 @@ from jaxtyping import install_import_hook
 # The parts that handle tensors. Of the others (specs, flags, data sets) beartype understands too little, and in `types` the
 # checked constructors of data classes cannot be compiled.
 PARTS = (
-    *(
-        "backbones",
-        "checks",
-        "engine",
-        "files.predictions",
-        "heads",
-        "losses",
-        "metrics",
-        "models",
-        "posthoc",
-        "readers",
-        "report",
-    ),
+    *("backbones", "checks", "engine", "files.predictions", "heads", "losses", "metrics", "models", "posthoc"),
+    *("readers", "report"),
 )
 
 
