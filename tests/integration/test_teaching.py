@@ -377,3 +377,10 @@ def test_a_spec_says_how_its_head_is_taught(extra):
     assert spec.hash != small_spec("model.head=taught", *extra, "teach.tolerance=0.01").hash
     assert small_spec("model.head=none").teach is None
     assert "model.head=calattn" in SMALL
+
+
+def test_a_dry_run_counts_the_closing_phase(capsys):
+    taught = invoke(capsys, "train", "digits", "--dry-run", "--accelerator", "cpu", "--json").json
+    assert taught["readings"] == 10 * 934 + 234 + 10 * 234  # each image at most ten times
+    bare = invoke(capsys, "train", "digits", "--dry-run", "--accelerator", "cpu", "--json", "--set", "model.head=none")
+    assert bare.json["readings"] == 0

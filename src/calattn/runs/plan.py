@@ -11,6 +11,7 @@ import torch
 
 from calattn.backbones import fitted
 from calattn.engine.step import StepResult, TrainStep
+from calattn.heads.lesson import draws_of
 from calattn.models.attach import CalibratedModel, overhead
 from calattn.runs import build
 from calattn.runs.durations import duration
@@ -36,6 +37,7 @@ class Plan:
     test_images: int
     updates_per_epoch: int
     epochs: int
+    readings: int
     seconds: float
     measured: str
 
@@ -53,6 +55,11 @@ class Plan:
                 f"network    {self.backbone}: {self.backbone_params:,} parameters + head {self.head_params:,} ({share:.3%})",
                 f"images     {self.train_images:,} train, {self.validation_images:,} validation, {self.test_images:,} test",
                 f"steps      {self.updates_per_epoch:,} an epoch, {updates:,} in all",
+                *(
+                    [f"head       taught at the end, from {self.readings:,} readings of images"]
+                    if self.readings
+                    else []
+                ),
                 f"time       about {duration(self.seconds)} ({self.measured})",
             ]
         )
@@ -85,6 +92,7 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
     seconds, measured = _timed(spec, runtime, model, found.dataset.channels, size)
     images = updates * spec.train.batch_size + len(found.validation_rows) / 3  # a forward pass is a third of a step
     epochs = spec.train.epochs if runtime.until_epoch is None else min(runtime.until_epoch, spec.train.epochs)
+    readings = _readings(spec, found) if epochs == spec.train.epochs else 0
     return Plan(
         spec=spec,
         run=run,
@@ -96,9 +104,18 @@ def plan_run(spec: RunSpec, runtime: Runtime, run: Path | None = None) -> Plan:
         test_images=len(found.test),
         updates_per_epoch=updates,
         epochs=epochs,
-        seconds=seconds * epochs * images / max(1, runtime.num_devices),
+        readings=readings,
+        seconds=seconds * (epochs * images + readings / 3) / max(1, runtime.num_devices),
         measured=measured,
     )
+
+
+def _readings(spec: RunSpec, found: build.RunData) -> int:
+    """How many images the closing phase reads: distorted ones, held-out ones as they are, and shifted ones."""
+    if spec.teach is None:
+        return 0
+    pairs = ((len(found.train_rows), spec.teach.readings), (len(found.validation_rows), spec.teach.shifted))
+    return len(found.validation_rows) + sum(count * draws_of(count, wanted) for count, wanted in pairs)
 
 
 def _timed(spec: RunSpec, runtime: Runtime, model: CalibratedModel, channels: int, size: int) -> tuple[float, str]:
