@@ -9,10 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from calattn.data.download import is_here
-
 from calattn import data, plugins
 from calattn.data.sources.datasets import remedy
+from calattn.data.sources.download import is_here
 from calattn.files.atomic import check_writable
 from calattn.runs.runtime import Runtime
 from reproduction.catalogue import EXPERIMENTS
