@@ -2,6 +2,7 @@
 
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.names import Kind
+from calattn.readers.options import ReadOptions
 from calattn.readers.reading import SUFFIXES, read_predictions, stream_predictions
 from calattn.readers.stream import PredictionStream
 
@@ -11,6 +12,7 @@ __all__ = [
     "PredictionFileError",
     "PredictionFileMissing",
     "PredictionStream",
+    "ReadOptions",
     "read_predictions",
     "stream_predictions",
 ]

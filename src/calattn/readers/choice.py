@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
 from calattn import checks
 from calattn.errors import Args
 from calattn.readers import names as known
 from calattn.readers.names import Chooser, Kind
+from calattn.readers.options import ReadOptions
 from calattn.readers.source import Source
 
 
@@ -37,30 +37,19 @@ class Choice:
     indices: str | None
 
 
-def choose(
-    source: Source,
-    *,
-    kind: Kind | None,
-    columns: str | Sequence[str] | None,
-    labels: str | None,
-    labels_given: bool,
-    label_offset: int | None,
-    class_names: Sequence[str] | None,
-    ignore: Sequence[str],
-    ignored: tuple[int, ...],
-    features: bool | Literal["auto"],
-    labels_optional: bool = False,
-) -> Choice:
+def choose(source: Source, told: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
     """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
-    chooser = Chooser(source, ignore, labels=labels, labels_given=labels_given)
-    found_kind, values = chooser.values(kind, columns)
+    labels = told.labels if isinstance(told.labels, str) else None
+    columns, label_offset, class_names, features = told.columns, told.label_offset, told.class_names, told.features
+    chooser = Chooser(source, told.ignore, labels=labels, labels_given=labels_given)
+    found_kind, values = chooser.values(told.kind, columns)
     classes: tuple[str, ...] | None = None
     offset_given = label_offset is not None
     named_labels = class_names is not None and not offset_given and not source.is_ours
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
-    num_classes, binary = _width(chooser, values, explicit=kind is not None)
-    label_field = None if labels_given else chooser.labels(values, optional=labels_optional)
+    num_classes, binary = _width(chooser, values, explicit=told.kind is not None)
+    label_field = None if labels_given else chooser.labels(values, optional=told.labels_optional)
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(

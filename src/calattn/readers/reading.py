@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -16,14 +17,12 @@ from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.readers.arrays import NumpySource
 from calattn.readers.choice import choose
-from calattn.readers.names import Kind
+from calattn.readers.options import LabelsArg, ReadOptions
 from calattn.readers.source import Source, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
 from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
 from calattn.types import Predictions
-
-LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
 
 _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
@@ -34,104 +33,34 @@ SUFFIXES = (".npz", ".npy", *_TEXT, *_PARQUET, ".safetensors", *_TORCH)
 
 
 def stream_predictions(
-    path: PathArg,
-    *,
-    kind: Kind | None = None,
-    columns: str | Sequence[str] | None = None,
-    labels: LabelsArg = None,
-    label_offset: int | None = None,
-    class_names: Sequence[str] | None = None,
-    ignore: Sequence[str] = (),
-    ignore_index: int | Sequence[int] = (),
-    features: bool | Literal["auto"] = "auto",
-    split: str | None = None,
-    floor: float = 0.0,
-    sum_tolerance: float | None = None,
-    delimiter: str | None = None,
-    header: Sequence[str] | None = None,
-    rows_per_block: int | None = None,
-    labels_optional: bool = False,
+    path: PathArg, options: ReadOptions | None = None, *, rows_per_block: int | None = None, **changes: Any
 ) -> PredictionStream:
     """Open a file of anybody's making as a stream of `Predictions` blocks, in memory that stays small.
 
-    `kind` says whether the values are logits or probabilities, where their name does not. `columns` names
-    them: one array or list column, a pattern such as "out_*", or one column a class. `labels` names the
-    labels, or is an array of them, or the Path of an .npy file. Rows whose label, as it stands in the file, is
-    `ignore_index` (or among several) are left out. `floor` replaces smaller probabilities, as in
-    `Predictions.from_probs`. `labels_optional` reads files without labels too: `stream.labelled` is then False.
+    What the file does not say by itself is in `options`, or given as keywords: the fields of `ReadOptions`.
     """
-    if kind not in (None, "logits", "probs"):
-        raise InputError(f'must be "logits" or "probs", got {kind!r}', argument="kind")
+    told = dataclasses.replace(options or ReadOptions(), **changes)
+    if told.kind not in (None, "logits", "probs"):
+        raise InputError(f'must be "logits" or "probs", got {told.kind!r}', argument="kind")
     if rows_per_block is not None:
         checks.positive_int(rows_per_block, "rows_per_block")
-    source = _opened(Path(path), delimiter, header)
-    given = _given_labels(labels)
-    choice = choose(
-        source,
-        kind=kind,
-        columns=columns,
-        labels=labels if isinstance(labels, str) else None,
-        labels_given=given is not None,
-        label_offset=label_offset,
-        class_names=class_names,
-        ignore=ignore,
-        ignored=_ignored(ignore_index),
-        features=features,
-        labels_optional=labels_optional,
-    )
-    return PredictionStream(
-        source,
-        choice,
-        labels=given,
-        rows_per_block=rows_per_block,
-        floor=floor,
-        sum_tolerance=sum_tolerance,
-        split=split,
-    )
+    source = _opened(Path(path), told.delimiter, told.header)
+    given = _given_labels(told.labels)
+    choice = choose(source, told, labels_given=given is not None, ignored=_ignored(told.ignore_index))
+    return PredictionStream(source, choice, told, labels=given, rows_per_block=rows_per_block)
 
 
-def read_predictions(
-    path: PathArg,
-    *,
-    kind: Kind | None = None,
-    columns: str | Sequence[str] | None = None,
-    labels: LabelsArg = None,
-    label_offset: int | None = None,
-    class_names: Sequence[str] | None = None,
-    ignore: Sequence[str] = (),
-    ignore_index: int | Sequence[int] = (),
-    features: bool | Literal["auto"] = "auto",
-    split: str | None = None,
-    floor: float = 0.0,
-    sum_tolerance: float | None = None,
-    delimiter: str | None = None,
-    header: Sequence[str] | None = None,
-) -> Predictions:
-    """Read a whole file of anybody's making; the arguments are those of `stream_predictions`.
+def read_predictions(path: PathArg, options: ReadOptions | None = None, **changes: Any) -> Predictions:
+    """Read a whole file of anybody's making; options as in `stream_predictions`.
 
     >>> import tempfile
     >>> import numpy as np
     >>> path = Path(tempfile.mkdtemp()) / "test.npz"
-    >>> np.savez(path, logits=np.array([[2.0, 0.0], [0.5, 1.0]]), labels=np.array([0, 1]))
-    >>> read_predictions(path).labels
+    >>> np.savez(path, scores=np.array([[2.0, 0.0], [0.5, 1.0]]), labels=np.array([0, 1]))
+    >>> read_predictions(path, kind="logits", columns="scores").labels
     tensor([0, 1])
     """
-    return stream_predictions(
-        path,
-        kind=kind,
-        columns=columns,
-        labels=labels,
-        label_offset=label_offset,
-        class_names=class_names,
-        ignore=ignore,
-        ignore_index=ignore_index,
-        features=features,
-        split=split,
-        floor=floor,
-        sum_tolerance=sum_tolerance,
-        delimiter=delimiter,
-        header=header,
-    ).whole()
+    return stream_predictions(path, options, **changes).whole()
 
 
 def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import Choice
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
+from calattn.readers.options import ReadOptions
 from calattn.readers.source import Role, Source, Values
 from calattn.types import Predictions
 
@@ -41,18 +42,16 @@ class PredictionStream:
         self,
         source: Source,
         choice: Choice,
+        told: ReadOptions,
         *,
         labels: Values | None,
         rows_per_block: int | None,
-        floor: float,
-        sum_tolerance: float | None,
-        split: str | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
-        self._floor, self._sum_tolerance = floor, sum_tolerance
+        self._floor, self._sum_tolerance = told.floor, told.sum_tolerance
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings, of an earlier pass too
-        self.split = source.split if split is None else split
+        self.split = source.split if told.split is None else told.split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
