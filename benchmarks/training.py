@@ -71,12 +71,13 @@ def spec_of(backbone: str, size: int, batch: int, head: str, mode: str = "defaul
 
 
 class Course:
-    """A trainer as the workbench builds it, and an endless supply of its batches."""
+    """A trainer as a run builds it, and an endless supply of its batches."""
 
     def __init__(self, spec: RunSpec, source: data.ArrayImages, fabric: Fabric) -> None:
         found = build.RunData(
             dataset=data.describe("cifar10"),
             train=source,
+            validation=source,
             test=source,
             train_rows=torch.arange(len(source)),
             validation_rows=torch.arange(1000),

@@ -22,6 +22,7 @@ from calattn.heads import Taught
 from calattn.heads.lesson import Lesson
 from calattn.heads.taught import KINDS
 from calattn.runs import build
+from calattn.runs.facts import data_of
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
 from calattn.runs.predict import predict_folder
@@ -384,3 +385,10 @@ def test_a_dry_run_counts_the_closing_phase(capsys):
     assert taught["readings"] == 10 * 934 + 234 + 10 * 234  # each image at most ten times
     bare = invoke(capsys, "train", "digits", "--dry-run", "--accelerator", "cpu", "--json", "--set", "model.head=none")
     assert bare.json["readings"] == 0
+
+
+def test_predictions_of_corrupted_images_are_named_by_their_data_set(taught, capsys):
+    predict_folder(taught.path, rules=["last"], corruptions=["fog-2"], runtime=CPU)
+    assert data_of(taught.path / "predictions" / "test-fog-2") == "digits, fog-2"
+    result = invoke(capsys, "evaluate", taught.path, "--split", "test-fog-4")
+    assert (result.code, "--corrupt fog-4" in result.err) == (2, True)

@@ -1,6 +1,6 @@
 """The paper's numbers: complete, unchanged, under names that we know, and equal to the paper's source where it is at hand.
 
-CALATTN_PAPER=path/to/calattn.tex pytest tests/unit/test_paper_numbers.py
+CALATTN_PAPER=path/to/calattn.tex pytest tests/test_paper_numbers.py
 """
 
 from __future__ import annotations

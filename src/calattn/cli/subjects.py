@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # From this on, a file or folder is read block by block with a progress bar instead of whole.
 STREAM_BYTES = 512 << 20
 _SHOWN = 8
-_OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes no other without --data
 
 
 @dataclasses.dataclass
@@ -310,6 +309,8 @@ def is_calibrated(path: Path) -> bool:
 
 def _in_run(run: Path, split: str, rule: str) -> Path:
     """Where a run keeps the predictions of a split by the checkpoint of a rule."""
+    from calattn.runs.facts import OWN_SPLITS, corruption_of
+
     folder = run / "predictions"
     path = folder / (split if rule == "last" else f"{split}.{rule}")
     if (path / MANIFEST).is_file():
@@ -318,11 +319,15 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
     said = f"no predictions of {path.name}; it has {', '.join(have)}" if have else "no predictions yet"
     command = f"calattn predict {shlex.quote(str(run))}"
     without = _no_checkpoint(run)
-    if split in _OWN_SPLITS:
+    if split in OWN_SPLITS:
         how = without or f"make them with: {command} --split {split}" + f" --checkpoint {rule}" * (rule != "last")
+    elif (corruption := corruption_of(split)) is not None:
+        how = without or f"make them with: {command} --corrupt {corruption}" + f" --checkpoint {rule}" * (
+            rule != "last"
+        )
     else:
         how = without or f"those of other images are made with: {command} --data DATA"
-        how = f"its own are {' and '.join(_OWN_SPLITS)}; {how}"
+        how = f"its own are {' and '.join(OWN_SPLITS)}; {how}"
     raise PredictionFileMissing(f"{run} has {said}; {how}")
 
 

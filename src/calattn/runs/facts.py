@@ -18,7 +18,7 @@ from calattn.runs.folder import SPEC, RunFolder, read_json
 from calattn.runs.yamlfile import read_yaml
 from calattn.types import Predictions
 
-OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes no other without other data
+OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes others of other or of corrupted images
 _THUMBNAIL = 96  # pixels of the longer side; small images are enlarged by the browser
 
 T = TypeVar("T")
@@ -135,10 +135,23 @@ def data_of(predictions: Path, run: Path | None = None, split: str | None = None
     split = split or predictions.name.partition(".")[0]
     if run is None or not (run / SPEC).is_file():
         return None
-    if split not in OWN_SPLITS:
+    corruption = corruption_of(split)
+    if split not in OWN_SPLITS and corruption is None:
         return split
     name = at(RunFacts(run, say=lambda _: None).spec(), "data", "name")
-    return None if name is None else _one_spelling(str(name))
+    return None if name is None else _one_spelling(str(name)) + ("" if corruption is None else f", {corruption}")
+
+
+def corruption_of(split: str) -> str | None:
+    """The corruption of the test images that predictions of this name are of (`calattn predict --corrupt`).
+
+    >>> corruption_of("test-fog-5"), corruption_of("test"), corruption_of("svhn-test")
+    ('fog-5', None, None)
+    """
+    from calattn.data.sources.cifar10_c import SPLITS
+
+    name = split.removeprefix("test-")
+    return name if name != split and name in SPLITS else None
 
 
 def training_of_calibrated(folder: Path) -> Training:
