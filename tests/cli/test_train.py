@@ -173,7 +173,7 @@ def test_a_resumed_run_says_where_it_goes_on(capsys, monkeypatch):
     last = stopped.err.splitlines()[-1]
     assert last == "calattn: stopped by SIGTERM after update 12; the same command resumes from there"
     went_on = train(capsys)
-    assert went_on.err.splitlines()[0] == "training in run: going on from update 12, epoch 3"
+    assert went_on.err.splitlines()[0] == "training in run: resuming from update 12, epoch 3"
     assert [line.split("  ")[0] for line in went_on.err.splitlines()[1:]] == ["epoch 3/3"]
 
 
@@ -301,7 +301,7 @@ def test_bars_are_for_terminals_and_leave_nothing():
             bars._bars.refresh()
         assert ("epoch 2/2" in file.getvalue() and "11/20" in file.getvalue() and "6/6" in file.getvalue()) == terminal
         assert ("\x1b[2K" in file.getvalue().rpartition("━")[2]) == terminal, "erased after it was last drawn"
-        assert "training in run: going on from update 10, epoch 2" in file.getvalue()
+        assert "training in run: resuming from update 10, epoch 2" in file.getvalue()
 
 
 def test_processes_that_help_do_not_print():

@@ -143,7 +143,7 @@ def test_the_run_says_so_once_and_everywhere(hub, capsys, tmp_path):
     again = invoke(capsys, *command)
     assert again.code == 0
     assert "normalised" not in again.err
-    assert "going on from update" in again.err
+    assert "resuming from update" in again.err
     asked = len(hub)
     finished = invoke(capsys, *command)
     assert "finished, nothing to do" in finished.err

@@ -73,7 +73,7 @@ class Reader:
 
     kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not say.")] = None
     columns: Annotated[
-        str | None, _read("--columns", text="Their name, a pattern such as 'out_*', or one column a class: a,b,c.")
+        str | None, _read("--columns", text="Their name, a pattern such as 'out_*', or one column per class: a,b,c.")
     ] = None
     labels: Annotated[str | None, _read("--labels", text="Name of the labels, or an .npy file of them.")] = None
     label_offset: Annotated[int | None, _read("--label-offset", text="1 where classes are counted from 1.")] = None
@@ -276,7 +276,7 @@ class Cluster(Devices):
         typer.Option(
             "--until-epoch",
             min=1,
-            help="Stop after this epoch; without it, the same command goes on from there.",
+            help="Stop after this epoch; without it, the same command resumes from there.",
             rich_help_panel=RUN,
         ),
     ] = None

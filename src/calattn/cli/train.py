@@ -76,7 +76,7 @@ def train(
     where: options.Cluster = options.CLUSTER,
     json: Annotated[bool, typer.Option("--json", help="Print the summary (or the plan of a dry run) as JSON.")] = False,
 ) -> None:
-    """Train a run, or go on with one that was interrupted: the same command resumes it, bit for bit on a CPU.
+    """Train a run, or resume one that was interrupted with the same command, bit for bit on a CPU.
 
     The folder gets spec.yaml, environment.json, log.jsonl, checkpoints,
     predictions of the validation and test images, and summary.json.
@@ -143,7 +143,7 @@ def train_and_report(
         return
     _print_summary(folder, summary, epochs=spec.train.epochs)
     if summary["epochs"] < spec.train.epochs:
-        note(f"unfinished: {summary['epochs']} of {spec.train.epochs} epochs; without --until-epoch the run goes on")
+        note(f"unfinished: {summary['epochs']} of {spec.train.epochs} epochs; without --until-epoch it resumes")
 
 
 @contextlib.contextmanager

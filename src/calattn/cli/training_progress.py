@@ -51,7 +51,7 @@ class TrainingProgress:
             self._print(f"{folder.path} is trained; writing predictions and summary")
             return
         self._print(
-            f"training in {folder.path}" + (f": going on from update {done}, epoch {after + 1}" if done else "")
+            f"training in {folder.path}" + (f": resuming from update {done}, epoch {after + 1}" if done else "")
         )
         self.updates(0)
 

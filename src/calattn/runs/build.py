@@ -161,7 +161,7 @@ def normalisation(spec: RunSpec, dataset: data.Dataset) -> tuple[tuple[float, ..
     if len(mean) != dataset.channels:
         raise ValueError(
             f"data.mean and data.std have {len(mean)} number(s), the images of {spec.data.name} have {dataset.channels} "
-            "channel(s); give one a channel"
+            "channel(s); give one per channel"
         )
     return mean, std
 

@@ -55,7 +55,7 @@ class DataSpec(Section):
     )
     mean: tuple[float, ...] | None = Field(
         None,
-        description="of pixels in [0, 1], one a channel; empty: as the pretrained weights want it, else the data set's",
+        description="of pixels in [0, 1], one per channel; empty: as the pretrained weights want it, else the data set's",
     )
     std: tuple[Positive, ...] | None = Field(None, description="the standard deviation to `mean`")
 
