@@ -357,9 +357,12 @@ def test_data_that_cannot_teach(train, validation, message):
 
 def test_teach_never_writes_over_the_network_it_teaches(taught, capsys):
     before = sorted(path.name for path in taught.path.rglob("*"))
-    result = invoke(capsys, "teach", taught.path, "--out", f"{taught.path}/", "--overwrite")
-    assert (result.code, "choose another --out" in result.err) == (2, True)
-    assert sorted(path.name for path in taught.path.rglob("*")) == before
+    (weights,) = taught.path.glob("checkpoints/state-*")
+    for network in ((taught.path,), ("resnet8_cifar", "--weights", weights, "--data", "digits")):
+        line = ("teach", *network, "--out", f"{taught.path}/", "--overwrite", "--set", "data.validation=0.2")
+        result = invoke(capsys, *line)
+        assert (result.code, "from which the run starts; choose another --out" in result.err) == (2, True), result.err
+        assert sorted(path.name for path in taught.path.rglob("*")) == before
 
 
 def test_a_taught_model_compiles_and_exports():

@@ -90,10 +90,6 @@ def teach(
             raise ValueError(f"{given[0]} is for a backbone's name; the run {source} says it itself")
         values: dict[str, Any] = run_values(Path(source), checkpoint)
         out = out or Path(f"{source.rstrip('/')}-taught")
-        if out.resolve() == Path(source).resolve():
-            raise ValueError(
-                f"--out {out} is the run whose network is to be taught, which would be lost; choose another --out"
-            )
     else:
         known = any(change.startswith("data.validation=") for change in changes)
         values = backbone_values(source, weights=weights, data=data, size=size, split_is_known=known)

@@ -168,11 +168,12 @@ def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
 def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None:
     from calattn.runs.spec import is_taught
 
-    out, taught = results_to(), False
+    out = results_to()
+    head_is_taught = is_taught(summary["spec"]["model"]) and summary["epochs"] >= epochs
     for rule, result in summary["results"].items():
         test, scaled = result["test"], result["test_ts_nll"]
         end = "" if scaled.get("converged", True) else ", the end of its range"
-        taught = is_taught(summary["spec"]["model"]) and rule == "last" and summary["epochs"] >= epochs
+        taught = head_is_taught and rule == "last"
         which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "the network"
         lines = [
             f"{which}{', with its taught head' if taught else ''}: test accuracy {test['accuracy']['value']:.2%}, "
@@ -185,7 +186,7 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
             )
         out.print("\n".join(lines), markup=False, soft_wrap=True)
     path = shlex.quote(str(folder.path))
-    then = f"predict {path} --corrupt all-5" if taught else f"evaluate {path} --ts --objective nll"
+    then = f"predict {path} --corrupt all-5" if head_is_taught else f"evaluate {path} --ts --objective nll"
     out.print(f"next: calattn {then}", markup=False, soft_wrap=True)
 
 

@@ -84,6 +84,8 @@ def _train_run(
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
     told = reporter if main else None
+    if overwrite:
+        _refuse_to_lose_weights(RunFolder(path), spec)
     begun = None if overwrite else _as_begun(RunFolder(path), spec)
     spec = begun or spec
     if not overwrite:
@@ -292,6 +294,13 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
         )
     if not folder.interface_path.exists():
         write_interface(folder, interface_of(spec, found))
+
+
+def _refuse_to_lose_weights(folder: RunFolder, spec: RunSpec) -> None:
+    """A folder is removed before a new run begins in it: not with the weights that the new run is to start from."""
+    weights = spec.model.weights
+    if weights is not None and Path(weights).resolve().is_relative_to(folder.path.resolve()):
+        raise RunFolderError(f"--overwrite would remove {weights}, from which the run starts; choose another --out")
 
 
 def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
