@@ -321,7 +321,7 @@ def network_of(
         )
         load_weights(model, arguments.weights, backbone=spec.model.backbone)
     augment = interface.augment(
-        (interface.size, interface.size), interpolation=spec.data.interpolation, num_classes=interface.num_classes
+        found.test.size, interpolation=spec.data.interpolation, num_classes=interface.num_classes
     )
     return Network(model, augment, fabric, spec.evaluation.batch_size)
 
@@ -464,9 +464,8 @@ def rank(values: Tensor) -> np.ndarray:
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's; NaN where one does not vary."""
-    with np.errstate(invalid="ignore"):
-        return float(np.corrcoef(rank(a), rank(b))[0, 1])
+    """Spearman's."""
+    return float(np.corrcoef(rank(a), rank(b))[0, 1])
 
 
 def auroc(low: Tensor, high: Tensor) -> float:
@@ -515,8 +514,9 @@ def summarise(arguments: argparse.Namespace) -> None:
             shares = counts / counts.sum(dim=1, keepdim=True)
             entropy = -torch.xlogy(shares, shares).sum(dim=1)
             values[method]["human"] = {
-                "entropy": correlation(clean[:, 4], entropy),
-                "log_scale": correlation(clean[:, 5], entropy),
+                name: correlation(clean[:, column], entropy)
+                for name, column in (("entropy", 4), ("log_scale", 5))
+                if clean[:, column].std() > 0  # one temperature for all has no rank
             }
     for method in records.methods:
         values[method]["by corruption"] = {
@@ -586,7 +586,51 @@ def section(title: str, documents: list[Any]) -> str:
             else "–"
         )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *differences(documents, groups), *humans(documents)])
+
+
+def differences(documents: list[Any], groups: list[str]) -> list[str]:
+    """Relative to TS: the mean over seeds, and the hull of the seeds' 95 % intervals, which is wider than the mean's own."""
+    metrics = [(group, metric) for group in groups for metric in ("nll", "brier", "ece")]
+    lines = [
+        "Difference from TS in %, mean over seeds [lowest and highest end of the seeds' paired 95 % intervals]",
+        "",
+        "| | "
+        + " | ".join(f"{group}: {metric.upper() if metric != 'brier' else 'Brier'}" for group, metric in metrics)
+        + " |",
+        "|---" * (len(metrics) + 1) + "|",
+    ]
+    for method, name in TITLES.items():
+        rows = [document["values"][method] for document in documents if method in document["values"]]
+        if method == "ts" or not rows:
+            continue
+        cells = []
+        for group, metric in metrics:
+            value, low, high = (100 * np.array([row[group][metric]["relative"] for row in rows])).T
+            cells.append(f"{value.mean():+.1f} [{low.min():.1f}, {high.max():.1f}]")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def humans(documents: list[Any]) -> list[str]:
+    """Rank correlation with the entropy of human labels."""
+    lines = [
+        "",
+        "Rank correlation with the entropy of human labels (CIFAR-10H), mean over seeds",
+        "",
+        "| | entropy | s |",
+        "|---|---|---|",
+    ]
+    count = len(lines)
+    for method, name in TITLES.items():
+        rows = [document["values"].get(method, {}).get("human", {}) for document in documents]
+        cells = [
+            f"{np.mean([row[key] for row in rows]):.3f}" if all(key in row for row in rows) else "–"
+            for key in ("entropy", "log_scale")
+        ]
+        if cells[0] != "–":
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines if len(lines) > count else []
 
 
 def main() -> None:

@@ -198,6 +198,12 @@ HEAD_ROWS = {
     "temperature scaling (TS)": "ts",
     "temperature scaling, shifted validation images too": "ts_shifted",
     "TS, shifted validation images too": "ts_shifted",
+    "vector scaling": "vector",
+    "structured vector scaling": "structured",
+    "SATS": "sats",
+    "CalAttn head on validation features": "frozen_calattn",
+    "density-aware calibration": "dac",
+    "density-aware calibration (DAC)": "dac",
     "calattn, temperature per image": "taught_scale",
     "calattn, temperature per image and class offsets": "taught",
     "`taught_scale`": "taught_scale",
@@ -218,7 +224,7 @@ def test_the_numbers_of_the_head_are_those_of_its_files(page, heading, dataset):
     text = (ROOT / page).read_text(encoding="utf-8")
     table = heading + text.split(heading)[1].split("\n\n")[0]
     documents = [
-        json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "results/head").glob(f"{dataset}-deit-*.json")
+        json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "results/head").glob(f"{dataset}-deit-[0-9].json")
     ]
     for document in documents:
         assert document["about"]["measured"]["commit"]["hash"]
@@ -241,6 +247,19 @@ def test_the_numbers_of_the_head_are_those_of_its_files(page, heading, dataset):
                 name,
                 place,
             )
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_the_taught_head_beats_one_temperature_beyond_chance_in_every_network(dataset):
+    paths = sorted((ROOT / "results/head").glob(f"{dataset}-deit-[0-9].json"))
+    assert len(paths) == 3
+    for path in paths:
+        values = json.loads(path.read_text(encoding="utf-8"))["values"]
+        for group in ("clean", "severity 5"):
+            for metric in ("nll", "brier", "ece"):
+                value, low, high = values["taught"][group][metric]["against_ts"]
+                assert low <= value <= high < 0, (path.name, group, metric)
+            assert values["taught"][group]["nll"]["value"] < values["ts_shifted"][group]["nll"]["value"]
 
 
 def test_the_table_of_the_head_is_made_from_its_files(tmp_path):
