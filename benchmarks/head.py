@@ -1,16 +1,16 @@
 """The taught head against its rivals, on the same logits: clean and corrupted test images, SVHN, mixed streams.
 
     calattn train cifar10 --seed 0 --set model.head=none --out runs/c10-0          # the network; --seed 1, 2; cifar100
-    calattn train cifar10 --seed 0 --set model.head=calattn --set loss.name=ce_brier --out runs/c10-0-joint    # a rival
-    python -m benchmarks.head measure runs/c10-0 --joint runs/c10-0-joint --out c10-0.safetensors   # a minute on an H200
+    python -m benchmarks.head measure runs/c10-0 --out c10-0.safetensors           # a minute on an H200
     python -m benchmarks.head summarise c10-0.safetensors --out results/head/cifar10-deit-0.json     # a minute on one core
     python -m benchmarks.head table results/head/*.json --out results/head.md      # means over seeds
 
 `measure` fits every method on the run's validation images and writes, for each method and each set of images, what they gave for
 each image: NLL, Brier score, confidence, whether the prediction was right, entropy and log s. Nothing is chosen on test images.
-`--weights FILE` takes the network from a state dict where the run folder has no checkpoint any more; `--joint RUN` adds a network
-that was trained together with its head, judged with its own logits. `summarise` makes numbers of
-that, and paired differences from temperature scaling with 95 % intervals (images resampled, the same ones for every set).
+A network that was trained together with its head (`--set model.head=calattn --set loss.name=ce_brier`) is a rival with logits of
+its own: measured as it is and after TS. `--weights FILE` takes the network from a state dict where the run folder has no
+checkpoint any more. `summarise` makes numbers of that, and paired differences from temperature scaling on the same logits with
+95 % intervals (images resampled, the same ones for every set).
 `--human FILE` adds CIFAR-10H: an .npz with `counts` of human labels for the 10,000 test images.
 """
 
@@ -326,10 +326,9 @@ def network_of(
     return Network(model, augment, fabric, spec.evaluation.batch_size)
 
 
-def joint_methods(network: Network, found: build.RunData) -> dict[str, Method]:
+def joint_methods(network: Network, validation: Seen) -> dict[str, Method]:
     """A network with a head of its own, as it is and after one temperature on top."""
     joint = by_head(network.model.head)
-    validation = network.see(found.validation, found.validation_rows)
     by = temperature(joint(validation)[0], validation.labels)
 
     def then_scaled(seen: Seen) -> Judged:
@@ -348,12 +347,10 @@ def measure(arguments: argparse.Namespace) -> None:
     network = network_of(arguments, folder, spec, found, fabric)
     class_names = found.train.class_names
     validation = network.see(found.validation, found.validation_rows)
-    methods, seconds = methods_of(network, spec, found, validation, arguments.without)
-    judged = [(network, methods)]
-    if arguments.joint is not None:
-        other = RunFolder.open(arguments.joint)
-        with_head = network_of(argparse.Namespace(weights=None), other, other.spec(), found, fabric)
-        judged.append((with_head, joint_methods(with_head, found)))
+    if spec.model.head == "none":
+        methods, seconds = methods_of(network, spec, found, validation, arguments.without)
+    else:
+        methods, seconds = joint_methods(network, validation), {}
     assert isinstance(found.test, data.ArrayImages)
     tensors: dict[str, Tensor] = {}
     raw: dict[str, Tensor] = {
@@ -362,12 +359,10 @@ def measure(arguments: argparse.Namespace) -> None:
     }
 
     def add(name: str, images: data.Images) -> None:
-        for one, by_name in judged:
-            seen = one.see(images)
-            if one is network:
-                raw[name] = seen.logits.half().cpu()
-            for method, apply in by_name.items():
-                tensors[f"{method}/{name}"] = record(apply(seen), seen.labels)
+        seen = network.see(images)
+        raw[name] = seen.logits.half().cpu()
+        for method, apply in methods.items():
+            tensors[f"{method}/{name}"] = record(apply(seen), seen.labels)
 
     add("test", found.test)
     raw["test/labels"] = found.test.labels
@@ -385,7 +380,6 @@ def measure(arguments: argparse.Namespace) -> None:
         "trained": json.loads(folder.environment_path.read_text(encoding="utf-8")),
         "training_seconds": json.loads(folder.summary_path.read_text(encoding="utf-8"))["training_seconds"],
         "measured": describe_environment(),
-        "joint": None if arguments.joint is None else other.spec().model_dump(mode="json"),
         "weights_sha256": None if arguments.weights is None else digest(arguments.weights),
         "lesson": dataclasses.asdict(Lesson()),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
@@ -477,7 +471,7 @@ def auroc(low: Tensor, high: Tensor) -> float:
 def summarise(arguments: argparse.Namespace) -> None:
     records = Records(arguments.records)
     generator = torch.Generator().manual_seed(0)
-    n = len(records.of["none/test"])
+    n = len(records.of[f"{records.methods[0]}/test"])
     drawn = torch.randint(n, (RESAMPLES, n), generator=generator)
     weights = torch.cat([torch.ones(1, n), torch.zeros(RESAMPLES, n).scatter_add_(1, drawn, torch.ones(RESAMPLES, n))])
     weights = weights.double()
@@ -491,15 +485,14 @@ def summarise(arguments: argparse.Namespace) -> None:
     for method in records.methods:
         values[method] = {}
         for group, names in groups.items():
-            mine, theirs = (torch.stack([made[m][name] for name in names]).mean(dim=0) for m in (method, "ts"))
-            values[method][group] = {
-                metric: {
-                    "value": interval(mine[row])[0],
-                    "against_ts": interval(mine[row] - theirs[row]),
-                    "relative": interval(mine[row] / theirs[row] - 1),
-                }
-                for row, metric in enumerate(metrics)
-            }
+            mine = torch.stack([made[method][name] for name in names]).mean(dim=0)
+            found = {metric: {"value": interval(mine[row])[0]} for row, metric in enumerate(metrics)}
+            if "ts" in made:
+                theirs = torch.stack([made["ts"][name] for name in names]).mean(dim=0)
+                for row, metric in enumerate(metrics):
+                    found[metric]["against_ts"] = interval(mine[row] - theirs[row])
+                    found[metric]["relative"] = interval(mine[row] / theirs[row] - 1)
+            values[method][group] = found
     corruptions = torch.randint(len(CORRUPTIONS), (n,), generator=generator)
     is_clean = torch.rand(n, generator=generator) < 0.5
     for method in records.methods:
@@ -549,20 +542,22 @@ TITLES = {
 
 
 def table(arguments: argparse.Namespace) -> None:
-    """Means over the networks of each data set and backbone."""
+    """Means over the networks of each data set, backbone and recipe."""
     found: dict[str, list[Any]] = {}
     for path in sorted(arguments.results):
         document = json.loads(path.read_text(encoding="utf-8"))
         spec = document["about"]["spec"]
-        found.setdefault(f"{spec['data']['name']}, {spec['model']['backbone']}", []).append(document)
+        mixed = "" if spec["augment"]["mixup"] else ", without mixup"
+        found.setdefault(f"{spec['data']['name']}, {spec['model']['backbone']}{mixed}", []).append(document)
     text = "\n\n".join(section(title, documents) for title, documents in found.items())
     with atomic_write(arguments.out) as partial:
         partial.write_text(f"<!-- made by python -m benchmarks.head table -->\n\n{text}\n", encoding="utf-8")
 
 
 def section(title: str, documents: list[Any]) -> str:
-    groups = [name for name in documents[0]["values"]["ts"] if name.startswith(("clean", "severity"))]
-    seeds = ", ".join(str(document["about"]["spec"]["seed"]) for document in documents)
+    one = next(iter(documents[0]["values"].values()))
+    groups = [name for name in one if name.startswith(("clean", "severity"))]
+    seeds = ", ".join(map(str, sorted({document["about"]["spec"]["seed"] for document in documents})))
     lines = [f"## {title} (seeds {seeds})", "", "NLL / Brier / ECE % / accuracy %", ""]
     lines += [
         "| | " + " | ".join(groups) + " | mixed: AURC, accuracy at 80 % | AUROC, SVHN |",
@@ -602,7 +597,7 @@ def differences(documents: list[Any], groups: list[str]) -> list[str]:
     ]
     for method, name in TITLES.items():
         rows = [document["values"][method] for document in documents if method in document["values"]]
-        if method == "ts" or not rows:
+        if method == "ts" or not rows or "relative" not in rows[0]["clean"]["nll"]:
             continue
         cells = []
         for group, metric in metrics:
@@ -623,9 +618,9 @@ def humans(documents: list[Any]) -> list[str]:
     ]
     count = len(lines)
     for method, name in TITLES.items():
-        rows = [document["values"].get(method, {}).get("human", {}) for document in documents]
+        rows = [document["values"][method].get("human", {}) for document in documents if method in document["values"]]
         cells = [
-            f"{np.mean([row[key] for row in rows]):.3f}" if all(key in row for row in rows) else "–"
+            f"{np.mean([row[key] for row in rows]):.3f}" if rows and all(key in row for row in rows) else "–"
             for key in ("entropy", "log_scale")
         ]
         if cells[0] != "–":
@@ -640,7 +635,6 @@ def main() -> None:
     measuring.add_argument("run", type=Path)
     measuring.add_argument("--out", type=Path, required=True)
     measuring.add_argument("--weights", type=Path)
-    measuring.add_argument("--joint", type=Path, help="a run that was trained together with its head")
     measuring.add_argument("--severities", type=lambda text: tuple(map(int, text.split(","))), default=(5,))
     measuring.add_argument(
         "--without", type=lambda text: tuple(text.split(",")), default=(), help="rivals to leave out"
