@@ -159,8 +159,7 @@ def _learn(
         fused=device.type == "cuda",
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, lesson.steps)
-    for step, rows in enumerate(_shuffled(len(inputs), lesson, generator), start=1):
-        rows = rows.to(device)
+    for step, rows in enumerate(_shuffled(len(inputs), lesson, generator, device), start=1):
         seen = inputs.index_select(0, rows)
         kept = torch.rand(seen.shape, generator=masks, device=device) >= lesson.dropout
         read = head.read(seen * kept / (1 - lesson.dropout))
@@ -182,12 +181,12 @@ def _learn(
     head.fc1.weight.copy_(weight)
 
 
-def _shuffled(count: int, lesson: Lesson, generator: torch.Generator) -> Iterator[Tensor]:
-    """The rows of each step: shuffled anew each time that fewer than a batch are left."""
+def _shuffled(count: int, lesson: Lesson, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """The rows of each step: shuffled anew, and copied to the device, each time that fewer than a batch are left."""
     left = torch.empty(0, dtype=torch.int64)
     for _ in range(lesson.steps):
         if len(left) < min(lesson.batch_size, count):
-            left = torch.randperm(count, generator=generator)
+            left = torch.randperm(count, generator=generator).to(device)
         yield left[: lesson.batch_size]
         left = left[lesson.batch_size :]
 
