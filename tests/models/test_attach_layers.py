@@ -20,9 +20,8 @@ from torch import nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from calattn.models.adapters import Adapter
+from calattn.models.adapters import Adapter, LayerAdapter
 from calattn.models.attach import CalibratedModel, attach, overhead
-from calattn.models.layer_adapter import LayerAdapter
 
 TORCHVISION: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], str, int]] = {
     "vit": (

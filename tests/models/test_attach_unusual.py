@@ -11,9 +11,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_full_backward_hook
 
 from calattn.backbones import create
-from calattn.models.adapters import Adapter
+from calattn.models.adapters import Adapter, LayerAdapter
 from calattn.models.attach import CalibratedModel, attach
-from calattn.models.layer_adapter import LayerAdapter
 
 
 def mlp(*after: nn.Module) -> nn.Sequential:
