@@ -16,12 +16,11 @@ from torch import Tensor, nn
 import calattn
 from calattn.data import DataError
 from calattn.data.loading import TrainLoader
-from calattn.engine.best import BestWeights
-from calattn.engine.errors import NonFiniteLoss
 from calattn.engine.fit import Trainer
-from calattn.engine.measure import distribution
+from calattn.engine.held import BestWeights
+from calattn.engine.log import distribution
 from calattn.engine.predict import predict
-from calattn.engine.step import FiniteGuard
+from calattn.engine.step import FiniteGuard, NonFiniteLoss
 from calattn.runs import build
 from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
@@ -74,7 +73,9 @@ def made(path: Path, spec: RunSpec, watcher: Watcher | None = None, *, runtime: 
     found = build.load_data(spec)
     size = build.network_size(spec, found.train)
     model = build.build_model(spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
-    trainer = training._trainer(spec, runtime, runtime.fabric("32-true"), model, found, RunFolder(path), watcher)
+    folder, fabric = RunFolder(path), runtime.fabric("32-true")
+    session = training._Session(spec=spec, runtime=runtime, fabric=fabric, found=found, folder=folder, told=watcher)
+    trainer = session.trainer(model)
     if watcher is not None:
         watcher.trainer = trainer
     trainer.resume()

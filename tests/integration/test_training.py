@@ -18,11 +18,11 @@ from calattn.engine.log import RunLog
 from calattn.runs import build
 from calattn.runs import predict as predicting
 from calattn.runs import train as training
-from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
 from calattn.runs.load import load_model
 from calattn.runs.plan import plan_run, run_path
-from calattn.runs.predict import predict_folder
+from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.small_runs import CPU, final_weights, small_spec
@@ -157,12 +157,12 @@ def test_the_head_does_not_change_the_backbone_it_starts_from():
 
 def test_predict_writes_the_same_predictions_again(run):
     before = run.predictions("test")
-    features = predict_folder(run.path, rules=["last"], splits=["test"], features=True, batch_size=37, runtime=CPU)
+    features = predict_folder(run.path, PredictOptions(splits=["test"], features=True, batch_size=37), runtime=CPU)
     after = run.predictions("test")
     assert features == [run.predictions_path("test")]
     assert after.features is not None
     assert torch.allclose(before.logits, after.logits, atol=1e-5)  # another batch size, another order of sums
-    predict_folder(run.path, rules=["last"], splits=["test"], runtime=CPU)
+    predict_folder(run.path, PredictOptions(splits=["test"]), runtime=CPU)
     assert run.predictions("test").features is not None, "predicting again lost what was kept on request"
 
 
@@ -190,10 +190,12 @@ def test_predict_on_foreign_images(run, tmp_path):
         for i in range(3):
             Image.new(mode, (20 + i, 16)).save(tmp_path / mode / "test" / name / f"{i}.png")
     with pytest.raises(data.DataError, match=r"3 channel\(s\), the network was trained on 1"):
-        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'RGB'}", runtime=CPU)
-    (grey,) = predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'L'}", runtime=CPU)
+        predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'RGB'}"), runtime=CPU)
+    (grey,) = predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'L'}"), runtime=CPU)
     assert calattn.load_predictions(grey).labels.tolist() == [3, 3, 3, 7, 7, 7]
-    written = predict_folder(run.path, rules=["best-nll"], data_name="digits", splits=["train"], ood=True, runtime=CPU)
+    written = predict_folder(
+        run.path, PredictOptions(rules=["best-nll"], data="digits", splits=["train"], ood=True), runtime=CPU
+    )
     assert [path.name for path in written] == ["digits-train.best-nll"]
     assert int(calattn.load_predictions(written[0]).labels.max()) == 0
 
@@ -219,7 +221,7 @@ def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_me
     if not in_memory:
         monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
     written = [
-        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / mode}", runtime=CPU)[0]
+        predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / mode}"), runtime=CPU)[0]
         for mode in ("RGB", "L")
     ]
     colour, grey = (calattn.load_predictions(path).logits for path in written)
@@ -228,7 +230,7 @@ def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_me
 
 def test_a_split_that_does_not_exist(run):
     with pytest.raises(ValueError, match="no split 'tset'"):
-        predict_folder(run.path, rules=["last"], splits=["tset"], runtime=CPU)
+        predict_folder(run.path, PredictOptions(splits=["tset"]), runtime=CPU)
 
 
 @pytest.mark.parametrize("loss", list(calattn.losses.LOSSES))
@@ -276,12 +278,14 @@ def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_pa
             Image.fromarray(noise.numpy()).save(tmp_path / split / name / f"{i}.png")
     name = f"imagefolder:{tmp_path}"
     spec = small_spec(f"data.name={name}", "data.size=8", f"data.interpolation={interpolation}")
-    classes = Classes(dataset=name, names=("a", "b"))
-    wanted = {"root": None, "ood": False, "classes": classes, "size": 8, "interpolation": interpolation}
+    interface = interface_of(spec, build.load_data(spec))
     seen = []
     for limit in (build.IN_MEMORY_BYTES, 0):
         monkeypatch.setattr(build, "IN_MEMORY_BYTES", limit)
-        found, foreign = build.load_data(spec), predicting.foreign_subject(name, "test", **wanted)
+        found, foreign = (
+            build.load_data(spec),
+            predicting.foreign_subject(name, "test", spec=spec, interface=interface, root=None, ood=False),
+        )
         augment = build.build_augment(spec, found)
         for images in (found.train, found.test, foreign.images):
             assert isinstance(images, data.ArrayImages) is (limit > 0)
@@ -338,7 +342,7 @@ def test_a_changed_data_set_is_noticed(run, monkeypatch):
 
     monkeypatch.setattr(predicting.build, "load_data", changed)
     with pytest.raises(data.DataError, match="data set has changed"):
-        predict_folder(run.path, rules=["last"], runtime=CPU)
+        predict_folder(run.path, runtime=CPU)
 
 
 def test_a_class_without_test_images_is_named(tmp_path, monkeypatch):

@@ -7,8 +7,7 @@ import yaml
 
 from calattn.runs.recipes import RECIPES
 from calattn.runs.resolving import resolve
-from calattn.runs.spec import RunSpec
-from calattn.runs.yamlfile import SpecError
+from calattn.runs.spec import RunSpec, SpecError
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -155,7 +154,7 @@ def test_a_misspelt_spec_file_is_suggested(tmp_path, monkeypatch):
 
 
 def test_every_place_knows_the_same_checkpoint_rules():
-    from calattn.engine.best import RULES as BEST
+    from calattn.engine.held import BEST
     from calattn.rules import RULES
 
     assert ("last", *BEST) == RULES
