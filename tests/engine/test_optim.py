@@ -74,13 +74,6 @@ def test_lookahead_is_a_prefix_as_in_timm():
     assert found.defaults["fused"] is True
 
 
-def test_bad_optimisers():
-    with pytest.raises(ValueError, match=r"unknown optimiser 'adamv'; did you mean .*adam"):
-        made(network(), "adamv")
-    with pytest.raises(ValueError, match=r"does not take these options.*optimizer\.options"):
-        made(network(), "adamw", options={"momentums": 0.9})
-
-
 def rates(name: str, *, epochs: int = 4, updates: int = 10, **options: Any) -> list[float]:
     optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
     schedule = Schedule(optimizer, ScheduleSettings(name=name, epochs=epochs, **options), updates_per_epoch=updates)
@@ -156,13 +149,9 @@ def test_a_restart_in_the_middle_gives_the_same_rates(name):
 
 
 def test_bad_schedules():
-    with pytest.raises(ValueError, match=r"unknown schedule 'cosin'; did you mean 'cosine'\?"):
-        rates("cosin")
     with pytest.raises(ValueError, match=r"schedule\.options has no 'milestones'"):
         rates("multistep", options={"milestones": [1]})
     with pytest.raises(ValueError, match=r"options\.warmup_epochs has no effect; set schedule\.warmup_epochs"):
         rates("cosine", options={"warmup_epochs": 2})
     with pytest.raises(ValueError, match="decay_milestones must be a list"):
         rates("multistep", options={"decay_milestones": 3})
-    with pytest.raises(ValueError, match="warmup_epochs=4 is not less than"):
-        rates("cosine", warmup_epochs=4.0)

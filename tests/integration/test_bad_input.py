@@ -319,9 +319,7 @@ ON_GOOD = {
 }
 
 CHANGES = {
-    "train.epoch=3": ("unknown key 'train.epoch'", "did you mean 'train.epochs'?"),
     "train.lr=1": ("unknown key 'train.lr'", "did you mean 'optimizer.lr'?"),
-    "optimizer.lr": ("--set 'optimizer.lr' must be key=value", "optimizer.lr=0.001"),
     "optimizer.lr=-1": ("optimizer.lr must be greater than 0, got -1",),
     "train.precision=fp8": ("train.precision must be 'auto', '32-true'", "got 'fp8'"),
     "schedule.warmup_epochs=5": ("=5 is not less than train.epochs=3", "--set schedule.warmup_epochs=0"),

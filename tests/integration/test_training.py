@@ -185,12 +185,10 @@ def test_a_run_is_loaded_as_a_model(run):
 def test_predict_on_foreign_images(run, tmp_path):
     from PIL import Image
 
-    for mode, name in (("RGB", "3"), ("RGB", "7"), ("L", "3"), ("L", "7")):
-        (tmp_path / mode / "test" / name).mkdir(parents=True)
+    for name in ("3", "7"):
+        (tmp_path / "L" / "test" / name).mkdir(parents=True)
         for i in range(3):
-            Image.new(mode, (20 + i, 16)).save(tmp_path / mode / "test" / name / f"{i}.png")
-    with pytest.raises(data.DataError, match=r"3 channel\(s\), the network was trained on 1"):
-        predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'RGB'}"), runtime=CPU)
+            Image.new("L", (20 + i, 16)).save(tmp_path / "L" / "test" / name / f"{i}.png")
     (grey,) = predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'L'}"), runtime=CPU)
     assert calattn.load_predictions(grey).labels.tolist() == [3, 3, 3, 7, 7, 7]
     written = predict_folder(
@@ -226,11 +224,6 @@ def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_me
     ]
     colour, grey = (calattn.load_predictions(path).logits for path in written)
     assert torch.equal(grey, colour)
-
-
-def test_a_split_that_does_not_exist(run):
-    with pytest.raises(ValueError, match="no split 'tset'"):
-        predict_folder(run.path, PredictOptions(splits=["tset"]), runtime=CPU)
 
 
 @pytest.mark.parametrize("loss", list(calattn.losses.LOSSES))
