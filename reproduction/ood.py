@@ -24,7 +24,7 @@ from calattn.files.atomic import atomic_write
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
-from calattn.runs.predict import Predictor, Subject, check_same_split
+from calattn.runs.predict import ImageSet, Predictor, check_same_split
 from calattn.runs.runtime import Runtime
 from reproduction.cells import CIFARS, Cell, ScaleName
 from reproduction.separation import Separation, uncertainty
@@ -128,8 +128,8 @@ def score_run(
             continue
         network = predictor.network(rule)
         for each in sets:
-            subject = Subject(name=each.name, images=each.images)
-            scores[rule][each.name] = uncertainty(predictor.predict(network, subject))
+            made = predictor.predict(network, ImageSet(name=each.name, images=each.images))
+            scores[rule][each.name] = uncertainty(made)
     described = {
         each.name: {
             "title": each.title,

@@ -17,7 +17,7 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
 from calattn.runs.load import load_model
 from calattn.runs.plan import check_run
-from calattn.runs.predict import foreign_subject, own_subjects
+from calattn.runs.predict import foreign_images, own_images
 from calattn.runs.resolving import resolve
 from tests.small_runs import CPU, small_spec
 
@@ -149,7 +149,7 @@ def test_the_split_follows_its_own_seed_and_not_the_runs():
 
 def test_validation_and_test_are_predicted_each_on_its_own_images():
     found = build.load_data(small_spec())
-    validation, test = own_subjects(found)
+    validation, test = own_images(found)
     assert validation.images is found.train
     assert torch.equal(validation.rows, found.validation_rows)
     assert (test.images, test.rows, test.count) == (found.test, None, 240)
@@ -236,8 +236,8 @@ def test_predictions_of_a_deep_folder_have_a_name_that_file_systems_take(tmp_pat
         root = folder_of_images(tmp_path / deep / deep / "images", classes=2, count=2)
         spec = small_spec(f"data.name=imagefolder:{root}", "data.size=10", "data.validation=0.5")
         interface = interface_of(spec, build.load_data(spec))
-        subject = foreign_subject(spec.data.name, "test", spec=spec, interface=interface, root=None, ood=False)
-        names.append(subject.name)
+        each = foreign_images(spec.data.name, "test", spec=spec, interface=interface, root=None, ood=False)
+        names.append(each.name)
     assert len(set(names)) == 2
     for name in names:
         assert name.endswith("-images-test")

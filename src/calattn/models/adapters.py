@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Reading(NamedTuple):
+class Pass(NamedTuple):
     """What one pass through a backbone gave: logits, the classifier's own input, the final tokens."""
 
     logits: Tensor
@@ -48,16 +48,16 @@ class Adapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens: return (z, patch_tokens) and set num_patch_features=…"
 
-    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Pass:
         given = self.features(backbone, *args, **inputs)
         cls, tokens = given if isinstance(given, tuple) else (given, None)
         _check_shape(cls, "features", self.num_features, "forgot to take one token, tokens[:, 0]?")
         logits = self.classifier(backbone, cls)
         _check_shape(logits, "classifier", self.num_classes, "does it return the logits alone?")
-        return Reading(logits, cls, tokens)
+        return Pass(logits, cls, tokens)
 
-    def patch_mean(self, reading: Reading) -> Tensor:
-        return mean_token(reading.tokens, after=0)
+    def patch_mean(self, seen: Pass) -> Tensor:
+        return mean_token(seen.tokens, after=0)
 
 
 _TIMM = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
@@ -144,7 +144,7 @@ class LayerAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs patch tokens, which are not in the input of {self.layer!r}; pass adapter=Adapter(…)"
 
-    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Pass:
         if inputs.get("labels") is not None:
             raise ValueError(
                 "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"
@@ -172,10 +172,10 @@ class LayerAdapter:
             raise ValueError(
                 f"{kind} gives {logits.shape[1]} logits, its layer {self.layer!r} {self.num_classes}; {_NAME_IT}"
             )
-        return Reading(logits, cls, None)
+        return Pass(logits, cls, None)
 
-    def patch_mean(self, reading: Reading) -> Tensor:
-        return mean_token(reading.tokens, after=0)
+    def patch_mean(self, seen: Pass) -> Tensor:
+        return mean_token(seen.tokens, after=0)
 
 
 def find_layer(backbone: nn.Module, name: str) -> nn.Module:

@@ -15,7 +15,7 @@ from calattn.heads import HEADS
 from calattn.models.adapters import (
     Adapter,
     LayerAdapter,
-    Reading,
+    Pass,
     find_layer,
     mean_token,
     missing_in_timm,
@@ -66,7 +66,7 @@ class TimmAdapter:
     def why_not(self, features: str) -> str:
         return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
 
-    def read(self, backbone: Any, /, *args: Any, **inputs: Any) -> Reading:
+    def read(self, backbone: Any, /, *args: Any, **inputs: Any) -> Pass:
         maps = backbone.forward_features(*args, **inputs)
         if self.linear_head:
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
@@ -77,12 +77,12 @@ class TimmAdapter:
             # BatchNorm inside the head counts the batch twice here (CPUBone; GhostNet with its dropout).
             logits = _vectors(backbone.forward_head(maps))
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
-        return Reading(logits, cls, maps)
+        return Pass(logits, cls, maps)
 
-    def patch_mean(self, reading: Reading) -> Tensor:
+    def patch_mean(self, seen: Pass) -> Tensor:
         if self.num_prefix_tokens is None:
-            return reading.cls
-        return mean_token(reading.tokens, after=self.num_prefix_tokens)
+            return seen.cls
+        return mean_token(seen.tokens, after=self.num_prefix_tokens)
 
 
 AnyAdapter = Adapter | LayerAdapter | TimmAdapter
@@ -107,14 +107,14 @@ class CalibratedModel(nn.Module):
     def output(self, x: Any = None, /, *more: Any, **inputs: Any) -> ModelOutput:
         """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
         args = () if x is None and not more else (x, *more)
-        reading = self.adapter.read(self.backbone, *args, **inputs)
+        seen = self.adapter.read(self.backbone, *args, **inputs)
         if self.features == "cls":
-            features = reading.cls
+            features = seen.cls
         elif self.features == "patch_mean":
-            features = self.adapter.patch_mean(reading)
+            features = self.adapter.patch_mean(seen)
         else:
-            features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
-        found = self.head(features, reading.logits)
+            features = torch.cat([seen.cls, self.adapter.patch_mean(seen)], dim=1)
+        found = self.head(features, seen.logits)
         if not isinstance(found, ModelOutput):
             raise TypeError(
                 f"the head {type(self.head).__name__} gave {type(found).__name__}; a head returns "

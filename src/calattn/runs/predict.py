@@ -38,7 +38,7 @@ _LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are adde
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subject:
+class ImageSet:
     """What is predicted: images, which of their rows (None: all), and the name of the predictions."""
 
     name: str
@@ -50,14 +50,14 @@ class Subject:
         return len(self.images) if self.rows is None else len(self.rows)
 
 
-def own_subjects(found: build.RunData) -> list[Subject]:
-    validation = Subject(name="validation", images=found.validation, rows=found.validation_rows)
-    return [validation, Subject(name="test", images=found.test)]
+def own_images(found: build.RunData) -> list[ImageSet]:
+    validation = ImageSet(name="validation", images=found.validation, rows=found.validation_rows)
+    return [validation, ImageSet(name="test", images=found.test)]
 
 
-def foreign_subject(
+def foreign_images(
     name: str, split: str, *, spec: RunSpec, interface: Interface, root: Path | None, ood: bool
-) -> Subject:
+) -> ImageSet:
     """Images of another data set, read as the run's own are, their labels those of the run's classes.
 
     `ood` sets labels that mean nothing to the model to 0.
@@ -68,10 +68,10 @@ def foreign_subject(
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     else:
         images = relabelled(images, name, Classes(dataset=spec.data.name, names=interface.class_names))
-    return Subject(name=f"{_file_name(name)}-{split}", images=images)
+    return ImageSet(name=f"{_file_name(name)}-{split}", images=images)
 
 
-def corrupted_subject(test: data.Images, corruption: str) -> Subject:
+def corrupted_images(test: data.Images, corruption: str) -> ImageSet:
     """The run's test images under a corruption ("fog-5"), or under all fifteen, one after another ("all-5")."""
     name, severity = parse_split(corruption)
     names = tuple(CORRUPTIONS) if name == "all" else (name,)
@@ -84,7 +84,7 @@ def corrupted_subject(test: data.Images, corruption: str) -> Subject:
     soft = None if test.soft_labels is None else test.soft_labels.repeat(len(names), 1)
     labels = test.labels.repeat(len(names))
     images = dataclasses.replace(test, array=torch.cat(made), labels=labels, soft_labels=soft)
-    return Subject(name=f"test-{corruption}", images=images)
+    return ImageSet(name=f"test-{corruption}", images=images)
 
 
 def _file_name(name: str) -> str:
@@ -113,27 +113,27 @@ class Predictor:
         # Predictions need no loss: one of a plugin need not be there.
         return self.fabric.setup_module(TrainStep(model, losses.ce)).eval()
 
-    def predict(self, network: Any, subject: Subject, *, features: bool = False) -> Predictions:
-        """What a `network` says about a subject, in memory."""
+    def predict(self, network: Any, wanted: ImageSet, *, features: bool = False) -> Predictions:
+        """What a `network` says about images, in memory."""
         taken, fabric = self.interface, self.fabric
-        images = _with_channels(subject.images, taken.channels)
+        images = _with_channels(wanted.images, taken.channels)
         size_in, interpolation = input_size(images, taken.size), self.spec.data.interpolation
         augment = taken.augment(size_in, interpolation=interpolation, num_classes=images.num_classes)
         batch_size, place = self.spec.evaluation.batch_size, self.runtime.place(fabric)
-        loader = EvalLoader(images, subject.rows, augment, batch_size=batch_size, **place)
-        fields = {"class_names": taken.class_names, "split": subject.name, "spec_hash": self.spec.hash}
+        loader = EvalLoader(images, wanted.rows, augment, batch_size=batch_size, **place)
+        fields = {"class_names": taken.class_names, "split": wanted.name, "spec_hash": self.spec.hash}
         return predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
 
-    def write(self, subjects: Iterable[Subject], rules: Iterable[str], *, features: bool) -> list[Path]:
-        """Writes predictions/<name>[.<rule>] for every subject and rule; the network is built anew from the checkpoint."""
+    def write(self, sets: Iterable[ImageSet], rules: Iterable[str], *, features: bool) -> list[Path]:
+        """Writes predictions/<name>[.<rule>] for every set and rule; the network is built anew from the checkpoint."""
         written: list[Path] = []
-        subjects = list(subjects)
+        sets = list(sets)
         for rule in rules:
             network = self.network(rule)
-            for subject in subjects:
-                target = self.folder.predictions_path(subject.name, rule)
+            for each in sets:
+                target = self.folder.predictions_path(each.name, rule)
                 # What was kept on request is not lost by predicting again.
-                made = self.predict(network, subject, features=features or has_features(target))
+                made = self.predict(network, each, features=features or has_features(target))
                 if self.fabric.is_global_zero:
                     save_predictions(made, target, overwrite=True)
                 written.append(target)
@@ -179,29 +179,29 @@ def predict_folder(
         predictor = Predictor(
             folder=folder, spec=spec, interface=interface, fabric=fabric, runtime=runtime, on_batch=on_batch
         )
-        subjects = _subjects(folder, spec, interface, options, root=runtime.data_root)
-        return predictor.write(subjects, options.rules, features=options.features)
+        sets = _image_sets(folder, spec, interface, options, root=runtime.data_root)
+        return predictor.write(sets, options.rules, features=options.features)
 
 
-def _subjects(
+def _image_sets(
     folder: RunFolder, spec: RunSpec, interface: Interface, options: PredictOptions, *, root: Path | None
-) -> list[Subject]:
+) -> list[ImageSet]:
     if options.data is not None:
         splits = options.splits or data.describe(options.data).splits[-1:]
         foreign = functools.partial(
-            foreign_subject, options.data, spec=spec, interface=interface, root=root, ood=options.ood
+            foreign_images, options.data, spec=spec, interface=interface, root=root, ood=options.ood
         )
         return [foreign(split) for split in splits]
     found = _own_data(folder, spec, root)
     if options.corruptions:
-        return [corrupted_subject(found.test, each) for each in options.corruptions]
-    subjects = own_subjects(found)
-    unknown = set(options.splits) - {subject.name for subject in subjects}
+        return [corrupted_images(found.test, each) for each in options.corruptions]
+    sets = own_images(found)
+    unknown = set(options.splits) - {each.name for each in sets}
     if unknown:
         raise ValueError(
             f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
         )
-    return [subject for subject in subjects if not options.splits or subject.name in options.splits]
+    return [each for each in sets if not options.splits or each.name in options.splits]
 
 
 def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunData:

@@ -31,7 +31,7 @@ from calattn.runs.environment import describe_environment, naming_plugins, warn_
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.runs.interface import interface_of, write_interface
 from calattn.runs.plan import check_run
-from calattn.runs.predict import Predictor, check_own_classes, check_same_split, own_subjects
+from calattn.runs.predict import Predictor, check_own_classes, check_same_split, own_images
 from calattn.runs.runtime import Runtime, settled
 from calattn.runs.spec import RunSpec
 from calattn.runs.summary import write_summary
@@ -204,8 +204,8 @@ class _Session:
 
     def predictions(self) -> list[Path]:
         """Writes those of the run's own splits under the checkpoints that its spec names."""
-        subjects, wanted = own_subjects(self.found), self.spec.evaluation
-        total = sum(subject.count for subject in subjects) * len(wanted.checkpoints) // self.fabric.world_size
+        sets, wanted = own_images(self.found), self.spec.evaluation
+        total = sum(each.count for each in sets) * len(wanted.checkpoints) // self.fabric.world_size
         predictor = Predictor(
             folder=self.folder,
             spec=self.spec,
@@ -214,7 +214,7 @@ class _Session:
             runtime=self.runtime,
             on_batch=None if self.told is None else functools.partial(self.told.predicted, total=total),
         )
-        return predictor.write(subjects, wanted.checkpoints, features=wanted.features)
+        return predictor.write(sets, wanted.checkpoints, features=wanted.features)
 
 
 def _fitted(trainer: Trainer, folder: RunFolder) -> bool:
