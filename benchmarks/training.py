@@ -33,7 +33,7 @@ import calattn
 from calattn import data
 from calattn.data.loading import Batch, TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.engine.fit import Settings, Trainer
+from calattn.engine.fit import Settings, Setup, Trainer
 from calattn.engine.log import RunLog
 from calattn.runs import build
 from calattn.runs.environment import describe_environment
@@ -93,18 +93,18 @@ class Course:
             batch_size=spec.train.batch_size,
             device=fabric.device,
         )
-        self.trainer = Trainer(
-            fabric,
-            model,
-            build.build_loss(spec),
-            build.optimizer_for(spec, model),
+        setup = Setup(
+            model=model,
+            loss=build.build_loss(spec),
+            optimizer=build.optimizer_for(spec, model),
             schedule=build.schedule_for(spec),
             train=self.loader,
             validation=None,  # type: ignore[arg-type]  (no epoch is finished here)
             checkpoints=CheckpointFolder(folder, spec.hash),
             log=RunLog(folder / "log.jsonl"),
-            settings=Settings(epochs=1000, clip_norm=spec.optimizer.clip_norm, compile=spec.train.compile),  # type: ignore[arg-type]
         )
+        settings = Settings(epochs=1000, clip_norm=spec.optimizer.clip_norm, compile=spec.train.compile)  # type: ignore[arg-type]
+        self.trainer = Trainer(fabric, setup, settings)
         self.trainer.step.train()
         self.model = model
         self.batch_size = spec.train.batch_size

@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from calattn.engine.log import RunLog
-from calattn.engine.measure import distribution
+from calattn.engine.log import RunLog, distribution
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import compare, default_resamples, evaluate
 from calattn.posthoc import SATS, FitWarning, TemperatureScaling
 from calattn.report.reliability import bin_sums
 from calattn.runs.folder import RunFolder
-from calattn.runs.summary import read_summary
 from calattn.seeds import seed_of
 from calattn.types import Predictions
 from reproduction.cells import SCALES, Cell, ScaleName, spec_of
@@ -50,7 +48,7 @@ def analyse(
 
     Calibrators are fitted on the run's validation images and judged on its test images.
     """
-    summary = read_summary(folder)
+    summary = folder.summary()
     phases = {rule: predictions_of_phases(folder, rule) for rule in RULES}
     rules = {
         rule: {

@@ -24,9 +24,8 @@ from calattn.files.atomic import atomic_write
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
-from calattn.runs.predict import Subject, check_same_split, predict_subject, run_model
+from calattn.runs.predict import ImageSet, Predictor, check_same_split
 from calattn.runs.runtime import Runtime
-from calattn.runs.summary import read_summary
 from reproduction.cells import CIFARS, Cell, ScaleName
 from reproduction.separation import Separation, uncertainty
 
@@ -92,7 +91,7 @@ class OodScores:
         except (FileNotFoundError, SafetensorError):
             return None
         epochs = json.loads(about.get("epochs", "null"))
-        if epochs is not None and epochs != read_summary(folder)["epochs"]:
+        if epochs is not None and epochs != folder.summary()["epochs"]:
             return None
         sets, missing = json.loads(about["sets"]), json.loads(about["missing"])
         return cls(scores=scores, sets=sets, missing=missing, epochs=epochs)
@@ -120,19 +119,16 @@ def score_run(
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
     found = build.load_data(spec, root=runtime.data_root)
     check_same_split(folder, found)
-    interface = interface_of(spec, found)
+    predictor = Predictor(folder=folder, spec=spec, interface=interface_of(spec, found), fabric=fabric, runtime=runtime)
     sets, missing = ood_sets(cell, scale, found.test, root=runtime.data_root, cache=cache)
     scores: dict[str, dict[str, Tensor]] = {}
     for rule in rules:
         scores[rule] = {"test": uncertainty(folder.predictions("test", rule))}
         if not sets:
             continue
-        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
+        network = predictor.network(rule)
         for each in sets:
-            subject = Subject(name=each.name, images=each.images)
-            made = predict_subject(
-                model, subject, spec, fabric=fabric, runtime=runtime, interface=interface, features=False
-            )
+            made = predictor.predict(network, ImageSet(name=each.name, images=each.images))
             scores[rule][each.name] = uncertainty(made)
     described = {
         each.name: {
@@ -143,7 +139,7 @@ def score_run(
         }
         for each in sets
     }
-    epochs = int(read_summary(folder)["epochs"])
+    epochs = int(folder.summary()["epochs"])
     result = OodScores(scores=scores, sets=described, missing=missing, epochs=epochs)
     result.save(folder.path / FILE)
     return result

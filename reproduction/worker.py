@@ -15,7 +15,7 @@ from pathlib import Path
 
 from calattn import plugins
 from calattn.engine.checkpoint import is_checkpoint_file
-from calattn.engine.errors import Interrupted
+from calattn.engine.interrupt import Interrupted
 from calattn.files.predictions import MANIFEST
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime

@@ -16,7 +16,7 @@ from calattn.plugins import PluginError
 from calattn.posthoc import NotFittedError
 from calattn.registry import UnknownName
 from calattn.runs.folder import RunFolderError, RunFolderWriteError
-from calattn.runs.yamlfile import SpecError
+from calattn.runs.spec import SpecError
 
 KINDS = [
     InputError,

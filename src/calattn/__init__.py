@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from calattn.comparison.trainings import over_seeds
     from calattn.files.predictions import load_predictions, save_predictions
     from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
-    from calattn.models.adapters import Adapter
+    from calattn.models.adapters import Adapter, LayerAdapter
     from calattn.models.attach import CalibratedModel, Overhead, attach, overhead
-    from calattn.models.layer_adapter import LayerAdapter
     from calattn.models.predict import predict
     from calattn.models.teach import teach
     from calattn.readers import read_predictions, stream_predictions
@@ -45,7 +44,7 @@ _PARTS = (
 )
 _HOMES = {
     "Adapter": "models.adapters",
-    "LayerAdapter": "models.layer_adapter",
+    "LayerAdapter": "models.adapters",
     "predict": "models.predict",
     "teach": "models.teach",
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "models.attach"),

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 import calattn
 from calattn.data import DataError
 from calattn.data.loading import TrainLoader
-from calattn.engine.best import BestWeights
-from calattn.engine.errors import NonFiniteLoss
 from calattn.engine.fit import Trainer
-from calattn.engine.measure import distribution
+from calattn.engine.held import BestWeights
+from calattn.engine.log import distribution
 from calattn.engine.predict import predict
-from calattn.engine.step import FiniteGuard
+from calattn.engine.step import FiniteGuard, NonFiniteLoss
 from calattn.runs import build
 from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
@@ -74,7 +73,9 @@ def made(path: Path, spec: RunSpec, watcher: Watcher | None = None, *, runtime: 
     found = build.load_data(spec)
     size = build.network_size(spec, found.train)
     model = build.build_model(spec, num_classes=found.train.num_classes, channels=found.dataset.channels, size=size)
-    trainer = training._trainer(spec, runtime, runtime.fabric("32-true"), model, found, RunFolder(path), watcher)
+    folder, fabric = RunFolder(path), runtime.fabric("32-true")
+    session = training._Session(spec=spec, runtime=runtime, fabric=fabric, found=found, folder=folder, told=watcher)
+    trainer = session.trainer(model)
     if watcher is not None:
         watcher.trainer = trainer
     trainer.resume()
@@ -191,23 +192,15 @@ def test_a_plateau_schedule_with_micro_batches_goes_on_from_the_middle_of_an_epo
         assert torch.equal(resumed.state.model.state_dict()[name], tensor), name
 
 
-def test_an_epoch_that_was_logged_and_not_saved_is_in_the_log_once(tmp_path, whole):
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_epoch_that_was_logged_and_not_saved_is_in_the_log_once(tmp_path, whole, saved):
+    """With a save after every update the last is before the epoch's last update; without, there is none."""
     spec = small_spec(*PLATEAU)
     with pytest.raises(Killed):
-        made(tmp_path, spec, Watcher(dies_after=3), runtime=SAVING).fit()
+        made(tmp_path, spec, Watcher(dies_after=3), runtime=SAVING if saved else CPU).fit()
     resumed = made(tmp_path, spec)
-    assert resumed.state.update == 3 * whole.updates_per_epoch - 1  # the last save was before the epoch's last update
-    assert [row["epoch"] for row in resumed.log.rows()] == [1, 2]
-    resumed.fit()
-    assert logged(resumed) == logged(whole)
-
-
-def test_an_epoch_that_was_logged_before_anything_was_saved_is_in_the_log_once(tmp_path, whole):
-    spec = small_spec(*PLATEAU)
-    with pytest.raises(Killed):
-        made(tmp_path, spec, Watcher(dies_after=2)).fit()
-    resumed = made(tmp_path, spec)
-    assert (resumed.state.update, resumed.log.rows()) == (0, [])
+    assert resumed.state.update == (3 * whole.updates_per_epoch - 1 if saved else 0)
+    assert [row["epoch"] for row in resumed.log.rows()] == ([1, 2] if saved else [])
     resumed.fit()
     assert logged(resumed) == logged(whole)
 
@@ -530,14 +523,20 @@ def soft_table(tmp_path: Path) -> RunSpec:
     )  # fmt: skip
 
 
-def test_soft_labels_reach_the_loss_as_they_are(tmp_path, soft_table, monkeypatch):
+def trained_on(path: Path, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, list[Tensor]]:
+    """The trainer after its end, and the targets that its loss saw."""
     seen: list[Tensor] = []
-    real = build.build_loss(soft_table)
+    real = build.build_loss(spec)
     monkeypatch.setattr(
         build, "build_loss", lambda _: lambda logits, targets: seen.append(targets) or real(logits, targets)
     )
-    trainer = made(tmp_path / "run", soft_table)
+    trainer = made(path, spec)
     trainer.fit()
+    return trainer, seen
+
+
+def test_soft_labels_reach_the_loss_as_they_are(tmp_path, soft_table, monkeypatch):
+    trainer, seen = trained_on(tmp_path / "run", soft_table, monkeypatch)
     truth = build.load_data(soft_table).train.soft_labels
     assert truth is not None
     assert len(torch.cat(seen)) == trainer.state.update * 8
@@ -555,13 +554,7 @@ def test_right_under_soft_labels_is_the_likeliest_class(tmp_path, soft_table):
 
 def test_mixed_labels_reach_the_loss_as_they_are(tmp_path, monkeypatch):
     spec = small_spec("augment.mixup=0.8", "train.epochs=1", "schedule.warmup_epochs=0")
-    seen: list[Tensor] = []
-    real = build.build_loss(spec)
-    monkeypatch.setattr(
-        build, "build_loss", lambda _: lambda logits, targets: seen.append(targets) or real(logits, targets)
-    )
-    trainer = made(tmp_path, spec)
-    trainer.fit()
+    trainer, seen = trained_on(tmp_path, spec, monkeypatch)
     for ours, batch in zip(seen, trainer.train.epoch(0), strict=True):
         assert torch.equal(ours, batch.targets)
         assert ((ours > 0).sum(1) == 2).any()

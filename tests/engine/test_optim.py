@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from timm.optim import Lookahead
 from torch import nn
+from torch.optim import Optimizer
 
 import calattn
 from calattn.backbones import create
-from calattn.engine.optim import SCHEDULES, Schedule, build_optimizer
+from calattn.engine.optim import SCHEDULES, OptimizerSettings, Schedule, ScheduleSettings, build_optimizer
 
 
 def network() -> nn.Module:
@@ -19,7 +21,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
 
 
-def steps(optimizer: torch.optim.Optimizer, model: nn.Module, count: int = 5) -> list[torch.Tensor]:
+def made(model: nn.Module, name: str, *, lr: float = 0.01, weight_decay: float = 0.0, **more: Any) -> Optimizer:
+    return build_optimizer(model, OptimizerSettings(name=name, lr=lr, weight_decay=weight_decay, **more))
+
+
+def steps(optimizer: Optimizer, model: nn.Module, count: int = 5) -> list[torch.Tensor]:
     data = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
     for _ in range(count):
         optimizer.zero_grad()
@@ -30,7 +36,7 @@ def steps(optimizer: torch.optim.Optimizer, model: nn.Module, count: int = 5) ->
 
 def test_momentum_is_plain_sgd_of_torch():
     ours, theirs = network(), network()
-    a = build_optimizer(ours, "momentum", lr=0.1, weight_decay=5e-4, decay_all=True, options={"momentum": 0.9})
+    a = made(ours, "momentum", lr=0.1, weight_decay=5e-4, decay_all=True, options={"momentum": 0.9})
     b = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     for x, y in zip(steps(a, ours), steps(b, theirs), strict=True):
         assert torch.equal(x, y)
@@ -38,7 +44,7 @@ def test_momentum_is_plain_sgd_of_torch():
 
 def test_adamw_decays_matrices_only():
     ours, theirs = network(), network()
-    a = build_optimizer(ours, "adamw", lr=0.01, weight_decay=0.05, options={"betas": [0.9, 0.999]})
+    a = made(ours, "adamw", lr=0.01, weight_decay=0.05, options={"betas": [0.9, 0.999]})
     matrices = [p for p in theirs.parameters() if p.ndim > 1]
     vectors = [p for p in theirs.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
@@ -49,7 +55,7 @@ def test_adamw_decays_matrices_only():
 
 def test_the_backbones_exceptions_are_kept():
     model = calattn.attach(create("vit_nano_patch8_32", num_classes=10))
-    optimizer = build_optimizer(model, "adamw", lr=0.01, weight_decay=0.05)
+    optimizer = made(model, "adamw", lr=0.01, weight_decay=0.05)
     undecayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] == 0 for p in group["params"]}
     assert id(model.backbone.pos_embed) in undecayed
     assert id(model.backbone.cls_token) in undecayed
@@ -57,27 +63,20 @@ def test_the_backbones_exceptions_are_kept():
 
 
 def test_fused_is_asked_for_only_where_it_exists():
-    assert build_optimizer(network(), "adamw", lr=0.01, weight_decay=0.0, fused=True).defaults["fused"] is True
-    assert "fused" not in build_optimizer(network(), "lamb", lr=0.01, weight_decay=0.0, fused=True).defaults
+    assert made(network(), "adamw", fused=True).defaults["fused"] is True
+    assert "fused" not in made(network(), "lamb", fused=True).defaults
 
 
 def test_lookahead_is_a_prefix_as_in_timm():
-    found = build_optimizer(network(), "lookahead_adamw", lr=0.01, weight_decay=0.0, fused=True)
+    found = made(network(), "lookahead_adamw", fused=True)
     assert isinstance(found, Lookahead)
     assert type(found._base_optimizer) is torch.optim.AdamW
     assert found.defaults["fused"] is True
 
 
-def test_bad_optimisers():
-    with pytest.raises(ValueError, match=r"unknown optimiser 'adamv'; did you mean .*adam"):
-        build_optimizer(network(), "adamv", lr=0.01, weight_decay=0.0)
-    with pytest.raises(ValueError, match=r"does not take these options.*optimizer\.options"):
-        build_optimizer(network(), "adamw", lr=0.01, weight_decay=0.0, options={"momentums": 0.9})
-
-
-def rates(name: str, *, epochs: int = 4, updates: int = 10, **options: object) -> list[float]:
+def rates(name: str, *, epochs: int = 4, updates: int = 10, **options: Any) -> list[float]:
     optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
-    schedule = Schedule(optimizer, name, epochs=epochs, updates_per_epoch=updates, **options)  # type: ignore[arg-type]
+    schedule = Schedule(optimizer, ScheduleSettings(name=name, epochs=epochs, **options), updates_per_epoch=updates)
     found = []
     for update in range(epochs * updates):
         schedule.before_update(update)
@@ -127,7 +126,7 @@ def test_plateau_does_not_count_the_epochs_of_its_warm_up():
 def test_plateau_drops_when_the_nll_does_not_fall():
     optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
     options = {"patience_epochs": 0, "decay_rate": 0.1}
-    schedule = Schedule(optimizer, "plateau", epochs=9, updates_per_epoch=1, options=options)
+    schedule = Schedule(optimizer, ScheduleSettings(name="plateau", epochs=9, options=options), updates_per_epoch=1)
     found = []
     for epoch, nll in enumerate([3.0, 2.0, 1.0, 1.5, 0.9], start=1):
         schedule.after_epoch(epoch, nll)
@@ -142,7 +141,7 @@ def test_plateau_drops_when_the_nll_does_not_fall():
 def test_a_restart_in_the_middle_gives_the_same_rates(name):
     whole = rates(name)
     optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
-    schedule = Schedule(optimizer, name, epochs=4, updates_per_epoch=10)
+    schedule = Schedule(optimizer, ScheduleSettings(name=name, epochs=4), updates_per_epoch=10)
     for epoch in (1, 2):
         schedule.after_epoch(epoch, 1.0)
     schedule.before_update(25)
@@ -150,13 +149,9 @@ def test_a_restart_in_the_middle_gives_the_same_rates(name):
 
 
 def test_bad_schedules():
-    with pytest.raises(ValueError, match=r"unknown schedule 'cosin'; did you mean 'cosine'\?"):
-        rates("cosin")
     with pytest.raises(ValueError, match=r"schedule\.options has no 'milestones'"):
         rates("multistep", options={"milestones": [1]})
     with pytest.raises(ValueError, match=r"options\.warmup_epochs has no effect; set schedule\.warmup_epochs"):
         rates("cosine", options={"warmup_epochs": 2})
     with pytest.raises(ValueError, match="decay_milestones must be a list"):
         rates("multistep", options={"decay_milestones": 3})
-    with pytest.raises(ValueError, match="warmup_epochs=4 is not less than"):
-        rates("cosine", warmup_epochs=4.0)

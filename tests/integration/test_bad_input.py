@@ -101,22 +101,16 @@ def corrupt_parquet(folder: Path) -> Arguments:
     return "evaluate a.parquet"
 
 
-def hostile_pickle(folder: Path) -> Arguments:
-    class Bomb:
-        def __reduce__(self):
-            return Path.touch, (folder / "exploded",)
+def hostile(name: str) -> Callable[[Path], Arguments]:
+    def make(folder: Path) -> Arguments:
+        class Bomb:
+            def __reduce__(self):
+                return Path.touch, (folder / "exploded",)
 
-    (folder / "a.pkl").write_bytes(pickle.dumps(Bomb()))
-    return "evaluate a.pkl"
+        (pickle.dump if name.endswith(".pkl") else torch.save)({"logits": Bomb()}, (folder / name).open("wb"))
+        return f"evaluate {name}"
 
-
-def hostile_torch(folder: Path) -> Arguments:
-    class Bomb:
-        def __reduce__(self):
-            return Path.touch, (folder / "exploded",)
-
-    torch.save({"logits": Bomb()}, folder / "a.pt")
-    return "evaluate a.pt"
+    return make
 
 
 def damaged_folder(folder: Path) -> Arguments:
@@ -128,16 +122,15 @@ def damaged_folder(folder: Path) -> Arguments:
     return "evaluate p"
 
 
-def other_samples(folder: Path) -> Arguments:
-    write_npz(folder / "a.npz", predictions())
-    write_npz(folder / "b.npz", predictions(1))
-    return "compare a.npz b.npz"
+def compared(*of: int, **options: int) -> Callable[[Path], Arguments]:
+    """a.npz and b.npz, which has predictions of something else."""
 
+    def make(folder: Path) -> Arguments:
+        write_npz(folder / "a.npz", predictions())
+        write_npz(folder / "b.npz", predictions(*of, **options))
+        return "compare a.npz b.npz"
 
-def other_length(folder: Path) -> Arguments:
-    write_npz(folder / "a.npz", predictions())
-    write_npz(folder / "b.npz", predictions(n=500))
-    return "compare a.npz b.npz"
+    return make
 
 
 def other_classes(folder: Path) -> Arguments:
@@ -222,17 +215,6 @@ def parquet(
     return make
 
 
-def output_is_a_file(folder: Path) -> Arguments:
-    (folder / "run").write_text("x")
-    return small()
-
-
-def foreign_output(folder: Path) -> Arguments:
-    (folder / "run").mkdir()
-    (folder / "run" / "thesis.tex").write_text("much work")
-    return small()
-
-
 def unfinished(arguments: Arguments) -> Callable[[Path], Arguments]:
     """A run that was stopped before its first checkpoint."""
 
@@ -285,21 +267,112 @@ YAML = "seed: 1\ntrain: {epochs: 3\nloss: x: y\n"
 
 GOOD, LABELS = np.eye(4) * 2, np.arange(4)
 
+
+def each(
+    kind: str, make: Callable[[str], Callable[[Path], Arguments]], table: dict[str, tuple[str, ...]]
+) -> list[Case]:
+    """A case a line: what is given, and what must be said of it."""
+    return [Case(f"{kind}: {given}", make(given), says) for given, says in table.items()]
+
+
+PLAIN = {
+    "evaluate no/such/file.npz": ("there is no folder no/such",),
+    "evaluate .": ("a folder without predictions",),
+    "evaluate": ("Missing argument", "calattn evaluate --help"),
+    "list loses": ("loses", "losses", "calattn list --help"),
+    "list losses zzz": ("no losses match 'zzz'", "calattn list losses"),
+    "data get cifar11": ("unknown data set 'cifar11'", "did you mean 'cifar10'?"),
+    "data show svhn --data-root .": ("calattn data get svhn",),
+    "data show imagefolder:nowhere": ("nowhere",),
+    "train imagefolder:/pics": ("is data, not a recipe", "--set data.name=imagefolder:/pics"),
+    "train digit": ("neither a recipe nor a YAML file", "did you mean 'digits'?"),
+    "train my.yaml": ("my.yaml does not exist", "or a recipe: "),
+    "train mnist --out run --data-root .": ("calattn data get mnist --data-root .",),
+    "predict nowhere": ("no run folder at nowhere", "`calattn train` makes one"),
+    "evalute": ("No such command 'evalute'", "Did you mean 'evaluate'?"),
+}
+
+ON_GOOD = {
+    "evaluate b.npz": ("b.npz does not exist", "near it: a.npz"),
+    "evaluate a.npz --metrics ecee": ("unknown metric 'ecee'", "did you mean 'ece'?"),
+    "evaluate a.npz -m ECE": ("unknown metric 'ECE'", "did you mean 'ece'?"),
+    "evaluate a.npz --metrics ece nll": ("nll does not exist, and is the name of a metric", "--metrics ece,nll"),
+    "evaluate a.npz --bins 0": ("--bins must be a positive integer, got 0",),
+    "evaluate a.npz --bins many": ("'--bins'", "integer", "calattn evaluate --help"),
+    "evaluate a.npz --level 95": ("--level must be between 0 and 1", "0.95"),
+    "evaluate a.npz --bootstrap -5": ("--bootstrap must be 0 or more",),
+    "evaluate a.npz --metric ece": ("No such option: --metric", "--metrics"),
+    "evaluate a.npz --columns logitz": ("'logitz'", "did you mean 'logits'?"),
+    "evaluate a.npz --out t.xlsx": ("--out t.xlsx must end in .json, .csv, .md",),
+    "evaluate a.npz --out .": ("--out . must end in",),
+    "evaluate a.npz --diagram d.gif": ("must end in .png, .pdf, .svg",),
+    "evaluate a.npz --ts": ("is no run folder", "--validation FILE"),
+    "evaluate a.npz a.npz --ts --validation a.npz": ("give one for each",),
+    "compare a.npz": ("calattn compare A B",),
+    "calibrate a.npz --method ts": ("'ts'; did you mean 'temperature_nll'?",),
+    "calibrate a.npz --method Platt": ("'Platt'; did you mean 'vector'?",),
+    "calibrate a.npz --method temperatur": ("unknown calibrator", "did you mean 'temperature'?"),
+    "calibrate a.npz --method frozen_calattn": ("features", "calattn predict --features"),
+    "calibrate a.npz --validation v.npz": ("v.npz does not exist",),
+    "calibrate a.npz --fraction 1": ("--fraction must be between 0 and 1",),
+    "calibrate a.npz --out a.npz": ("is a file", "name a folder"),
+}
+
+CHANGES = {
+    "train.lr=1": ("unknown key 'train.lr'", "did you mean 'optimizer.lr'?"),
+    "optimizer.lr=-1": ("optimizer.lr must be greater than 0, got -1",),
+    "train.precision=fp8": ("train.precision must be 'auto', '32-true'", "got 'fp8'"),
+    "schedule.warmup_epochs=5": ("=5 is not less than train.epochs=3", "--set schedule.warmup_epochs=0"),
+    "model.backbone=deit_smal": ("unknown backbone 'deit_smal'", "did you mean deit_small?"),
+    "model.backbone=resnet5": ("unknown backbone 'resnet5'", "did you mean", "resnet50"),
+    "loss.gamma=2": ("unknown key 'loss.gamma'", "'loss.options.gamma'?"),
+    "loss.name=brierr": ("unknown loss 'brierr'", "did you mean 'brier'?"),
+    "loss.options={weigth: 1}": ("ce_brier has no option 'weigth'", "it takes weight"),
+    "model.head=calatn": ("unknown head 'calatn'", "did you mean 'calattn'?"),
+    "optimizer.name=adamww": ("unknown optimiser 'adamww'", "did you mean adamw"),
+    "optimizer.options={betta: 1}": ("'adamw' does not take these options", "'betta'", "see optimizer.options"),
+    "schedule.name=cosin": ("unknown schedule 'cosin'", "did you mean 'cosine'?"),
+    "data.name=digts": ("unknown data set 'digts'", "did you mean 'digits'?"),
+    "train.batch_size=1000": ("more than the 192 training", "make it smaller"),
+    "data.size=9": ("takes images of 8 px, the data gives 9", "pass --size 8"),
+    "data.validation=0.001": ("0 for validation", "change data.validation"),
+    "data.validation=0.999": ("0 for training", "change data.validation"),
+}
+
+FLAGS = {
+    "--epochs 0": ("train.epochs=0 only teaches a head",),
+    "--seed -1": ("seed must be greater than or equal to 0, got -1",),
+    "--devices lots": ("--devices 'lots' must be a number", "a list such as 0,2"),
+    "--devices 0": ("--devices '0' must be a number from 1 on",),
+    "--accelerator quantum": ("'quantum' is unknown", "known: auto, cpu, cuda"),
+    "--strategy dpd": ("--strategy 'dpd' is unknown", "use auto, ddp or fsdp"),
+    "--threads 0": ("'--threads'", "greater than or equal to 1", "train --help"),
+    "--save-seconds -1": ("'--save-seconds'", "equal to 0", "train --help"),
+}
+
+ON_TRAINED = {
+    "predict run --checkpoint best": ("unknown checkpoint 'best'", "known: last, best-nll, best-ece, best-accuracy"),
+    "predict run --split tset": ("no split 'tset'", "it has validation and test", "--data"),
+    "predict run --data digits --split tset": ("it has train, test",),
+    "predict run --data digts": ("did you mean 'digits'?",),
+    "predict run --ood": ("--ood is about another data set", "--data"),
+}
+
 CASES = [
-    # reading
-    Case("wrong path", on_good("evaluate b.npz"), ("b.npz does not exist", "near it: a.npz")),
-    Case("wrong folder", lambda _: "evaluate no/such/file.npz", ("there is no folder no/such",)),
-    Case("folder without predictions", lambda _: "evaluate .", ("a folder without predictions",)),
+    *each("plain", lambda line: lambda _: line, PLAIN),
+    *each("good", on_good, ON_GOOD),
+    *each("train", train, CHANGES),
+    *each("train", lambda flags: train(flags=flags), FLAGS),
+    *each("trained", on_trained, ON_TRAINED),
     Case("unknown suffix", text("a.xlsx", "x", "evaluate a.xlsx"), ("suffix that is not read", "known: .npz")),
     Case("empty file", text("a.npz", "", "evaluate a.npz"), ("is empty (0 bytes)", "save it again")),
     Case("truncated npz", truncated_npz, ("a.npz", "again")),
     Case("corrupt parquet", corrupt_parquet, ("a.parquet", "again")),
     Case("not parquet at all", text("a.parquet", "hello", "evaluate a.parquet"), ("a.parquet", "again")),
-    Case("pickle", hostile_pickle, ("is a pickle", "numpy.savez")),
-    Case("torch file that is a pickle", hostile_torch, ("a.pt", "save")),
+    Case("pickle", hostile("a.pkl"), ("is a pickle", "numpy.savez")),
+    Case("torch file that is a pickle", hostile("a.pt"), ("a.pt", "save")),
     Case("damaged predictions folder", damaged_folder, ("does not match its checksum", "copy the folder again")),
     Case("csv with a short line", text("a.csv", "prob_0,prob_1,label\n1,0,0\n1,0\n", "evaluate a.csv"), ("a.csv", "3")),
-    # what is in the file
     Case(
         "labels out of range",
         npz(logits=GOOD, labels=[0, 1, 2, 9]),
@@ -337,22 +410,6 @@ CASES = [
         "fewer labels than rows", npz(logits=GOOD, labels=LABELS[:3]), ("'labels' has 3 rows", "save them from one run")
     ),
     Case("text labels", npz(logits=GOOD, labels=list("abcd")), ("labels are text", "--class-names A,B,…")),
-    # evaluate
-    Case("unknown metric", on_good("evaluate a.npz --metrics ecee"), ("unknown metric 'ecee'", "did you mean 'ece'?")),
-    Case("no bins", on_good("evaluate a.npz --bins 0"), ("--bins must be a positive integer, got 0",)),
-    Case("bins in words", on_good("evaluate a.npz --bins many"), ("'--bins'", "integer", "calattn evaluate --help")),
-    Case("level beyond 1", on_good("evaluate a.npz --level 95"), ("--level must be between 0 and 1", "0.95")),
-    Case("negative resamples", on_good("evaluate a.npz --bootstrap -5"), ("--bootstrap must be 0 or more",)),
-    Case("unknown option", on_good("evaluate a.npz --metric ece"), ("No such option: --metric", "--metrics")),
-    Case("nothing to evaluate", lambda _: "evaluate", ("Missing argument", "calattn evaluate --help")),
-    Case("shouted metric", on_good("evaluate a.npz -m ECE"), ("unknown metric 'ECE'", "did you mean 'ece'?")),
-    Case(
-        "metrics without a comma",
-        on_good("evaluate a.npz --metrics ece nll"),
-        ("nll does not exist, and is the name of a metric", "--metrics ece,nll"),
-    ),
-    Case("method by initials", on_good("calibrate a.npz --method ts"), ("'ts'; did you mean 'temperature_nll'?",)),
-    Case("Platt's method", on_good("calibrate a.npz --method Platt"), ("'Platt'; did you mean 'vector'?",)),
     Case(
         "labels that are no class",
         npz(logits=np.eye(4), labels=[0, 1, -100, 2]),
@@ -374,14 +431,6 @@ CASES = [
         text("a.csv", "pred,zed,cat,dog\ncat,x,0.9,0.1\n", "evaluate a.csv --kind probs --columns cat,dog"),
         ("nothing named like labels", "pass --labels zed"),
     ),
-    Case("unknown column", on_good("evaluate a.npz --columns logitz"), ("'logitz'", "did you mean 'logits'?")),
-    Case(
-        "output of unknown kind", on_good("evaluate a.npz --out t.xlsx"), ("--out t.xlsx must end in .json, .csv, .md",)
-    ),
-    Case("output is a folder", on_good("evaluate a.npz --out ."), ("--out . must end in",)),
-    Case("diagram of unknown kind", on_good("evaluate a.npz --diagram d.gif"), ("must end in .png, .pdf, .svg",)),
-    Case("missing validation", on_good("evaluate a.npz --ts"), ("is no run folder", "--validation FILE")),
-    Case("too few temperatures", on_good("evaluate a.npz a.npz --ts --validation a.npz"), ("give one for each",)),
     Case(
         "split that is not there",
         on_run("evaluate run --split fog-5"),
@@ -389,96 +438,16 @@ CASES = [
     ),
     Case("unknown checkpoint", on_run("evaluate run --checkpoint best"), ("--checkpoint must be one of last",)),
     Case("run without predictions", empty_run, ("has no predictions yet", "calattn train run/spec.yaml")),
-    # compare
-    Case("different samples", other_samples, ("labels differ, the first in row", "the same samples")),
-    Case("different lengths", other_length, ("a.npz has 600 samples and b.npz has 500", "the same samples")),
-    Case("nothing to compare with", on_good("compare a.npz"), ("calattn compare A B",)),
-    # calibrate
-    Case(
-        "unknown calibrator",
-        on_good("calibrate a.npz --method temperatur"),
-        ("unknown calibrator", "did you mean 'temperature'?"),
-    ),
-    Case(
-        "needs features", on_good("calibrate a.npz --method frozen_calattn"), ("features", "calattn predict --features")
-    ),
-    Case("missing validation file", on_good("calibrate a.npz --validation v.npz"), ("v.npz does not exist",)),
+    Case("different samples", compared(1), ("labels differ, the first in row", "the same samples")),
+    Case("different lengths", compared(n=500), ("a.npz has 600 samples and b.npz has 500", "the same samples")),
     Case("validation of another task", other_classes, ("3 classes", "10", "the same model")),
-    Case("nothing left to judge", on_good("calibrate a.npz --fraction 1"), ("--fraction must be between 0 and 1",)),
     Case("output is there already", existing_output, ("out already holds a calibration", "--overwrite")),
-    Case("output folder is a file", on_good("calibrate a.npz --out a.npz"), ("is a file", "name a folder")),
-    # list, data and the rest
-    Case("unknown list", lambda _: "list loses", ("loses", "losses", "calattn list --help")),
-    Case("nothing matches", lambda _: "list losses zzz", ("no losses match 'zzz'", "calattn list losses")),
-    Case("unknown data set", lambda _: "data get cifar11", ("unknown data set 'cifar11'", "did you mean 'cifar10'?")),
-    Case("data set that is not here", lambda _: "data show svhn --data-root .", ("calattn data get svhn",)),
-    Case("image folder that is not there", lambda _: "data show imagefolder:nowhere", ("nowhere",)),
-    # train: the spec
-    Case(
-        "data in a recipe's place",
-        lambda _: "train imagefolder:/pics",
-        ("is data, not a recipe", "--set data.name=imagefolder:/pics"),
-    ),
-    Case("unknown recipe", lambda _: "train digit", ("neither a recipe nor a YAML file", "did you mean 'digits'?")),
-    Case("spec that is not there", lambda _: "train my.yaml", ("my.yaml does not exist", "or a recipe: ")),
     Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "fix the YAML there")),
-    Case("empty spec", text("a.yaml", "", "train a.yaml"), ("a.yaml is empty", "'seed: 1'")),
-    Case("spec is a list", text("a.yaml", "- 1\n", "train a.yaml"), ("holds a list", "'seed: 1'")),
     Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
-    Case("binary spec", text("a.yaml", bytes(range(256)), "train a.yaml"), ("is not text", "YAML file in UTF-8")),
-    Case("misspelt key", train("train.epoch=3"), ("unknown key 'train.epoch'", "did you mean 'train.epochs'?")),
-    Case("key of another section", train("train.lr=1"), ("unknown key 'train.lr'", "did you mean 'optimizer.lr'?")),
-    Case("--set without =", train("optimizer.lr"), ("--set 'optimizer.lr' must be key=value", "optimizer.lr=0.001")),
-    Case("negative learning rate", train("optimizer.lr=-1"), ("optimizer.lr must be greater than 0, got -1",)),
-    Case("no epochs", train(flags="--epochs 0"), ("train.epochs=0 only teaches a head",)),
-    Case("negative seed", train(flags="--seed -1"), ("seed must be greater than or equal to 0, got -1",)),
-    Case("unknown precision", train("train.precision=fp8"), ("train.precision must be 'auto', '32-true'", "got 'fp8'")),
-    Case(
-        "warm-up longer than the run",
-        train("schedule.warmup_epochs=5"),
-        ("warmup_epochs=5 is not less than train.epochs=3", "--set schedule.warmup_epochs=0"),
-    ),
-    # train: names
-    Case(
-        "unknown backbone",
-        train("model.backbone=deit_smal"),
-        ("unknown backbone 'deit_smal'", "did you mean deit_small?"),
-    ),
-    Case(
-        "unknown timm backbone",
-        train("model.backbone=resnet5"),
-        ("unknown backbone 'resnet5'", "did you mean", "resnet50"),
-    ),
-    Case("an option of the loss", train("loss.gamma=2"), ("unknown key 'loss.gamma'", "'loss.options.gamma'?")),
-    Case("unknown loss", train("loss.name=brierr"), ("unknown loss 'brierr'", "did you mean 'brier'?")),
-    Case("unknown head", train("model.head=calatn"), ("unknown head 'calatn'", "did you mean 'calattn'?")),
-    Case("unknown optimiser", train("optimizer.name=adamww"), ("unknown optimiser 'adamww'", "did you mean adamw")),
-    Case("unknown schedule", train("schedule.name=cosin"), ("unknown schedule 'cosin'", "did you mean 'cosine'?")),
-    Case("unknown data to train on", train("data.name=digts"), ("unknown data set 'digts'", "did you mean 'digits'?")),
-    Case(
-        "unknown loss option", train("loss.options={weigth: 1}"), ("ce_brier has no option 'weigth'", "it takes weight")
-    ),
-    Case(
-        "unknown optimiser option",
-        train("optimizer.options={betta: 1}"),
-        ("'adamw' does not take these options", "'betta'", "see optimizer.options"),
-    ),
-    # train: data
-    Case(
-        "batch larger than the data", train("train.batch_size=1000"), ("more than the 192 training", "make it smaller")
-    ),
-    Case("network of another size", train("data.size=9"), ("takes images of 8 px, the data gives 9", "pass --size 8")),
     Case(
         "images too small for the network",
         train("model.backbone=vgg11", "model.options={}"),
         ("vgg11 does not take images of 8 px", "choose another --size or model.backbone"),
-    ),
-    Case("validation leaves nothing", train("data.validation=0.001"), ("0 for validation", "change data.validation")),
-    Case("validation takes all", train("data.validation=0.999"), ("0 for training", "change data.validation")),
-    Case(
-        "data to train on that is not here",
-        lambda _: "train mnist --out run --data-root .",
-        ("calattn data get mnist --data-root .",),
     ),
     Case("zero images", image_folder(images=0), ("pics/train/a holds no image", "add some or remove the folder")),
     Case("one class of images", image_folder("a", "a"), ("only one class (a)", "needs two or more")),
@@ -499,24 +468,6 @@ CASES = [
         parquet(names=("a", "c")),
         ("test-00000-of-00001.parquet: class 1 is 'c'", "it is 'b'; number the classes alike"),
     ),
-    # train: the machine and the folder
-    Case(
-        "devices in words", train(flags="--devices lots"), ("--devices 'lots' must be a number", "a list such as 0,2")
-    ),
-    Case("no devices", train(flags="--devices 0"), ("--devices '0' must be a number from 1 on",)),
-    Case(
-        "unknown accelerator", train(flags="--accelerator quantum"), ("'quantum' is unknown", "known: auto, cpu, cuda")
-    ),
-    Case("unknown strategy", train(flags="--strategy dpd"), ("--strategy 'dpd' is unknown", "use auto, ddp or fsdp")),
-    Case("no threads", train(flags="--threads 0"), ("'--threads'", "greater than or equal to 1", "train --help")),
-    Case("negative time", train(flags="--save-seconds -1"), ("'--save-seconds'", "equal to 0", "train --help")),
-    Case("run folder is a file", output_is_a_file, ("run is a file", "choose another --out")),
-    Case("run folder of others", foreign_output, ("holds other files ('thesis.tex')", "choose another --out")),
-    Case(
-        "run folder of another run",
-        unfinished(small("seed=1")),
-        ("another spec: seed: 0 → 1", "another --out", "--overwrite"),
-    ),
     Case(
         "loss that is not finite",
         train("optimizer.lr=1e30"),
@@ -524,31 +475,13 @@ CASES = [
         code=1,
         trains=True,
     ),
-    # predict
-    Case(
-        "predict with nothing", lambda _: "predict nowhere", ("no run folder at nowhere", "`calattn train` makes one")
-    ),
     Case(
         "predict with a folder", folder_here("predict here"), ("here is not a run folder", "that `calattn train` made")
     ),
     Case("predict with a file", text("f", "x", "predict f"), ("f is a file", "name the folder of a run")),
     Case("predict too early", unfinished("predict run"), ("has no checkpoint yet", "train run/spec.yaml --out run")),
-    Case(
-        "predict by an unknown rule",
-        on_trained("predict run --checkpoint best"),
-        ("unknown checkpoint 'best'", "known: last, best-nll, best-ece, best-accuracy"),
-    ),
-    Case(
-        "predict an unknown split",
-        on_trained("predict run --split tset"),
-        ("no split 'tset'", "it has validation and test", "--data"),
-    ),
-    Case("predict another's split", on_trained("predict run --data digits --split tset"), ("it has train, test",)),
-    Case("predict unknown data", on_trained("predict run --data digts"), ("did you mean 'digits'?",)),
     Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "save them as grey")),
-    Case("nothing is foreign", on_trained("predict run --ood"), ("--ood is about another data set", "--data")),
     Case("predict from damage", damaged_checkpoint, ("no usable checkpoint", "--overwrite starts the run again")),
-    Case("unknown command", lambda _: "evalute", ("No such command 'evalute'", "Did you mean 'evaluate'?")),
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from calattn.data.loading import TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.engine.fit import Settings, Trainer
+from calattn.engine.fit import Settings, Setup, Trainer
 from calattn.engine.log import RunLog
 from calattn.runs import build
 from calattn.runs.resolving import resolve
@@ -31,18 +31,18 @@ def test_nothing_in_an_update_waits_for_the_device(tmp_path, compiled):
     loader = TrainLoader(
         found.train, found.train_rows, build.build_augment(spec, found), seed=0, batch_size=16, device=fabric.device
     )
-    trainer = Trainer(
-        fabric,
-        model,
-        build.build_loss(spec),
-        build.optimizer_for(spec, model),
+    setup = Setup(
+        model=model,
+        loss=build.build_loss(spec),
+        optimizer=build.optimizer_for(spec, model),
         schedule=build.schedule_for(spec),
         train=loader,
         validation=None,
         checkpoints=CheckpointFolder(tmp_path, spec.hash),
         log=RunLog(tmp_path / "log.jsonl"),
-        settings=Settings(epochs=1, accumulate=2, clip_norm=1.0, ema_decay=0.9, compile=compiled),
     )
+    settings = Settings(epochs=1, accumulate=2, clip_norm=1.0, ema_decay=0.9, compile=compiled)
+    trainer = Trainer(fabric, setup, settings)
     trainer.step.train()
     batches = iter(loader.epoch(0))
     for _ in range(4):

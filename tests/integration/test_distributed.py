@@ -217,7 +217,7 @@ def test_each_process_holds_half_and_the_whole_comes_back(tmp_path, kind):
 
 def _sharded_process(rank: int, port: int, path: Path, kind: type[torch.optim.Optimizer]) -> None:
     from calattn.engine import sharding
-    from calattn.engine.state import TrainingState
+    from calattn.engine.step import TrainingState
     from calattn.models.attach import Adapter, attach
 
     # What torchrun tells a process.
@@ -298,7 +298,7 @@ def test_what_sharding_cannot_do_is_refused(untyped):  # noqa: ARG001
 
     from calattn.backbones import create
     from calattn.engine.sharding import ShardedStrategy, shard
-    from calattn.engine.state import TrainingState
+    from calattn.engine.step import TrainingState
     from calattn.models.attach import attach
 
     model, strategy = attach(create("resnet8_cifar", num_classes=10)), ShardedStrategy()

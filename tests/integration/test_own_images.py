@@ -14,7 +14,7 @@ from calattn import data
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError
 from calattn.runs.load import load_model
-from calattn.runs.predict import predict_folder
+from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.train import train_run
 from calattn.types import Predictions
 from tests.small_runs import CPU, small_spec
@@ -70,21 +70,12 @@ def test_a_model_is_loaded_where_its_images_are_not(place):
     assert loaded.class_names == ("cat", "dog", "owl")
 
 
-def test_a_run_without_its_interface_says_where_to_get_it(place, monkeypatch):
-    """Versions before it was kept."""
-    (place / "run" / "interface.json").unlink()
-    with pytest.raises(RunFolderError, match=r"no interface\.json.*calattn predict .*run once where the data set is"):
-        load_model(place / "run")
-    monkeypatch.chdir(place)
-    predict_folder("run", rules=["last"], runtime=CPU)
-    monkeypatch.chdir("/")
-    assert load_model(place / "run").class_names == ("cat", "dog", "owl")
-
-
-@pytest.mark.parametrize("content", ["{}", "[]", '{"class_names": 3}'])
-def test_a_damaged_interface_is_named(place, content):
-    (place / "run" / "interface.json").write_text(content)
-    with pytest.raises(RunFolderError, match=r"interface\.json does not say what the network takes .*put it back"):
+@pytest.mark.parametrize("content", [None, "{}", "[]", '{"class_names": 3}'])
+def test_a_damaged_or_missing_interface_is_named(place, content):
+    path = place / "run" / "interface.json"
+    path.unlink() if content is None else path.write_text(content)
+    words = "cannot read .*" if content is None else ""
+    with pytest.raises(RunFolderError, match=rf"{words}interface\.json"):
         load_model(place / "run")
 
 
@@ -103,18 +94,18 @@ def test_a_relative_path_that_leads_nowhere_is_explained(place):
         data.DataError,
         match=r"pets is relative to where training ran: run the command there, or .* --data imagefolder:PATH",
     ):
-        predict_folder(place / "run", rules=["last"], runtime=CPU)
+        predict_folder(place / "run", runtime=CPU)
 
 
 def test_other_images_need_not_the_runs_own(place):
     (place / "pets").rename(place / "moved")
-    (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{place / 'moved'}", runtime=CPU)
+    (written,) = predict_folder(place / "run", PredictOptions(data=f"imagefolder:{place / 'moved'}"), runtime=CPU)
     run = RunFolder(place / "run")
     assert torch.equal(run.predictions(written.name).logits, run.predictions("test").logits)
 
 
 def predicted(place: Path, other: Path) -> Predictions:
-    (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{other}", runtime=CPU)
+    (written,) = predict_folder(place / "run", PredictOptions(data=f"imagefolder:{other}"), runtime=CPU)
     return RunFolder(place / "run").predictions(written.name)
 
 
@@ -130,22 +121,19 @@ def test_a_class_that_the_run_does_not_know_is_named(place, tmp_path):
     other = pictures(tmp_path / "other", ("test",), cat=COLOURS["cat"], hound=COLOURS["dog"])
     with pytest.raises(data.DataError, match=r"does not know: hound; it knows cat, dog, owl\. Rename .* --ood"):
         predicted(place, other)
-    (written,) = predict_folder(place / "run", rules=["last"], data_name=f"imagefolder:{other}", ood=True, runtime=CPU)
+    (written,) = predict_folder(place / "run", PredictOptions(data=f"imagefolder:{other}", ood=True), runtime=CPU)
     assert RunFolder(place / "run").predictions(written.name).labels.tolist() == [0] * 8
 
 
-@pytest.mark.parametrize("old", [False, True])
-def test_the_runs_own_folder_with_a_class_renamed_is_refused(place, monkeypatch, old):
+def test_the_runs_own_folder_with_a_class_renamed_is_refused(place, monkeypatch):
     """As many images a place as before, so the labels are the same; their meaning is not."""
     monkeypatch.chdir(place)
-    if old:  # a run of a version that kept no interface: its predictions know the classes
-        Path("run/interface.json").unlink()
     for split in ("train", "test"):
         Path("pets", split, "cat").rename(Path("pets", split, "zebra"))
     with pytest.raises(
         data.DataError, match="now has the classes dog, owl, zebra; the run was trained on cat, dog, owl"
     ):
-        predict_folder("run", rules=["last"], runtime=CPU)
+        predict_folder("run", runtime=CPU)
     Path("run/summary.json").unlink()
     with pytest.raises(data.DataError, match="now has the classes dog, owl, zebra"):
         train_run(RunFolder("run").spec(), "run", runtime=CPU)

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
-from calattn.engine.errors import Interrupted, NonFiniteLoss
+from calattn.engine.interrupt import Interrupted
 from calattn.engine.log import RunLog
+from calattn.engine.step import NonFiniteLoss
 from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime

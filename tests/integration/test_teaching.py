@@ -17,7 +17,7 @@ import calattn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.engine import closing
-from calattn.engine.errors import Interrupted
+from calattn.engine.interrupt import Interrupted
 from calattn.heads import Taught
 from calattn.heads.lesson import Lesson
 from calattn.heads.taught import KINDS
@@ -25,7 +25,7 @@ from calattn.runs import build
 from calattn.runs.facts import data_of
 from calattn.runs.folder import RunFolder
 from calattn.runs.load import load_model
-from calattn.runs.predict import predict_folder
+from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.resolving import resolve
 from calattn.runs.spec import TAUGHT_HEADS, TeachSpec
 from calattn.runs.train import train_run
@@ -101,7 +101,7 @@ def test_a_kill_in_the_closing_phase_costs_the_phase_only(taught, tmp_path, monk
     assert not final_weights(tmp_path / "run")["head.anchor"].any()
     assert not (tmp_path / "run" / "summary.json").exists()
     with pytest.warns(UserWarning, match="is not taught at checkpoint last"):
-        predict_folder(tmp_path / "run", rules=["last"], corruptions=["fog-5"], runtime=CPU)
+        predict_folder(tmp_path / "run", PredictOptions(corruptions=["fog-5"]), runtime=CPU)
     with pytest.warns(UserWarning, match="are removed: test-fog-5"):  # they were those of the bare network
         train_run(spec, tmp_path / "run", runtime=CPU)
     assert same(final_weights(tmp_path / "run"), final_weights(taught.path))
@@ -162,7 +162,7 @@ def test_it_beats_one_temperature_on_digits_clean_and_corrupted(tmp_path):
     train_run(taught, tmp_path / "taught", runtime=CPU)
     nll: dict[str, list[float]] = {}
     for name in ("bare", "taught"):
-        predict_folder(tmp_path / name, rules=["last"], corruptions=["all-5"], runtime=CPU)
+        predict_folder(tmp_path / name, PredictOptions(corruptions=["all-5"]), runtime=CPU)
         folder = RunFolder(tmp_path / name)
         logits = [folder.predictions(split) for split in ("validation", "test", "test-all-5")]
         best = 1.0
@@ -177,7 +177,7 @@ def test_it_beats_one_temperature_on_digits_clean_and_corrupted(tmp_path):
 
 
 def test_corrupted_test_images_are_those_of_corrupt(taught):
-    paths = predict_folder(taught.path, rules=["last"], corruptions=["fog-3", "all-1"], runtime=CPU)
+    paths = predict_folder(taught.path, PredictOptions(corruptions=["fog-3", "all-1"]), runtime=CPU)
     assert [path.name for path in paths] == ["test-fog-3", "test-all-1"]
     loaded = load_model(taught.path)
     images = data.in_memory(data.load("digits", "test")).array[:240]
@@ -211,7 +211,9 @@ def test_a_backbone_with_its_own_weights_and_validation_folder(tmp_path, capsys,
     expected = calattn.attach(network.eval(), head="none")
     loaded = load_model("run")
     assert loaded.model.head.is_taught
-    pixels = build.load_split("imagefolder:mine", "validation", size=8, interpolation="bilinear").array
+    pixels = build.load_split(
+        "imagefolder:mine", "validation", build.LoadOptions(size=8, interpolation="bilinear")
+    ).array
     bare = expected.output(loaded.transform(pixels))
     ours = loaded.model.output(loaded.transform(pixels))
     assert torch.allclose(ours.logits, bare.logits, atol=1e-5)
@@ -391,7 +393,7 @@ def test_a_dry_run_counts_the_closing_phase(capsys):
 
 
 def test_predictions_of_corrupted_images_are_named_by_their_data_set(taught, capsys):
-    predict_folder(taught.path, rules=["last"], corruptions=["fog-2"], runtime=CPU)
+    predict_folder(taught.path, PredictOptions(corruptions=["fog-2"]), runtime=CPU)
     assert data_of(taught.path / "predictions" / "test-fog-2") == "digits, fog-2"
     result = invoke(capsys, "evaluate", taught.path, "--split", "test-fog-4")
     assert (result.code, "--corrupt fog-4" in result.err) == (2, True)

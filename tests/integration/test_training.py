@@ -18,11 +18,11 @@ from calattn.engine.log import RunLog
 from calattn.runs import build
 from calattn.runs import predict as predicting
 from calattn.runs import train as training
-from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
 from calattn.runs.load import load_model
 from calattn.runs.plan import plan_run, run_path
-from calattn.runs.predict import predict_folder
+from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.small_runs import CPU, final_weights, small_spec
@@ -38,15 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def test_the_run_folder_holds_what_everything_to_the_right_needs(run):
     names = {path.name for path in run.path.iterdir()}
-    assert {
-        "spec.yaml",
-        "environment.json",
-        "splits.json",
-        "log.jsonl",
-        "checkpoints",
-        "predictions",
-        "summary.json",
-    } <= names
+    files = {"spec.yaml", "environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json"}
+    assert files | {"checkpoints", "predictions"} <= names
     rules = ("", ".best-nll", ".best-ece", ".best-accuracy")
     assert {p.name for p in (run.path / "predictions").iterdir()} == {
         f"{s}{r}" for s in ("validation", "test") for r in rules
@@ -98,16 +91,6 @@ def test_best_means_best_on_validation(run):
         assert calattn.evaluate(predictions, num_bootstrap=0)[metric].value == pytest.approx(best, rel=1e-6), rule
 
 
-def test_the_summary_is_what_the_predictions_say(run):
-    summary = json.loads((run.path / "summary.json").read_text())
-    test = calattn.evaluate(run.predictions("test"))
-    assert summary["results"]["last"]["test"]["ece"]["value"] == pytest.approx(test["ece"].value)
-    scaling = calattn.posthoc.TemperatureScaling(objective="nll").fit(run.predictions("validation"))
-    assert summary["results"]["last"]["test_ts_nll"]["temperature"] == pytest.approx(scaling.temperature_)
-    assert summary["spec_hash"] == run.spec().hash
-    assert summary["parameters"]["head"] == 128 * 16 + 128 + 128 + 1
-
-
 @pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")
 def test_the_summary_tells_checkpoints_splits_and_objectives_apart(run):
     summary = json.loads((run.path / "summary.json").read_text())
@@ -117,7 +100,9 @@ def test_the_summary_tells_checkpoints_splits_and_objectives_apart(run):
         validation, test = (run.predictions(split, rule) for split in ("validation", "test"))
         assert found["epoch"] == (4 if rule == "last" else state.best[rule].epoch)
         assert found["validation"]["nll"] == pytest.approx(calattn.evaluate(validation, num_bootstrap=0)["nll"].value)
-        assert found["test"]["nll"]["value"] == pytest.approx(calattn.evaluate(test, num_bootstrap=0)["nll"].value)
+        raw = calattn.evaluate(test, num_bootstrap=0)
+        for metric in ("nll", "ece"):
+            assert found["test"][metric]["value"] == pytest.approx(raw[metric].value)
         assert found["scale"]["mean"] == pytest.approx(float(test.scale.mean()))
         for objective in ("ece", "nll"):
             scaling = calattn.posthoc.TemperatureScaling(objective=objective).fit(validation)
@@ -129,6 +114,8 @@ def test_the_summary_tells_checkpoints_splits_and_objectives_apart(run):
     last = RunLog(run.log_path).rows()[-1]
     assert summary["last_epoch"]["train"] == last["train"]
     assert summary["last_epoch"]["validation"]["nll"] == last["validation"]["nll"]
+    assert summary["spec_hash"] == run.spec().hash
+    assert summary["parameters"]["head"] == 128 * 16 + 128 + 128 + 1
 
 
 def test_validation_images_are_not_trained_on_and_see_no_augmentation(run):
@@ -157,12 +144,12 @@ def test_the_head_does_not_change_the_backbone_it_starts_from():
 
 def test_predict_writes_the_same_predictions_again(run):
     before = run.predictions("test")
-    features = predict_folder(run.path, rules=["last"], splits=["test"], features=True, batch_size=37, runtime=CPU)
+    features = predict_folder(run.path, PredictOptions(splits=["test"], features=True, batch_size=37), runtime=CPU)
     after = run.predictions("test")
     assert features == [run.predictions_path("test")]
     assert after.features is not None
     assert torch.allclose(before.logits, after.logits, atol=1e-5)  # another batch size, another order of sums
-    predict_folder(run.path, rules=["last"], splits=["test"], runtime=CPU)
+    predict_folder(run.path, PredictOptions(splits=["test"]), runtime=CPU)
     assert run.predictions("test").features is not None, "predicting again lost what was kept on request"
 
 
@@ -185,15 +172,15 @@ def test_a_run_is_loaded_as_a_model(run):
 def test_predict_on_foreign_images(run, tmp_path):
     from PIL import Image
 
-    for mode, name in (("RGB", "3"), ("RGB", "7"), ("L", "3"), ("L", "7")):
-        (tmp_path / mode / "test" / name).mkdir(parents=True)
+    for name in ("3", "7"):
+        (tmp_path / "L" / "test" / name).mkdir(parents=True)
         for i in range(3):
-            Image.new(mode, (20 + i, 16)).save(tmp_path / mode / "test" / name / f"{i}.png")
-    with pytest.raises(data.DataError, match=r"3 channel\(s\), the network was trained on 1"):
-        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'RGB'}", runtime=CPU)
-    (grey,) = predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / 'L'}", runtime=CPU)
+            Image.new("L", (20 + i, 16)).save(tmp_path / "L" / "test" / name / f"{i}.png")
+    (grey,) = predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'L'}"), runtime=CPU)
     assert calattn.load_predictions(grey).labels.tolist() == [3, 3, 3, 7, 7, 7]
-    written = predict_folder(run.path, rules=["best-nll"], data_name="digits", splits=["train"], ood=True, runtime=CPU)
+    written = predict_folder(
+        run.path, PredictOptions(rules=["best-nll"], data="digits", splits=["train"], ood=True), runtime=CPU
+    )
     assert [path.name for path in written] == ["digits-train.best-nll"]
     assert int(calattn.load_predictions(written[0]).labels.max()) == 0
 
@@ -219,16 +206,11 @@ def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_me
     if not in_memory:
         monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
     written = [
-        predict_folder(run.path, rules=["last"], data_name=f"imagefolder:{tmp_path / mode}", runtime=CPU)[0]
+        predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / mode}"), runtime=CPU)[0]
         for mode in ("RGB", "L")
     ]
     colour, grey = (calattn.load_predictions(path).logits for path in written)
     assert torch.equal(grey, colour)
-
-
-def test_a_split_that_does_not_exist(run):
-    with pytest.raises(ValueError, match="no split 'tset'"):
-        predict_folder(run.path, rules=["last"], splits=["tset"], runtime=CPU)
 
 
 @pytest.mark.parametrize("loss", list(calattn.losses.LOSSES))
@@ -276,12 +258,14 @@ def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_pa
             Image.fromarray(noise.numpy()).save(tmp_path / split / name / f"{i}.png")
     name = f"imagefolder:{tmp_path}"
     spec = small_spec(f"data.name={name}", "data.size=8", f"data.interpolation={interpolation}")
-    classes = Classes(dataset=name, names=("a", "b"))
-    wanted = {"root": None, "ood": False, "classes": classes, "size": 8, "interpolation": interpolation}
+    interface = interface_of(spec, build.load_data(spec))
     seen = []
     for limit in (build.IN_MEMORY_BYTES, 0):
         monkeypatch.setattr(build, "IN_MEMORY_BYTES", limit)
-        found, foreign = build.load_data(spec), predicting.foreign_subject(name, "test", **wanted)
+        found, foreign = (
+            build.load_data(spec),
+            predicting.foreign_images(name, "test", spec=spec, interface=interface, root=None, ood=False),
+        )
         augment = build.build_augment(spec, found)
         for images in (found.train, found.test, foreign.images):
             assert isinstance(images, data.ArrayImages) is (limit > 0)
@@ -315,18 +299,10 @@ def test_the_plan_counts_what_training_would_do():
     assert not plan.run.exists()
 
 
-def test_networks_that_do_not_fit_the_images():
-    with pytest.raises(ValueError, match=r"takes images of 224 px, the data gives 32; pass --size 224"):
-        build.build_model(
-            resolve("cifar10", ["model.backbone=deit_tiny_patch16_224"]), num_classes=10, channels=3, size=32
-        )
+def test_an_option_that_the_network_does_not_take():
+    spec = resolve("cifar10", ["model.backbone=resnet8_cifar", "model.drop_path=0.1"])
     with pytest.raises(ValueError, match="does not take these options"):
-        build.build_model(
-            resolve("cifar10", ["model.backbone=resnet8_cifar", "model.drop_path=0.1"]),
-            num_classes=10,
-            channels=3,
-            size=32,
-        )
+        build.build_model(spec, num_classes=10, channels=3, size=32)
 
 
 def test_a_changed_data_set_is_noticed(run, monkeypatch):
@@ -338,7 +314,7 @@ def test_a_changed_data_set_is_noticed(run, monkeypatch):
 
     monkeypatch.setattr(predicting.build, "load_data", changed)
     with pytest.raises(data.DataError, match="data set has changed"):
-        predict_folder(run.path, rules=["last"], runtime=CPU)
+        predict_folder(run.path, runtime=CPU)
 
 
 def test_a_class_without_test_images_is_named(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
-"""`attach` on networks read through their last layer: torchvision's own, and a stand-in in the style of Hugging Face.
-
-The real Hugging Face networks are in `test_attach_transformers.py`.
+"""`attach` on networks read through their last layer: torchvision's own, a stand-in in the style of Hugging Face, and the
+real ones of Hugging Face where transformers is installed; what is theirs alone is in `test_attach_transformers.py`.
 """
 
 from __future__ import annotations
@@ -20,44 +19,19 @@ from torch import nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from calattn.models.adapters import Adapter
+from calattn.models.adapters import Adapter, LayerAdapter
 from calattn.models.attach import CalibratedModel, attach, overhead
-from calattn.models.layer_adapter import LayerAdapter
+from tests.models import hugging_face
 
-TORCHVISION: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], str, int]] = {
-    "vit": (
-        models.VisionTransformer,
-        {
-            "image_size": 64,
-            "patch_size": 16,
-            "num_layers": 2,
-            "num_heads": 2,
-            "hidden_dim": 32,
-            "mlp_dim": 64,
-            "dropout": 0.1,
-        },
-        "heads.head",
-        32,
-    ),
-    "swin": (
-        models.SwinTransformer,
-        {
-            "patch_size": [4, 4],
-            "embed_dim": 16,
-            "depths": [1, 1],
-            "num_heads": [2, 2],
-            "window_size": [4, 4],
-            "dropout": 0.1,
-        },
-        "head",
-        32,
-    ),
-    "convnext": (
-        models.ConvNeXt,
-        {"block_setting": [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], "stochastic_depth_prob": 0.5},
-        "classifier.2",
-        16,
-    ),
+_VIT = {"image_size": 64, "patch_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
+_SWIN = {"patch_size": [4, 4], "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": [4, 4]}
+_CONVNEXT = {"block_setting": [CNBlockConfig(8, 16, 1), CNBlockConfig(16, None, 1)], "stochastic_depth_prob": 0.5}
+
+# name: (what makes it, options, the layer that classifies, what that layer reads)
+NETWORKS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], str, int]] = {
+    "vit": (models.VisionTransformer, {**_VIT, "dropout": 0.1}, "heads.head", 32),
+    "swin": (models.SwinTransformer, {**_SWIN, "dropout": 0.1}, "head", 32),
+    "convnext": (models.ConvNeXt, _CONVNEXT, "classifier.2", 16),
     "densenet": (models.DenseNet, {"growth_rate": 8, "block_config": (1, 1), "drop_rate": 0.1}, "classifier", 44),
     "resnet18": (models.resnet18, {}, "fc", 512),
     "efficientnet_b0": (models.efficientnet_b0, {}, "classifier.1", 1280),
@@ -98,11 +72,16 @@ class StandIn(nn.Module):
         return Output(logits, loss, (tokens,) if output_hidden_states else None)
 
 
+NETWORKS["stand-in"] = (lambda num_classes: StandIn(), {}, "classifier", 16)  # noqa: ARG005
+NETWORKS |= hugging_face.NETWORKS
+KEYWORD = {"stand-in", *hugging_face.NETWORKS}  # their images are called pixel_values
+FEW = ["vit", "mobilenet_v3_small", "stand-in"]
+MORE = [*FEW, *hugging_face.FEW]
+
+
 def build(key: str) -> nn.Module:
     torch.manual_seed(0)
-    if key == "stand-in":
-        return StandIn()
-    make, options, _, _ = TORCHVISION[key]
+    make, options, _, _ = NETWORKS[key]
     return make(num_classes=7, **options)
 
 
@@ -122,12 +101,8 @@ def awake(key: str) -> CalibratedModel:
     return model
 
 
-KEYS = [*TORCHVISION, "stand-in"]
-FEW = ["vit", "mobilenet_v3_small", "stand-in"]
-
-
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", NETWORKS)
 def test_drop_in(key: str, training: bool) -> None:
     """Logits and statistics are those of one pass of the bare network, under its own random masks."""
     net, twin = build(key).train(training), build(key).train(training)
@@ -136,6 +111,7 @@ def test_drop_in(key: str, training: bool) -> None:
     twin.get_submodule(model.adapter.layer).register_forward_pre_hook(lambda _, inputs: calls.append(inputs[0]))
     torch.manual_seed(1)
     expected = logits_of(twin(images()))
+    hooks = [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.modules()]
     passes = []
     counter = net.register_forward_hook(lambda *_: passes.append(1))
     torch.manual_seed(1)
@@ -145,7 +121,7 @@ def test_drop_in(key: str, training: bool) -> None:
     assert torch.equal(out.calibrated_logits, expected)
     assert torch.equal(out.features, calls[0])
     assert all(torch.equal(value, twin.state_dict()[name]) for name, value in net.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    assert [(len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.modules()] == hooks
 
 
 @pytest.mark.slow
@@ -165,9 +141,9 @@ def test_every_torchvision_architecture() -> None:
             assert torch.equal(attach(net)(large), net(large)), name
 
 
-@pytest.mark.parametrize("key", TORCHVISION)
+@pytest.mark.parametrize("key", NETWORKS)
 def test_the_last_layer_is_found(key: str) -> None:
-    _, _, layer, width = TORCHVISION[key]
+    _, _, layer, width = NETWORKS[key]
     model = attach(build(key))
     assert (model.adapter.layer, model.adapter.num_features, model.num_classes) == (layer, width, 7)
     cost = overhead(model)
@@ -175,7 +151,7 @@ def test_the_last_layer_is_found(key: str) -> None:
     assert cost.backbone_params == sum(p.numel() for p in model.backbone.parameters())
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", NETWORKS)
 def test_gradients(key: str) -> None:
     """The scale alone pulls on the head and, through the features, on the body, but not on the classifier."""
     model = awake(key).train()
@@ -183,12 +159,6 @@ def test_gradients(key: str) -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.head.parameters())
     assert any(p.grad is not None and p.grad.any() for p in model.backbone.parameters())
     assert model.backbone.get_submodule(model.adapter.layer).weight.grad is None
-
-
-def test_every_head() -> None:
-    for head in ("calattn", "relaxed_softmax", "dirichlet", "none"):
-        net = build("resnet18").eval()
-        assert torch.equal(attach(net, head=head)(images()), net(images()))
 
 
 def test_a_replaced_classifier() -> None:
@@ -238,7 +208,7 @@ def test_labels_are_refused() -> None:
         model(pixel_values=images(), labels=torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize("key", FEW)
+@pytest.mark.parametrize("key", MORE)
 def test_deepcopy_state_dict_and_pickle(key: str) -> None:
     model = awake(key)
     expected = model(images())
@@ -258,14 +228,14 @@ def test_deepcopy_state_dict_and_pickle(key: str) -> None:
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", NETWORKS)
 def test_compile_in_one_graph(key: str) -> None:
     model = awake(key)
     names, layer = list(model.state_dict()), model.backbone.get_submodule(model.adapter.layer)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    inputs = {"pixel_values": images()} if key == "stand-in" else {"x": images()}
+    inputs = {"pixel_values" if key in KEYWORD else "x": images()}
     for _ in range(3):
         torch.testing.assert_close(compiled(**inputs), model(images()))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
@@ -276,8 +246,7 @@ def test_compile_in_one_graph(key: str) -> None:
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("key", FEW)
+@pytest.mark.parametrize(("key", "strict"), [*((key, False) for key in MORE), *((key, True) for key in FEW)])
 def test_export_with_any_batch_size(key: str, strict: bool) -> None:
     """By position: torch.export cannot name the sizes of what goes through `**inputs`."""
     model = awake(key)

@@ -320,7 +320,7 @@ def test_no_scale_is_said(draw):
 
 
 def log_rows(*, head: bool = True) -> list[dict[str, object]]:
-    from calattn.engine.measure import measure
+    from calattn.engine.log import measure
 
     rows: list[dict[str, object]] = [{"event": "start"}]
     for epoch in range(1, 5):

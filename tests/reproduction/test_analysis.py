@@ -22,7 +22,7 @@ from calattn.posthoc import SATS, TemperatureScaling
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
-from calattn.runs.predict import run_model
+from calattn.runs.predict import Predictor
 from reproduction import analysis, ood
 from reproduction.analysis import PAIRED, analyse
 from reproduction.cells import SCALES, Cell
@@ -133,8 +133,8 @@ def _max_probs(folder: RunFolder, images: np.ndarray) -> np.ndarray:
     """Through the network by hand: normalised in numpy, softmax in float64."""
     spec = folder.spec()
     found = build.load_data(spec)
-    fabric = CPU.fabric("32-true")
-    model = run_model(folder, spec, "last", fabric=fabric, interface=interface_of(spec, found))
+    fabric, interface = CPU.fabric("32-true"), interface_of(spec, found)
+    model = Predictor(folder=folder, spec=spec, interface=interface, fabric=fabric, runtime=CPU).network("last")
     mean, std = found.dataset.mean[0], found.dataset.std[0]
     with torch.no_grad():
         out = model(torch.from_numpy(((images / 255 - mean) / std).astype(np.float32)))
@@ -227,7 +227,7 @@ def test_a_long_log_is_thinned_and_the_document_stays_small(pair, tmp_path, epoc
 def test_scores_are_kept_for_the_twin_and_not_made_again(pair, monkeypatch):
     folder = pair.folder(HEAD)
     kept = OodScores.load(folder)
-    monkeypatch.setattr(ood, "run_model", None)  # would fail
+    monkeypatch.setattr(ood, "Predictor", None)  # would fail
     again = score_run(folder, HEAD, "smoke", rules=("last", "best-ece"), runtime=CPU)
     assert torch.equal(again.scores["last"]["svhn"], kept.scores["last"]["svhn"])
     assert torch.allclose(kept.scores["last"]["test"], uncertainty(folder.predictions("test")).float())

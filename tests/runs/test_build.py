@@ -13,12 +13,12 @@ from torchvision.datasets import ImageFolder
 from calattn import data
 from calattn.runs import build
 from calattn.runs import train as training
-from calattn.runs.classes import Classes
 from calattn.runs.folder import RunFolder
+from calattn.runs.interface import interface_of
 from calattn.runs.load import load_model
-from calattn.runs.predict import foreign_subject, own_subjects
+from calattn.runs.plan import check_run
+from calattn.runs.predict import foreign_images, own_images
 from calattn.runs.resolving import resolve
-from calattn.runs.trial import check_run
 from tests.small_runs import CPU, small_spec
 
 
@@ -82,7 +82,10 @@ def test_every_setting_of_the_spec_is_in_the_trainer(tmp_path):
     found = build.load_data(spec)
     model = build.build_model(spec, num_classes=10, channels=1, size=8)
     runtime = dataclasses.replace(CPU, save_seconds=5.0, until_epoch=4)
-    trainer = training._trainer(spec, runtime, runtime.fabric("32-true"), model, found, RunFolder(tmp_path), None)
+    session = training._Session(
+        spec=spec, runtime=runtime, fabric=runtime.fabric("32-true"), found=found, folder=RunFolder(tmp_path), told=None
+    )
+    trainer = session.trainer(model)
     assert dataclasses.asdict(trainer.settings) == {
         "epochs": 9, "until_epoch": 4, "seed": 7, "accumulate": 2, "clip_norm": 0.7, "ema_decay": 0.95, "compile": False,
         "channels_last": True, "save_seconds": 5.0,
@@ -146,7 +149,7 @@ def test_the_split_follows_its_own_seed_and_not_the_runs():
 
 def test_validation_and_test_are_predicted_each_on_its_own_images():
     found = build.load_data(small_spec())
-    validation, test = own_subjects(found)
+    validation, test = own_images(found)
     assert validation.images is found.train
     assert torch.equal(validation.rows, found.validation_rows)
     assert (test.images, test.rows, test.count) == (found.test, None, 240)
@@ -230,10 +233,11 @@ def test_colour_is_seen_though_every_class_begins_in_grey(tmp_path):
 def test_predictions_of_a_deep_folder_have_a_name_that_file_systems_take(tmp_path):
     names = []
     for deep in ("ü" * 60, "ö" * 60):
-        root = folder_of_images(tmp_path / deep / deep / "images", classes=2, count=1)
-        classes = Classes(dataset="imagefolder:elsewhere", names=("class 0é", "class 1é"))
-        options = {"root": None, "ood": False, "classes": classes, "size": 10, "interpolation": "bilinear"}
-        names.append(foreign_subject(f"imagefolder:{root}", "test", **options).name)
+        root = folder_of_images(tmp_path / deep / deep / "images", classes=2, count=2)
+        spec = small_spec(f"data.name=imagefolder:{root}", "data.size=10", "data.validation=0.5")
+        interface = interface_of(spec, build.load_data(spec))
+        each = foreign_images(spec.data.name, "test", spec=spec, interface=interface, root=None, ood=False)
+        names.append(each.name)
     assert len(set(names)) == 2
     for name in names:
         assert name.endswith("-images-test")

@@ -14,7 +14,7 @@ from calattn.heads import HEADS
 from calattn.registry import Registry
 from calattn.runs import build
 from calattn.runs.build import build_loss
-from calattn.runs.trial import check_run
+from calattn.runs.plan import check_run
 from tests.cli_runner import invoke
 from tests.small_runs import SMALL, small_spec
 

@@ -7,7 +7,6 @@ first layer and the classifier, and states the mean and deviation.
 from __future__ import annotations
 
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -156,7 +155,7 @@ def test_the_run_says_so_once_and_everywhere(hub, capsys, tmp_path):
     with torch.no_grad():
         assert torch.allclose(loaded.model.output(images).logits, folder.predictions("test").logits, atol=1e-4)
     before = folder.predictions("test").logits
-    predict_folder(folder.path, rules=["last"], runtime=CPU)
+    predict_folder(folder.path, runtime=CPU)
     assert torch.equal(folder.predictions("test").logits, before)
 
 
@@ -166,7 +165,7 @@ def test_another_spec_is_still_refused(tmp_path):
     with pytest.raises(RunFolderError, match=r"another spec: seed: 0 → 1; choose"):
         train_run(small_spec(PRETRAINED, "seed=1"), tmp_path / "run", runtime=CPU)
     train_run(small_spec(), tmp_path / "plain", runtime=ONE_EPOCH)
-    with pytest.raises(RunFolderError, match=r"another spec: model.pretrained: False → True; choose"):
+    with pytest.raises(RunFolderError, match=r"another spec: model.pretrained: False → True"):
         train_run(small_spec(PRETRAINED), tmp_path / "plain", runtime=CPU)
 
 
@@ -176,39 +175,6 @@ def test_the_folder_is_that_of_the_spec_as_it_was_given():
     plan = plan_run(spec, CPU)
     assert normalisation(plan.spec) == HALF
     assert plan.run == run_path(spec)
-
-
-@pytest.fixture
-def older(hub, tmp_path, monkeypatch):  # noqa: ARG001
-    """A run that a version without all this has begun."""
-    with monkeypatch.context() as before:
-        before.setattr(build, "with_pretrained_normalisation", lambda spec, *_: spec)
-        return train_run(small_spec(PRETRAINED), tmp_path / "run", runtime=ONE_EPOCH)
-
-
-@pytest.mark.parametrize("noted", [True, False])
-def test_an_older_run_goes_on_as_it_began(older, noted):
-    digits = data.describe("digits")
-    before, hash_before = older.predictions("test").logits, older.spec().hash
-    if not noted:
-        older.interface_path.unlink()
-    predict_folder(older.path, rules=["last"], runtime=CPU)
-    assert torch.equal(older.predictions("test").logits, before)
-    with pytest.warns(
-        UserWarning, match="began with the mean and deviation of the data set, .* and goes on so; --overwrite"
-    ):
-        train_run(small_spec(PRETRAINED), older.path, runtime=CPU)
-    assert older.spec().hash == hash_before
-    loaded = load_model(older.path)
-    assert (loaded.augment.mean, loaded.augment.std) == (digits.mean, digits.std)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        train_run(small_spec(PRETRAINED), older.path, runtime=CPU)  # finished: nothing to say
-
-
-def test_an_older_run_that_is_started_again(older):
-    train_run(small_spec(PRETRAINED), older.path, runtime=ONE_EPOCH, overwrite=True)
-    assert normalisation(older.spec()) == HALF
 
 
 def test_colour_images_and_a_model_saved_in_the_hubs_form(tmp_path, monkeypatch):

@@ -19,8 +19,7 @@ from calattn import Predictions, save_predictions
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json, write_spec
 from calattn.runs.predict import predict_folder
-from calattn.runs.spec import EvaluationSpec, RunSpec, TrainSpec
-from calattn.runs.yamlfile import SpecError, read_yaml
+from calattn.runs.spec import EvaluationSpec, RunSpec, SpecError, TrainSpec, read_yaml
 
 needs_posix = pytest.mark.skipif(sys.platform == "win32", reason="flock and fork are POSIX")
 
@@ -293,13 +292,13 @@ def test_two_processes_do_not_write_into_one_folder(tmp_path: Path) -> None:
                 RunFolder.create_or_open(tmp_path / "a", RunSpec(), overwrite=overwrite)
         assert RunFolder.open(tmp_path / "a").spec() == RunSpec()  # readers need no lock
         with pytest.raises(RunFolderError, match=f"no checkpoint yet, and is being written by process {process.pid};"):
-            predict_folder(tmp_path / "a", rules=["last"])
+            predict_folder(tmp_path / "a")
     finally:
         process.kill()
         process.communicate()
     RunFolder.create_or_open(tmp_path / "a", RunSpec()).close()
     with pytest.raises(RunFolderError, match="no checkpoint yet; train it first"):
-        predict_folder(tmp_path / "a", rules=["last"])
+        predict_folder(tmp_path / "a")
 
 
 @needs_posix

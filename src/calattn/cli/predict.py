@@ -68,24 +68,22 @@ def predict(
     predictions/test-CORRUPTION. Another data set's images are normalised and
     resized as the run's own, and its classes matched with the run's by name.
     """
-    from calattn.runs.predict import predict_folder
+    from calattn.runs.predict import PredictOptions, predict_folder
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
     runtime = where.runtime()
     with progress(quiet=json) as bar:
         task = bar.add_task("predicting", total=None)
-        written = predict_folder(
-            run,
+        wanted = PredictOptions(
             rules=checkpoint or ["last"],
-            data_name=data,
-            splits=split,
+            data=data,
+            splits=split or (),
             ood=ood,
             corruptions=corrupt or (),
             features=features,
             batch_size=batch_size,
-            runtime=runtime,
-            on_batch=lambda count: bar.advance(task, count),
         )
+        written = predict_folder(run, wanted, runtime=runtime, on_batch=lambda count: bar.advance(task, count))
     if only_helps(runtime.num_devices):
         return
     if json:

@@ -77,9 +77,8 @@ def teach(
     else by ImageNet's numbers or the data set's: use those of its training.
     The result is a run folder like any other.
     """
-    from calattn.runs.resolving import resolve
+    from calattn.runs.resolving import backbone_values, resolve, run_values
     from calattn.runs.spec import TAUGHT_HEADS
-    from calattn.runs.teach_spec import backbone_values, run_values
 
     foreign = {"--weights": weights, "--data": data, "--size": size}
     changes = overrides or []

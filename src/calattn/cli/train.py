@@ -128,7 +128,6 @@ def train_and_report(
     from calattn.cli.training_progress import TrainingProgress
     from calattn.runs.plan import run_path
     from calattn.runs.runtime import settled
-    from calattn.runs.summary import read_summary
     from calattn.runs.train import train_run
 
     path = run or run_path(settled(spec, runtime))
@@ -137,7 +136,7 @@ def train_and_report(
         folder = train_run(spec, path, runtime=runtime, overwrite=overwrite, reporter=reporter)
     if not reporter.is_main:
         return
-    summary = read_summary(folder)
+    summary = folder.summary()
     if as_json:
         print_json({"schema": 1, "command": command, "run": str(folder.path), **summary})
         return
@@ -149,7 +148,8 @@ def train_and_report(
 @contextlib.contextmanager
 def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
     """What stops all processes of a machine is said by its first; what only one of them meets, by that one."""
-    from calattn.engine.errors import Interrupted, NonFiniteLoss
+    from calattn.engine.interrupt import Interrupted
+    from calattn.engine.step import NonFiniteLoss
 
     helper = only_helps(processes, on_machine=True)
     try:

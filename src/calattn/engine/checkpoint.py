@@ -122,14 +122,9 @@ class CheckpointFolder:
 
     def weights(self, rule: str) -> Tree:
         """What a rule chose, as of the newest state: "last" is its `tree["weights"]`, the others are files of their own."""
-        state = self.latest()
-        if state is None:
-            raise CheckpointError(f"no checkpoint in {self.path}; train first")
-        if rule == "last" and "weights" in state.tree:
+        state = self._state_for(rule)
+        if rule == "last":
             return state.tree["weights"]
-        if rule not in state.best:
-            known = [*(["last"] if "weights" in state.tree else []), *state.best]
-            raise CheckpointError(f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known)}")
         path = self.path / state.best[rule].file
         try:
             return _read(path, kind="weights", spec_hash=self.spec_hash)[1]
@@ -141,13 +136,18 @@ class CheckpointFolder:
 
     def file(self, rule: str) -> Path:
         """The file that holds what a rule chose."""
-        state = self.latest()
-        if state is None or (rule != "last" and rule not in state.best):
-            known = ["last", *state.best] if state is not None else []
-            raise CheckpointError(
-                f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known) or 'none, train first'}"
-            )
+        state = self._state_for(rule)
         return state.path if rule == "last" else self.path / state.best[rule].file
+
+    def _state_for(self, rule: str) -> Loaded:
+        """The newest state, if it has what the rule asks for."""
+        state = self.latest()
+        if state is None:
+            raise CheckpointError(f"no checkpoint in {self.path}; train first")
+        known = [*(["last"] if "weights" in state.tree else []), *state.best]
+        if rule not in known:
+            raise CheckpointError(f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known)}")
+        return state
 
     def _states(self) -> list[Path]:
         """State files, newest first."""

@@ -17,17 +17,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from calattn.data.loading import Batch, EvalLoader, TrainLoader
-from calattn.engine.best import BestWeights
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.engine.errors import Interrupted, NonFiniteLoss
-from calattn.engine.held import HeldState
-from calattn.engine.interrupt import Interrupt
-from calattn.engine.log import RunLog
-from calattn.engine.measure import measure
+from calattn.engine.held import BestWeights, HeldState
+from calattn.engine.interrupt import Interrupt, Interrupted
+from calattn.engine.log import RunLog, measure
 from calattn.engine.optim import Schedule
 from calattn.engine.predict import predict
-from calattn.engine.state import TrainingState
-from calattn.engine.step import FiniteGuard, StepResult, TrainStep
+from calattn.engine.step import FiniteGuard, NonFiniteLoss, StepResult, TrainingState, TrainStep
 from calattn.errors import BadRowError
 from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
@@ -62,6 +58,20 @@ class Settings:
         return self.epochs if self.until_epoch is None else min(self.epochs, self.until_epoch)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Setup:
+    """What is trained, on what, and where it is written down."""
+
+    model: CalibratedModel
+    loss: LossFunction
+    optimizer: Optimizer
+    schedule: Callable[[Optimizer, int], Schedule]
+    train: TrainLoader
+    validation: EvalLoader
+    checkpoints: CheckpointFolder
+    log: RunLog
+
+
 class Reporter(Protocol):
     """Who is told how far training is; see the command line's progress bar."""
 
@@ -77,41 +87,28 @@ class Trainer:
     optimiser and three counters, and so a run that is killed and started again ends with the bits of one that was not (on CPU).
     """
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        model: CalibratedModel,
-        loss: LossFunction,
-        optimizer: Optimizer,
-        *,
-        schedule: Callable[[Optimizer, int], Schedule],
-        train: TrainLoader,
-        validation: EvalLoader,
-        checkpoints: CheckpointFolder,
-        log: RunLog,
-        settings: Settings,
-        reporter: Reporter | None = None,
-    ) -> None:
+    def __init__(self, fabric: Fabric, setup: Setup, settings: Settings, *, reporter: Reporter | None = None) -> None:
         self.fabric, self.settings, self.reporter = fabric, settings, reporter
-        self.train, self.validation = train, validation
-        self.checkpoints, self.log = checkpoints, log
-        self.updates_per_epoch = train.steps // settings.accumulate
+        self.train, self.validation = setup.train, setup.validation
+        self.checkpoints, self.log = setup.checkpoints, setup.log
+        self.updates_per_epoch = self.train.steps // settings.accumulate
         if self.updates_per_epoch == 0:
             raise ValueError(
-                f"an epoch has {train.steps} micro-batches, fewer than optimizer.accumulate={settings.accumulate}; lower one of "
-                "train.batch_size and optimizer.accumulate"
+                f"an epoch has {self.train.steps} micro-batches, fewer than optimizer.accumulate={settings.accumulate}; lower "
+                "one of train.batch_size and optimizer.accumulate"
             )
+        model = setup.model
         if settings.channels_last:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        step = TrainStep(model, loss)
-        self._compiled = _compiler(settings.compile)
-        self.step, self.optimizer = fabric.setup(self._compiled(step), optimizer)
-        self.schedule = schedule(optimizer, self.updates_per_epoch)
+        compiled = _compiler(settings.compile)
+        self.step, self.optimizer = fabric.setup(compiled(TrainStep(model, setup.loss)), setup.optimizer)
+        self.schedule = setup.schedule(setup.optimizer, self.updates_per_epoch)
         self.state = TrainingState(fabric, self.step, model, self.optimizer, ema_decay=settings.ema_decay)
         self.guard = FiniteGuard(fabric.device)
         self.best = BestWeights()
         self.held = HeldState()
-        self._ema_step = self._compiled(TrainStep(self.state.ema.module, loss)) if self.state.ema is not None else None
+        ema = self.state.ema
+        self._ema_step = None if ema is None else compiled(TrainStep(ema.module, setup.loss))
         exact = torch.float32 if fabric.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         self._sums = torch.zeros(2, dtype=exact, device=fabric.device)
         self._saved_at = time.monotonic()

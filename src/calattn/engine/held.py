@@ -1,22 +1,68 @@
-"""The state at the end of the last epoch, held in memory until it is on disk: what is left when a later update fails."""
+"""Weights held in memory until they are on disk: those of the best epochs, and the state at the end of the last one."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calattn.engine.best import BestWeights
-from calattn.engine.checkpoint import CheckpointFolder
-from calattn.engine.state import TrainingState
+from calattn.engine.checkpoint import BestRecord, CheckpointFolder
+from calattn.engine.step import TrainingState
+
+# rule → (validation metric, sign): the smallest sign · value wins, the earlier epoch on a tie.
+BEST = {"best-nll": ("nll", 1.0), "best-ece": ("ece", 1.0), "best-accuracy": ("accuracy", -1.0)}
+
+
+@dataclasses.dataclass
+class _Best:
+    epoch: int
+    value: float
+    file: str | None
+    weights: Any
+
+
+class BestWeights:
+    """Keeps the weights of the best epochs in memory until `write` puts them on disk, one file an epoch.
+
+    Epochs of small runs pass in a second: writing each improvement at once would cost more than the training.
+    """
+
+    def __init__(self, records: Mapping[str, BestRecord] | None = None) -> None:
+        self._held = {rule: _Best(r.epoch, r.value, r.file, None) for rule, r in (records or {}).items()}
+
+    def offer(self, epoch: int, row: Mapping[str, float], snapshot: Callable[[], Any]) -> list[str]:
+        """Takes the weights if this epoch is the best so far by some rule; says by which."""
+        won = []
+        for rule, (metric, sign) in BEST.items():
+            held = self._held.get(rule)
+            if held is None or sign * row[metric] < sign * held.value:
+                won.append(rule)
+        weights = snapshot() if won else None
+        for rule in won:
+            self._held[rule] = _Best(epoch, float(row[BEST[rule][0]]), None, weights)
+        return won
+
+    def write(self, folder: CheckpointFolder, *, updates_per_epoch: int) -> dict[str, BestRecord]:
+        """Puts on disk what is not yet there. A file says when its weights were made, not when they were written."""
+        files: dict[int, str] = {}
+        for held in self._held.values():
+            if held.file is None:
+                if held.epoch not in files:
+                    files[held.epoch] = self._saved(held, folder, updates_per_epoch)
+                held.file, held.weights = files[held.epoch], None
+        return {rule: BestRecord(file=str(h.file), epoch=h.epoch, value=h.value) for rule, h in self._held.items()}
+
+    @staticmethod
+    def _saved(held: _Best, folder: CheckpointFolder, updates_per_epoch: int) -> str:
+        return folder.save_weights(held.weights, step=held.epoch * updates_per_epoch, epoch=held.epoch)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Held:
+class _Epoch:
     tree: Any
     step: int
     epoch: int
@@ -30,7 +76,7 @@ class HeldState:
     """
 
     def __init__(self) -> None:
-        self._held: _Held | None = None
+        self._held: _Epoch | None = None
         self._room: bool | None = None
 
     def take(self, state: TrainingState, sums: Tensor) -> None:
@@ -42,7 +88,7 @@ class HeldState:
         if self._room is None:
             self._room = _has_room(tree, state.fabric.device)
         if self._room:
-            self._held = _Held(_copied(tree), state.update, state.epoch)
+            self._held = _Epoch(_copied(tree), state.update, state.epoch)
 
     def drop(self) -> None:
         """Something newer is on disk."""

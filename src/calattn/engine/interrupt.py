@@ -1,4 +1,4 @@
-"""The interrupt: SIGTERM and Ctrl-C become a flag that the training loop reads between steps."""
+"""The interrupt: SIGTERM and Ctrl-C become a flag that the training loop reads between steps, and then an `Interrupted`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupted(Exception):
+    """SIGTERM or Ctrl-C: a checkpoint was written, and the same command resumes from there."""
+
+    def __init__(self, number: int, update: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(f"stopped by {self.signal.name} after update {update}; the same command resumes from there")
 
 
 class Interrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -26,39 +27,49 @@ _ELSEWHERE = {
 }
 
 
-def build_optimizer(
-    model: nn.Module,
-    name: str,
-    *,
-    lr: float,
-    weight_decay: float,
-    decay_all: bool = False,
-    fused: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Optimizer:
-    """The optimiser timm calls `name`; biases, norms and what the backbone excepts are not decayed unless `decay_all`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """An optimiser by timm's name. `decay_all` decays biases and norms too, and what the backbone excepts."""
 
-    timm's `sgd` is Nesterov's; `momentum` is the plain one.
-    """
+    name: str
+    lr: float
+    weight_decay: float
+    decay_all: bool = False
+    fused: bool = False
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduleSettings:
+    """A schedule by its name in `SCHEDULES`, over so many epochs; times in `options` are epochs too."""
+
+    name: str
+    epochs: int
+    warmup_epochs: float = 0.0
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
+    """The optimiser for the model's weights. timm's `sgd` is Nesterov's; `momentum` is the plain one."""
     from timm.optim import create_optimizer_v2, get_optimizer_class, list_optimizers
 
-    if name.removeprefix("lookahead_") not in list_optimizers():
+    name = settings.name
+    inner = name.removeprefix("lookahead_")
+    if inner not in list_optimizers():
         near = nearest(name, list_optimizers(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`calattn list optimizers` shows timm's"
         raise ValueError(f"unknown optimiser {name!r}; {hint}")
-    chosen = dict(options or {})
+    chosen = dict(settings.options)
     if "betas" in chosen:
         chosen["betas"] = tuple(chosen["betas"])
-    if (
-        fused
-        and "fused"
-        in inspect.signature(get_optimizer_class(name.removeprefix("lookahead_"), bind_defaults=False)).parameters
-    ):
+    if settings.fused and "fused" in inspect.signature(get_optimizer_class(inner, bind_defaults=False)).parameters:
         chosen["fused"] = True
-    if decay_all:
+    if settings.decay_all:
         chosen["param_group_fn"] = lambda module: [p for p in module.parameters() if p.requires_grad]
     try:
-        return create_optimizer_v2(model, opt=name, lr=lr, weight_decay=weight_decay, **chosen)
+        return create_optimizer_v2(model, opt=name, lr=settings.lr, weight_decay=settings.weight_decay, **chosen)
     except TypeError as error:
         raise ValueError(
             f"the optimiser {name!r} does not take these options: {error}; see optimizer.options"
@@ -72,20 +83,10 @@ class Schedule:
     epochs. All warm up in a straight line from `warmup_lr`, update by update.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        name: str,
-        *,
-        epochs: int,
-        updates_per_epoch: int,
-        warmup_epochs: float = 0.0,
-        warmup_lr: float = 0.0,
-        min_lr: float = 0.0,
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, settings: ScheduleSettings, *, updates_per_epoch: int) -> None:
         from timm.scheduler import create_scheduler_v2
 
+        name, epochs, warmup_epochs = settings.name, settings.epochs, settings.warmup_epochs
         if name not in SCHEDULES:
             near = nearest(name, SCHEDULES)
             raise ValueError(
@@ -97,9 +98,9 @@ class Schedule:
                 "--set schedule.warmup_epochs=0"
             )
         self.by_epoch = name == "plateau"
-        self._optimizer, self._updates_per_epoch, self._warmup_lr = optimizer, updates_per_epoch, warmup_lr
+        self._optimizer, self._updates_per_epoch, self._warmup_lr = optimizer, updates_per_epoch, settings.warmup_lr
         self._warmup = max(1, round(warmup_epochs * updates_per_epoch)) if warmup_epochs else 0
-        given = dict(options or {})
+        given = dict(settings.options)
         unknown = set(given) - set(inspect.signature(create_scheduler_v2).parameters)
         if unknown:
             raise ValueError(f"schedule.options has no {sorted(unknown)[0]!r}; timm's create_scheduler_v2 lists them")
@@ -115,12 +116,7 @@ class Schedule:
             # timm multiplies by updates and then counts in whole ones: a warm-up of half an epoch must come out whole.
             given |= {"warmup_epochs": self._warmup / updates_per_epoch} | _milestones(given, updates_per_epoch)
         self._timm, _ = create_scheduler_v2(
-            optimizer,
-            sched=name,
-            num_epochs=epochs,
-            warmup_lr=warmup_lr,
-            min_lr=min_lr,
-            **given,
+            optimizer, sched=name, num_epochs=epochs, warmup_lr=settings.warmup_lr, min_lr=settings.min_lr, **given
         )
 
     def before_update(self, update: int) -> None:

@@ -1,13 +1,15 @@
-"""The training step as one module: what is compiled, and what DDP or FSDP wraps."""
+"""The training step: the module that is compiled and wrapped, the state that it changes, the guard over its loss."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from calattn.engine.sharding import ShardedStrategy, divided_like, local, whole
 from calattn.losses import LossFunction
 from calattn.models.attach import CalibratedModel
 from calattn.types import ModelOutput
@@ -32,6 +34,10 @@ class TrainStep(nn.Module):
         logits = self.model(images)
         truth = targets.argmax(dim=1) if targets.is_floating_point() else targets
         return StepResult(self.loss(logits, targets), (logits.detach().argmax(dim=1) == truth).sum())
+
+
+class NonFiniteLoss(ArithmeticError):
+    """The loss, or the weights, became NaN or infinite; the message says where and what to try."""
 
 
 class FiniteGuard:
@@ -69,3 +75,127 @@ class FiniteGuard:
     def _read(value: Tensor) -> int | None:
         update = int(value)
         return None if update == torch.iinfo(torch.int64).max else update
+
+
+class TrainingState:
+    """The live objects and how they become a tree for a checkpoint, and come back from one.
+
+    `epoch` counts finished epochs, `update` all updates, `update_in_epoch` those of the epoch under way. In the tree,
+    "weights" are the ones to evaluate: the moving average where there is one, with the raw ones beside it as "model".
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        wrapped: nn.Module,
+        model: CalibratedModel,
+        optimizer: Any,
+        *,
+        ema_decay: float | None = None,
+    ) -> None:
+        self.fabric, self.wrapped, self.model, self.optimizer = fabric, wrapped, model, optimizer
+        self.sharded = isinstance(fabric.strategy, ShardedStrategy)
+        self.ema = None
+        if ema_decay is not None:
+            if self.sharded:
+                raise ValueError(
+                    f"optimizer.ema_decay={ema_decay} does not work with --strategy fsdp; leave it out, or use "
+                    "--strategy ddp"
+                )
+            from timm.utils import ModelEmaV3
+
+            self.ema = ModelEmaV3(model, decay=ema_decay, use_warmup=True)
+        self.epoch = self.update = self.update_in_epoch = 0
+        self.unsaved = True
+
+    def after_update(self) -> None:
+        self.update += 1
+        self.update_in_epoch += 1
+        self.unsaved = True
+        if self.ema is not None:
+            self.ema.update(self.model, step=self.update)
+
+    def end_epoch(self) -> None:
+        self.epoch += 1
+        self.update_in_epoch = 0
+
+    def weights(self) -> dict[str, Tensor | None]:
+        """The weights to evaluate, not copied. Sharded ones are gathered: all must ask, and the first process gets them; the
+        others get their names."""
+        if self.ema is not None:
+            return self.ema.module.state_dict()
+        return self._model_weights()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of `weights` that further training leaves alone."""
+        return {name: tensor.detach().clone() for name, tensor in self.weights().items() if tensor is not None}
+
+    def is_finite(self) -> bool:
+        """Whether every weight is: one number comes back from the device."""
+        floating = [local(p.detach()) for p in self.model.parameters() if p.is_floating_point()]
+        total = torch.stack([norm.float() for norm in torch._foreach_norm(floating)]).sum()
+        if self.sharded:
+            total = cast(Tensor, self.fabric.all_reduce(total, reduce_op="sum"))
+        return bool(torch.isfinite(total))
+
+    def tree(self, sums: Tensor) -> dict[str, Any]:
+        tree: dict[str, Any] = {
+            "weights": self.weights(),
+            "optimizer": self._optimizer_state(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "counters": {"epoch": self.epoch, "update": self.update, "update_in_epoch": self.update_in_epoch},
+            "sums": sums,
+        }
+        if self.ema is not None:
+            tree["model"] = self._model_weights()
+        return tree
+
+    def load(self, tree: dict[str, Any]) -> Tensor:
+        """Puts everything back; returns the sums of the epoch under way."""
+        self._load_model(tree["model"] if self.ema is not None else tree["weights"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(tree["weights"])
+        self._load_optimizer(tree["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(tree["precision"])
+        counters = tree["counters"]
+        self.epoch, self.update, self.update_in_epoch = (counters[k] for k in ("epoch", "update", "update_in_epoch"))
+        self.unsaved = False
+        return tree["sums"]
+
+    def put_head(self, tensors: dict[str, Tensor]) -> None:
+        """The head's weights, which something other than the optimiser has found."""
+        for model in (self.model, *(() if self.ema is None else (self.ema.module,))):
+            own = model.state_dict()
+            named = {f"head.{name}": tensor for name, tensor in tensors.items()}
+            if self.sharded:
+                named = {name: divided_like(tensor, own[name]) for name, tensor in named.items()}
+            model.load_state_dict(own | named)
+        self.unsaved = True
+
+    # Sharded tensors are written whole, in the layout that one process would write, and divided again when read.
+
+    def _model_weights(self) -> dict[str, Tensor | None]:
+        return self._whole(self.model.state_dict())
+
+    def _load_model(self, weights: dict[str, Tensor]) -> None:
+        if self.sharded:
+            own = self.model.state_dict()
+            weights = {name: divided_like(t, own[name]) if name in own else t for name, t in weights.items()}
+        self.model.load_state_dict(weights)
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        return self._whole(self.optimizer.state_dict())
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        if self.sharded:
+            # torch numbers the parameters in the order of the groups.
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+            divided = {
+                number: {key: divided_like(value, parameters[number]) for key, value in kept.items()}
+                for number, kept in saved["state"].items()
+            }
+            saved = {**saved, "state": divided}
+        self.optimizer.load_state_dict(saved)
+
+    def _whole(self, tree: dict[str, Any]) -> dict[str, Any]:
+        return whole(tree, keep=self.fabric.is_global_zero) if self.sharded else tree

@@ -1,8 +1,9 @@
-"""Puts a head on a classifier: `attach(backbone)` is a drop-in whose logits are calibrated."""
+"""Puts a head on a classifier, timm's or another: `attach(backbone)` is a drop-in whose logits are calibrated."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from typing import Any, Literal
 
@@ -11,11 +12,79 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from calattn.heads import HEADS
-from calattn.models.adapters import Adapter, TimmAdapter, missing_in_timm
-from calattn.models.layer_adapter import LayerAdapter, find_layer
+from calattn.models.adapters import (
+    Adapter,
+    LayerAdapter,
+    Pass,
+    find_layer,
+    mean_token,
+    missing_in_timm,
+    widths_of,
+)
 from calattn.types import ModelOutput
 
 Features = Literal["cls", "patch_mean", "concat"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimmAdapter:
+    """Reads any network with timm's `forward_features` → `forward_head`, without importing timm.
+
+    `num_prefix_tokens` counts class, distillation and register tokens: the patch tokens come after them. None
+    means that the classifier already reads the pooled patches (Swin, CNNs, average-pooled ViTs): `patch_mean`
+    is then that tensor.
+    """
+
+    num_features: int
+    num_classes: int
+    num_patch_features: int
+    num_prefix_tokens: int | None
+    linear_head: bool
+
+    @classmethod
+    def of(cls, backbone: nn.Module) -> TimmAdapter:
+        kind = type(backbone).__name__
+        if missing := missing_in_timm(backbone):
+            raise ValueError(f"{kind} is no timm classifier (it has no {', '.join(missing)}); pass adapter=Adapter(…)")
+        if not backbone.num_classes:
+            raise ValueError(f"{kind} has num_classes={backbone.num_classes}: no classifier, so no logits to calibrate")
+        if getattr(backbone, "distilled_training", False):
+            raise ValueError(_DISTILLED)
+        return cls(
+            num_features=_classifier_width(backbone),
+            num_classes=int(backbone.num_classes),  # type: ignore[arg-type]
+            num_patch_features=int(backbone.num_features),  # type: ignore[arg-type]
+            num_prefix_tokens=_prefix_tokens(backbone),
+            linear_head=_linear_head(backbone),
+        )
+
+    def widths(self) -> dict[str, int]:
+        if self.num_prefix_tokens is None:
+            return {"cls": self.num_features, "patch_mean": self.num_features}
+        return widths_of(self.num_features, self.num_patch_features)
+
+    def why_not(self, features: str) -> str:
+        return f"{features!r} needs a class token, and here the classifier reads the pooled patches"
+
+    def read(self, backbone: Any, /, *args: Any, **inputs: Any) -> Pass:
+        maps = backbone.forward_features(*args, **inputs)
+        if self.linear_head:
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+            logits = backbone.get_classifier()(cls)
+        else:
+            # Only forward_head knows how these logits come about. It runs first, so that under one seed they
+            # carry the dropout mask of the bare network; the features then carry a mask of their own. A
+            # BatchNorm inside the head counts the batch twice here (CPUBone; GhostNet with its dropout).
+            logits = _vectors(backbone.forward_head(maps))
+            cls = _vectors(backbone.forward_head(maps, pre_logits=True))
+        return Pass(logits, cls, maps)
+
+    def patch_mean(self, seen: Pass) -> Tensor:
+        if self.num_prefix_tokens is None:
+            return seen.cls
+        return mean_token(seen.tokens, after=self.num_prefix_tokens)
+
+
 AnyAdapter = Adapter | LayerAdapter | TimmAdapter
 
 
@@ -38,14 +107,14 @@ class CalibratedModel(nn.Module):
     def output(self, x: Any = None, /, *more: Any, **inputs: Any) -> ModelOutput:
         """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
         args = () if x is None and not more else (x, *more)
-        reading = self.adapter.read(self.backbone, *args, **inputs)
+        seen = self.adapter.read(self.backbone, *args, **inputs)
         if self.features == "cls":
-            features = reading.cls
+            features = seen.cls
         elif self.features == "patch_mean":
-            features = self.adapter.patch_mean(reading)
+            features = self.adapter.patch_mean(seen)
         else:
-            features = torch.cat([reading.cls, self.adapter.patch_mean(reading)], dim=1)
-        found = self.head(features, reading.logits)
+            features = torch.cat([seen.cls, self.adapter.patch_mean(seen)], dim=1)
+        found = self.head(features, seen.logits)
         if not isinstance(found, ModelOutput):
             raise TypeError(
                 f"the head {type(self.head).__name__} gave {type(found).__name__}; a head returns "
@@ -208,3 +277,54 @@ def _adapter(backbone: nn.Module, classifier: str | None) -> LayerAdapter | Timm
 
 def _bytes(module: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+
+
+def _classifier_width(backbone: Any) -> int:
+    """The width of the classifier's input: by the classifier itself, else timm's `head_hidden_size`."""
+    width = getattr(backbone.get_classifier(), "in_features", None)
+    if isinstance(width, int):
+        return width
+    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)
+
+
+def _linear_head(backbone: Any) -> bool:
+    """Whether logits = classifier(forward_head(…, pre_logits=True)), so that the head's layers run once.
+
+    Not with two heads, a normalising head, VOLO's token classifier, or dropout, on whichever side it sits.
+    """
+    layers = [module.p for module in backbone.modules() if isinstance(module, nn.Dropout)]
+    dropout = any([getattr(backbone, "drop_rate", 0.0), *layers])
+    classifier = backbone.get_classifier()
+    plain = isinstance(classifier, nn.Linear) and getattr(backbone, "aux_head", None) is None
+    if not plain or dropout:
+        return False
+    # Some classifiers are the linear part of a head that normalises first (EfficientViT, SHViT): only a head that knows
+    # `pre_logits` itself is known to have done everything else by then.
+    holder = next(module for module in backbone.modules() if any(child is classifier for child in module.children()))
+    return holder is backbone or "pre_logits" in inspect.signature(holder.forward).parameters
+
+
+def _prefix_tokens(backbone: nn.Module) -> int | None:
+    """How many tokens precede the patch tokens, or None where the classifier reads the pooled patches."""
+    pool = getattr(backbone, "global_pool", None)
+    declared = getattr(backbone, "num_prefix_tokens", None)
+    if pool == "token":  # CaiT, XCiT, ConViT, … do not declare: they have a class token, distilled ones two
+        return declared or (1 if getattr(backbone, "head_dist", None) is None else 2)
+    if isinstance(pool, str) and pool not in ("", "avg"):
+        return declared  # attention pooling (SigLIP) and its like: the classifier does not read the mean
+    return None
+
+
+_DISTILLED = (
+    "the backbone gives one output per head (distilled training), which cannot share a scale; "
+    "call backbone.set_distilled_training(False)"
+)
+
+
+def _vectors(values: Any) -> Tensor:
+    """The `[b, d]` that forward_head gave, or an error that says what to change."""
+    if isinstance(values, tuple | list):
+        raise ValueError(_DISTILLED)
+    if values.ndim != 2:
+        raise ValueError(f"the backbone's head gives shape {list(values.shape)}, not [b, d]: set its global_pool")
+    return values

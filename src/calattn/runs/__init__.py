@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from calattn.runs.recipes import RECIPES
     from calattn.runs.resolving import resolve
     from calattn.runs.runtime import Runtime
-    from calattn.runs.spec import RunSpec
+    from calattn.runs.spec import RunSpec, SpecError
     from calattn.runs.train import train_run
-    from calattn.runs.yamlfile import SpecError
 
 __all__ = ["RECIPES", "RunFolder", "RunSpec", "Runtime", "SpecError", "predict_folder", "resolve", "train_run"]
 
@@ -22,7 +21,7 @@ _HOME = {
     "RunFolder": "folder",
     "RunSpec": "spec",
     "Runtime": "runtime",
-    "SpecError": "yamlfile",
+    "SpecError": "spec",
     "predict_folder": "predict",
     "resolve": "resolving",
     "train_run": "train",

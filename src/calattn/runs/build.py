@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from calattn.data.augment.pipeline import Augment
 from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.splits import validation_split
-from calattn.engine.optim import Schedule, build_optimizer
+from calattn.engine.optim import OptimizerSettings, Schedule, ScheduleSettings, build_optimizer
 from calattn.heads.lesson import Lesson
 from calattn.heads.taught import KINDS
 from calattn.models.attach import CalibratedModel, attach
 from calattn.registry import UnknownName, nearest
-from calattn.runs.classes import some
 from calattn.runs.spec import RunSpec
 from calattn.runs.weights import load_weights
 from calattn.seeds import seed_of
@@ -62,9 +60,7 @@ def load_data(
             f"{spec.data.name} has only {dataset.splits[0]} images; a run trains on some and is judged by others: add a "
             "train and a test folder (or files)"
         )
-    load = functools.partial(
-        load_split,
-        spec.data.name,
+    options = LoadOptions(
         size=spec.data.size,
         interpolation=spec.data.interpolation,
         root=root,
@@ -72,8 +68,8 @@ def load_data(
         lazily=spec.augment.crop == "resized",
         on_decode=on_decode,
     )
-    own = "validation" in dataset.splits
-    train, test = (load(split) for split in [split for split in dataset.splits if split != "validation"][:2])
+    names = [split for split in dataset.splits if split != "validation"][:2]
+    train, test = (load_split(spec.data.name, split, options) for split in names)
     if train.num_classes < 2:
         raise data.DataError(
             f"{spec.data.name}: there is only one class ({some(train.class_names)}); a classifier needs two or more"
@@ -83,8 +79,8 @@ def load_data(
             f"{spec.data.name}: train has the classes {some(train.class_names)}, test has {some(test.class_names)}; "
             "they must be the same: rename or remove what differs"
         )
-    if own:
-        validation = load("validation")
+    if "validation" in dataset.splits:
+        validation = load_split(spec.data.name, "validation", options)
         rows, held_out = torch.arange(len(train)), torch.arange(len(validation))
     else:
         validation = train
@@ -94,29 +90,36 @@ def load_data(
     )
 
 
-def load_split(
-    name: str,
-    split: str,
-    *,
-    size: int | None,
-    interpolation: Interpolation,
-    root: Path | None = None,
-    limit: int | None = None,
-    lazily: bool = False,
-    on_decode: Callable[[str, int, int], None] | None = None,
-) -> data.Images:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How images are read. `lazily` leaves them to be decoded when they are needed; `limit` takes only so many."""
+
+    size: int | None
+    interpolation: Interpolation
+    root: Path | None = None
+    limit: int | None = None
+    lazily: bool = False
+    on_decode: Callable[[str, int, int], None] | None = None
+
+
+def load_split(name: str, split: str, options: LoadOptions) -> data.Images:
     """A split of any data set, decoded into memory where it is small enough; images of unlike sizes become `size` × `size`."""
-    images = limited(data.load(name, split, root=root), limit)
+    images, size = limited(data.load(name, split, root=options.root), options.limit), options.size
     if isinstance(images, data.ArrayImages):
         return images
     # Images of one size are kept as they are, and resized a batch at a time: after the crop, as those of any array.
     kept = images.size or (None if size is None else (size, size))
     if kept is None:
         raise data.DataError(f"{name}: images differ in size; say which the network should see, --size 224")
-    if lazily or len(images) * images.channels * kept[0] * kept[1] > IN_MEMORY_BYTES:
+    if options.lazily or len(images) * images.channels * kept[0] * kept[1] > IN_MEMORY_BYTES:
         return images
     unlike = size if images.size is None else None
-    return data.in_memory(images, size=unlike, interpolation=interpolation, progress=on_decode)
+    return data.in_memory(images, size=unlike, interpolation=options.interpolation, progress=options.on_decode)
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names of classes, and how many there are."""
+    return ", ".join(names[:5]) + (f", … ({len(names)})" if len(names) > 5 else "")
 
 
 def limited(images: data.Images, limit: int | None) -> data.Images:
@@ -292,34 +295,13 @@ def build_loss(spec: RunSpec) -> losses.LossFunction:
 
 
 def optimizer_for(spec: RunSpec, model: nn.Module) -> Optimizer:
-    chosen = spec.optimizer
-    return build_optimizer(
-        model,
-        chosen.name,
-        lr=chosen.lr,
-        weight_decay=chosen.weight_decay,
-        decay_all=chosen.decay_all,
-        fused=bool(chosen.fused),
-        options=chosen.options,
-    )
+    chosen = spec.optimizer.model_dump(include={"name", "lr", "weight_decay", "decay_all", "options"})
+    return build_optimizer(model, OptimizerSettings(fused=bool(spec.optimizer.fused), **chosen))
 
 
 def schedule_for(spec: RunSpec) -> Callable[[Optimizer, int], Schedule]:
-    chosen = spec.schedule
-
-    def build(optimizer: Optimizer, updates_per_epoch: int) -> Schedule:
-        return Schedule(
-            optimizer,
-            chosen.name,
-            epochs=spec.train.epochs,
-            updates_per_epoch=updates_per_epoch,
-            warmup_epochs=chosen.warmup_epochs,
-            warmup_lr=chosen.warmup_lr,
-            min_lr=chosen.min_lr,
-            options=chosen.options,
-        )
-
-    return build
+    chosen = ScheduleSettings(epochs=spec.train.epochs, **spec.schedule.model_dump())
+    return lambda optimizer, updates_per_epoch: Schedule(optimizer, chosen, updates_per_epoch=updates_per_epoch)
 
 
 def _check_size(name: str, backbone: nn.Module, size: int) -> None:

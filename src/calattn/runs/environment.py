@@ -1,17 +1,24 @@
-"""The environment: versions, commit and hardware behind a run; neither host name nor command line."""
+"""The environment of a run: versions, commit, hardware and plugins; neither host name nor command line."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
+from calattn import plugins
+from calattn.registry import UnknownName
+from calattn.runs.folder import RunFolder, RunFolderError, read_json
 
 T = TypeVar("T")
 
@@ -37,6 +44,7 @@ def describe_environment() -> dict[str, Any]:
         "calattn": _version("calattn"),
         "commit": _or_none(lambda: commit(Path(__file__).parents[3])),
         "python": platform.python_version(),
+        "plugins": plugins.described(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "platform": _or_none(platform.platform),
         "cpu": {"model": _or_none(_cpu_model), "cores": os.cpu_count(), "usable_cores": _or_none(_usable_cores)},
@@ -60,6 +68,44 @@ def commit(root: Path) -> dict[str, Any] | None:
         "hash": _git(root, "rev-parse", "HEAD"),
         "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
     }
+
+
+@contextlib.contextmanager
+def naming_plugins(folder: RunFolder) -> Iterator[None]:
+    """A name that is unknown in the block becomes an error that says which plugins the run had.
+
+    They are not imported: a run folder may come from anybody, and importing is running their code.
+    """
+    try:
+        yield
+    except UnknownName as error:
+        here = {used["name"] for used in plugins.described()}
+        missing = [name for name in _known_plugins(folder) if name not in here]
+        if not missing:
+            raise
+        flags = " ".join(f"--plugin {shlex.quote(name)}" for name in missing)
+        remedy = f"{folder.path} was trained with {flags}: pass that, if you trust the file, from the same folder"
+        raise UnknownName.of(error, remedy=remedy) from None
+
+
+def warn_of_changed_plugins(folder: RunFolder) -> None:
+    """The code of a loss is not in the spec's hash: a run that goes on with other code than it began with says so."""
+    known, now = _known_plugins(folder), {str(used["name"]): used["sha256"] for used in plugins.described()}
+    changed = [name for name, digest in now.items() if known.get(name, digest) != digest]
+    if changed:
+        warnings.warn(
+            f"{', '.join(changed)} has changed since the run in {folder.path} began; --overwrite starts it again",
+            stacklevel=3,
+        )
+
+
+def _known_plugins(folder: RunFolder) -> dict[str, str | None]:
+    """Name → SHA-256, as the folder has it; empty where it has none, or cannot be read."""
+    try:
+        found = read_json(folder.environment_path)
+        return {str(each["name"]): each["sha256"] for each in found["plugins"]}
+    except (RunFolderError, OSError, AttributeError, KeyError, TypeError):
+        return {}
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -15,7 +15,7 @@ import torch
 
 from calattn.comparison.trainings import Training
 from calattn.runs.folder import SPEC, RunFolder, read_json
-from calattn.runs.yamlfile import read_yaml
+from calattn.runs.spec import read_yaml
 from calattn.types import Predictions
 
 OWN_SPLITS = ("validation", "test")  # of a run; `calattn predict` makes others of other or of corrupted images

@@ -25,8 +25,7 @@ from calattn.engine.log import plain
 from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial
 from calattn.files.predictions import MANIFEST, has_predictions, load_predictions
-from calattn.runs.spec import RunSpec
-from calattn.runs.yamlfile import read_yaml, yaml_text
+from calattn.runs.spec import RunSpec, read_yaml, yaml_text
 from calattn.types import Predictions
 
 if sys.platform != "win32":
@@ -155,10 +154,17 @@ class RunFolder:
                 "use the version that wrote it, another --out, or --overwrite"
             ) from None
 
+    def summary(self) -> dict[str, Any]:
+        """What `calattn.runs.summary` wrote at the end of the run."""
+        found = read_json(self.summary_path)
+        if not isinstance(found, dict):
+            raise RunFolderError(f"{self.summary_path} is no summary; the same `calattn train` command writes it again")
+        return found
+
     def progress(self) -> Progress | None:
         """How far the network was trained that the predictions are of; None without a summary, or with a damaged one."""
         try:
-            found = read_json(self.summary_path)
+            found = self.summary()
             done = Progress(int(found["epochs"]), int(found["spec"]["train"]["epochs"]), int(found["updates"]))
         except (RunFolderError, KeyError, TypeError, ValueError):
             return None

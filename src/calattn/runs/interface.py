@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from calattn import data
 from calattn.data.augment.pipeline import Augment
 from calattn.data.resize import Interpolation
-from calattn.data.sources.datasets import PREFIXES
-from calattn.files.predictions import PredictionFileError, load_predictions
+from calattn.data.sources.datasets import DATASETS
 from calattn.runs import build
+from calattn.runs.build import some
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.runs.spec import RunSpec
 
@@ -57,10 +59,8 @@ def write_interface(folder: RunFolder, interface: Interface) -> None:
     write_json(dataclasses.asdict(interface), folder.interface_path)
 
 
-def read_interface(folder: RunFolder) -> Interface | None:
-    """What training noted; None for runs of versions that did not."""
-    if not folder.interface_path.is_file():
-        return None
+def read_interface(folder: RunFolder) -> Interface:
+    """What training noted."""
     found = read_json(folder.interface_path)
     try:
         return Interface(
@@ -73,48 +73,73 @@ def read_interface(folder: RunFolder) -> Interface | None:
     except (KeyError, TypeError, ValueError) as error:
         raise RunFolderError(
             f"{folder.interface_path} does not say what the network takes ({type(error).__name__}: {error}); put it back, or "
-            "remove it and run calattn predict where the run's data set is"
+            "train into a new folder"
         ) from None
 
 
-def known_classes(folder: RunFolder) -> tuple[str, ...] | None:
-    """The classes that the run was trained on, by its interface or else by any of its predictions."""
-    noted = read_interface(folder)
-    if noted is not None:
-        return noted.class_names
-    for path in sorted(folder.all_predictions_path.glob("*")):
-        try:
-            return load_predictions(path, features=False, verify=False).class_names
-        except PredictionFileError:
-            continue
-    return None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The class names of a data set, and its name, which says whether they are more than numbers."""
+
+    dataset: str
+    names: tuple[str, ...]
+
+    @property
+    def unnamed(self) -> bool:
+        """Tables that state no names: theirs are the numbers of the labels."""
+        return self.dataset.startswith("parquet:") and self.names == tuple(map(str, range(len(self.names))))
+
+    def places(self, other: Classes) -> list[int | None]:
+        """Which of these classes each of the other's is; None for those that are not among them.
+
+        A registered data set has its classes in one order, whatever they are called (synsets, words), so it is matched with
+        itself by position; so is one that has no names, where its numbers are not the names of classes themselves.
+
+        >>> Classes(dataset="imagefolder:a", names=("cat", "dog", "owl")).places(
+        ...     Classes(dataset="imagefolder:b", names=("dog", "fox", "owl"))
+        ... )
+        [1, None, 2]
+        """
+        index = {name: place for place, name in enumerate(self.names)}
+        by_name = [index.get(name) for name in other.names]
+        by_position = [place if place < len(self.names) else None for place in range(len(other.names))]
+        if self.names == other.names or (self.dataset == other.dataset and self.dataset in DATASETS):
+            return by_position
+        return by_position if None in by_name and (self.unnamed or other.unnamed) else by_name
 
 
-def run_interface(folder: RunFolder, spec: RunSpec) -> Interface:
-    """From the run folder alone; of runs that did not note it, with the help of their predictions and their data set."""
-    return read_interface(folder) or _gathered(folder, spec)
-
-
-def _gathered(folder: RunFolder, spec: RunSpec) -> Interface:
-    described = _described(folder, spec)
-    names = known_classes(folder) or described.class_names
-    side = spec.data.size or (described.size[0] if described.size else None)
-    if not names or side is None:
-        raise RunFolderError(
-            f"{folder.path} has no predictions that say which classes there are; run calattn predict {folder.path} where the "
-            "run's data set is"
+def relabelled(images: data.Images, name: str, own: Classes) -> data.Images:
+    """The images of the data set `name` with the labels of the run's classes; a class that the run does not know is named."""
+    places = own.places(Classes(dataset=name, names=images.class_names))
+    unknown = [images.class_names[label] for label in _occurring(images) if places[label] is None]
+    if unknown:
+        raise data.DataError(
+            f"{name} has classes that the run does not know: {some(unknown)}; it knows {some(own.names)}. Rename or remove them, "
+            "or pass --ood if only the confidence matters (labels are then set to 0)"
         )
-    mean, std = build.normalisation(spec, described)
-    return Interface(class_names=names, channels=described.channels, size=side, mean=mean, std=std)
+    table = torch.tensor([-1 if place is None else place for place in places])
+    soft = images.soft_labels
+    if soft is not None:
+        known = [label for label, place in enumerate(places) if place is not None]
+        wide = soft.new_zeros(len(soft), len(own.names))
+        wide[:, table[known]] = soft[:, known]
+        soft = wide
+    return dataclasses.replace(images, labels=table[images.labels], class_names=own.names, soft_labels=soft)
 
 
-def _described(folder: RunFolder, spec: RunSpec) -> data.Dataset:
-    try:
-        return data.describe(spec.data.name)
-    except data.DataError as error:
-        if not spec.data.name.startswith(PREFIXES):
-            raise
-        raise RunFolderError(
-            f"{folder.path} has no {folder.interface_path.name}, which newer runs have, and its data set is not here "
-            f"({error}); run calattn predict {folder.path} once where the data set is: that adds the file"
-        ) from None
+def check_same_classes(name: str, names: tuple[str, ...], own: Classes) -> None:
+    """The run's own images must have its own classes: renamed, their labels would mean others."""
+    if own.places(Classes(dataset=name, names=names)) == list(range(len(own.names))):
+        return
+    raise data.DataError(
+        f"{name} now has the classes {some(names)}; the run was trained on {some(own.names)}: name them as they were, or train "
+        "into a new folder"
+    )
+
+
+def _occurring(images: data.Images) -> list[int]:
+    """The classes that some image has, for certain or in part."""
+    present = images.labels.unique()
+    if images.soft_labels is not None:
+        present = torch.cat([present, (images.soft_labels > 0).any(dim=0).nonzero().squeeze(1)]).unique()
+    return [int(label) for label in present]

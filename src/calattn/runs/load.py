@@ -15,10 +15,10 @@ from calattn.files.atomic import PathArg
 from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
 from calattn.runs import build
+from calattn.runs.environment import naming_plugins
 from calattn.runs.folder import RunFolder
-from calattn.runs.interface import Interface, run_interface
+from calattn.runs.interface import Interface, read_interface
 from calattn.runs.spec import RunSpec
-from calattn.runs.trained_with import naming_plugins
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,12 @@ class LoadedModel:
 def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
     """The network of a run folder under a checkpoint rule (`calattn.rules.RULES`), in evaluation mode.
 
-    The data set need not be there, unless the run is of a version that kept no interface.json and has images of your own. A run
-    folder whose checkpoints were removed cannot be loaded.
+    The data set need not be there. A run folder whose checkpoints were removed cannot be loaded.
     """
     folder = RunFolder.open(path)
     spec = folder.spec()
     with naming_plugins(folder):
-        interface = run_interface(folder, spec)
+        interface = read_interface(folder)
         model = trained_network(folder, spec, checkpoint, interface)
     augment = interface.augment(
         (interface.size, interface.size), interpolation=spec.data.interpolation, num_classes=interface.num_classes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import shlex
@@ -17,7 +18,6 @@ from calattn import data, losses
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.data.decoding import LazyImages
 from calattn.data.loading import EvalLoader, input_size
-from calattn.data.resize import Interpolation
 from calattn.data.sources.cifar10_c import parse_split
 from calattn.data.splits import load_splits
 from calattn.engine.predict import predict
@@ -26,27 +26,19 @@ from calattn.files.atomic import PathArg, check_writable
 from calattn.files.predictions import has_features, save_predictions
 from calattn.rules import RULES
 from calattn.runs import build
-from calattn.runs.classes import Classes, check_same_classes, relabelled
+from calattn.runs.environment import naming_plugins
 from calattn.runs.folder import RunFolder, RunFolderError
-from calattn.runs.interface import (
-    Interface,
-    interface_of,
-    known_classes,
-    read_interface,
-    run_interface,
-    write_interface,
-)
+from calattn.runs.interface import Classes, Interface, check_same_classes, read_interface, relabelled
 from calattn.runs.load import trained_network
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import RunSpec
-from calattn.runs.trained_with import naming_plugins
 from calattn.types import Predictions
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and split and rule are added
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subject:
+class ImageSet:
     """What is predicted: images, which of their rows (None: all), and the name of the predictions."""
 
     name: str
@@ -58,27 +50,28 @@ class Subject:
         return len(self.images) if self.rows is None else len(self.rows)
 
 
-def own_subjects(found: build.RunData) -> list[Subject]:
-    validation = Subject(name="validation", images=found.validation, rows=found.validation_rows)
-    return [validation, Subject(name="test", images=found.test)]
+def own_images(found: build.RunData) -> list[ImageSet]:
+    validation = ImageSet(name="validation", images=found.validation, rows=found.validation_rows)
+    return [validation, ImageSet(name="test", images=found.test)]
 
 
-def foreign_subject(
-    name: str, split: str, *, root: Path | None, ood: bool, classes: Classes, size: int, interpolation: Interpolation
-) -> Subject:
-    """Images of another data set, read as the run's own are, their labels those of the run's `classes`.
+def foreign_images(
+    name: str, split: str, *, spec: RunSpec, interface: Interface, root: Path | None, ood: bool
+) -> ImageSet:
+    """Images of another data set, read as the run's own are, their labels those of the run's classes.
 
     `ood` sets labels that mean nothing to the model to 0.
     """
-    images = build.load_split(name, split, size=size, interpolation=interpolation, root=root)
+    options = build.LoadOptions(size=interface.size, interpolation=spec.data.interpolation, root=root)
+    images = build.load_split(name, split, options)
     if ood:
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     else:
-        images = relabelled(images, name, classes)
-    return Subject(name=f"{_file_name(name)}-{split}", images=images)
+        images = relabelled(images, name, Classes(dataset=spec.data.name, names=interface.class_names))
+    return ImageSet(name=f"{_file_name(name)}-{split}", images=images)
 
 
-def corrupted_subject(test: data.Images, corruption: str) -> Subject:
+def corrupted_images(test: data.Images, corruption: str) -> ImageSet:
     """The run's test images under a corruption ("fog-5"), or under all fifteen, one after another ("all-5")."""
     name, severity = parse_split(corruption)
     names = tuple(CORRUPTIONS) if name == "all" else (name,)
@@ -88,17 +81,10 @@ def corrupted_subject(test: data.Images, corruption: str) -> Subject:
             "images (the strengths are made for 32 px)"
         )
     made = [corrupt(test.array, each, severity, generator=torch.Generator().manual_seed(0)) for each in names]
-    images = dataclasses.replace(
-        test,
-        array=torch.cat(made),
-        labels=test.labels.repeat(len(names)),
-        soft_labels=_repeated(test.soft_labels, names),
-    )
-    return Subject(name=f"test-{corruption}", images=images)
-
-
-def _repeated(rows: torch.Tensor | None, names: Sequence[str]) -> torch.Tensor | None:
-    return None if rows is None else rows.repeat(len(names), 1)
+    soft = None if test.soft_labels is None else test.soft_labels.repeat(len(names), 1)
+    labels = test.labels.repeat(len(names))
+    images = dataclasses.replace(test, array=torch.cat(made), labels=labels, soft_labels=soft)
+    return ImageSet(name=f"test-{corruption}", images=images)
 
 
 def _file_name(name: str) -> str:
@@ -110,130 +96,112 @@ def _file_name(name: str) -> str:
     return f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}-{end}"
 
 
-def predict_run(
-    folder: RunFolder,
-    spec: RunSpec,
-    subjects: Iterable[Subject],
-    rules: Iterable[str],
-    *,
-    fabric: Fabric,
-    runtime: Runtime,
-    interface: Interface,
-    features: bool,
-    on_batch: Callable[[int], None] | None = None,
-) -> list[Path]:
-    """Writes predictions/<name>[.<rule>] for every subject and rule; the network is built anew from the checkpoint.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A run's trained networks at work. Normalisation, size and class names are those of its `interface`."""
 
-    Normalisation, size and class names are the ones it was trained with: those of its `interface`.
+    folder: RunFolder
+    spec: RunSpec
+    interface: Interface
+    fabric: Fabric
+    runtime: Runtime
+    on_batch: Callable[[int], None] | None = None
+
+    def network(self, rule: str) -> Any:
+        """The run's network with a checkpoint's weights, ready to predict: `network(images)` gives a `ModelOutput`."""
+        model = trained_network(self.folder, self.spec, rule, self.interface)
+        # Predictions need no loss: one of a plugin need not be there.
+        return self.fabric.setup_module(TrainStep(model, losses.ce)).eval()
+
+    def predict(self, network: Any, wanted: ImageSet, *, features: bool = False) -> Predictions:
+        """What a `network` says about images, in memory."""
+        taken, fabric = self.interface, self.fabric
+        images = _with_channels(wanted.images, taken.channels)
+        size_in, interpolation = input_size(images, taken.size), self.spec.data.interpolation
+        augment = taken.augment(size_in, interpolation=interpolation, num_classes=images.num_classes)
+        batch_size, place = self.spec.evaluation.batch_size, self.runtime.place(fabric)
+        loader = EvalLoader(images, wanted.rows, augment, batch_size=batch_size, **place)
+        fields = {"class_names": taken.class_names, "split": wanted.name, "spec_hash": self.spec.hash}
+        return predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
+
+    def write(self, sets: Iterable[ImageSet], rules: Iterable[str], *, features: bool) -> list[Path]:
+        """Writes predictions/<name>[.<rule>] for every set and rule; the network is built anew from the checkpoint."""
+        written: list[Path] = []
+        sets = list(sets)
+        for rule in rules:
+            network = self.network(rule)
+            for each in sets:
+                target = self.folder.predictions_path(each.name, rule)
+                # What was kept on request is not lost by predicting again.
+                made = self.predict(network, each, features=features or has_features(target))
+                if self.fabric.is_global_zero:
+                    save_predictions(made, target, overwrite=True)
+                written.append(target)
+        self.fabric.barrier()
+        return written
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """What `calattn predict` may be asked for: by default the run's own splits under its last checkpoint.
+
+    `data` and `splits` name other images, for which the run's own need not be there; `ood` sets their labels to 0.
+    `corruptions`, such as "fog-5" or "all-5", are of the run's own test images, in place of the splits.
     """
-    written: list[Path] = []
-    subjects = list(subjects)
-    for rule in rules:
-        model = run_model(folder, spec, rule, fabric=fabric, interface=interface)
-        for subject in subjects:
-            target = folder.predictions_path(subject.name, rule)
-            made = predict_subject(
-                model,
-                subject,
-                spec,
-                fabric=fabric,
-                runtime=runtime,
-                interface=interface,
-                features=features or has_features(target),  # what was kept on request is not lost by predicting again
-                on_batch=on_batch,
-            )
-            if fabric.is_global_zero:
-                save_predictions(made, target, overwrite=True)
-            written.append(target)
-    fabric.barrier()
-    return written
+
+    rules: Sequence[str] = ("last",)
+    data: str | None = None
+    splits: Sequence[str] = ()
+    ood: bool = False
+    corruptions: Sequence[str] = ()
+    features: bool = False
+    batch_size: int | None = None
 
 
 def predict_folder(
     path: PathArg,
+    options: PredictOptions | None = None,
     *,
-    rules: Sequence[str],
-    data_name: str | None = None,
-    splits: Sequence[str] | None = None,
-    ood: bool = False,
-    corruptions: Sequence[str] = (),
-    features: bool = False,
-    batch_size: int | None = None,
     runtime: Runtime | None = None,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """`calattn predict`: its own splits, or those of another data set; for these the run's own need not be there.
-
-    `corruptions`, such as "fog-5" or "all-5", are of its own test images, in place of the splits.
-    """
-    runtime = runtime or Runtime()
+    """Writes predictions of a trained run into its folder, and says where."""
+    options, runtime = options or PredictOptions(), runtime or Runtime()
     folder = RunFolder.open(path)
     spec = folder.spec()
-    for each in corruptions:
-        parse_split(each)
-    if corruptions and (data_name or splits):
-        raise ValueError("--corrupt is about the run's own test images; leave out --data and --split")
-    _check_wanted(folder, rules, data_name, ood=ood)
-    if batch_size is not None:
-        spec = spec.model_copy(update={"evaluation": spec.evaluation.model_copy(update={"batch_size": batch_size})})
+    _check_wanted(folder, options)
+    if options.batch_size is not None:
+        evaluation = spec.evaluation.model_copy(update={"batch_size": options.batch_size})
+        spec = spec.model_copy(update={"evaluation": evaluation})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
     with naming_plugins(folder):
-        if corruptions:
-            found = _own_data(folder, spec, runtime.data_root)
-            subjects = [corrupted_subject(found.test, each) for each in corruptions]
-            interface = read_interface(folder) or interface_of(spec, found)
-        else:
-            subjects, interface = _subjects(folder, spec, data_name, splits, root=runtime.data_root, ood=ood)
-        if fabric.is_global_zero and not folder.interface_path.exists():  # a run of a version that did not note it
-            write_interface(folder, interface)
-        return predict_run(
-            folder,
-            spec,
-            subjects,
-            rules,
-            fabric=fabric,
-            runtime=runtime,
-            interface=interface,
-            features=features,
-            on_batch=on_batch,
+        interface = read_interface(folder)
+        predictor = Predictor(
+            folder=folder, spec=spec, interface=interface, fabric=fabric, runtime=runtime, on_batch=on_batch
         )
+        sets = _image_sets(folder, spec, interface, options, root=runtime.data_root)
+        return predictor.write(sets, options.rules, features=options.features)
 
 
-def _subjects(
-    folder: RunFolder,
-    spec: RunSpec,
-    data_name: str | None,
-    splits: Sequence[str] | None,
-    *,
-    root: Path | None,
-    ood: bool,
-) -> tuple[list[Subject], Interface]:
-    """What is asked for, and what the network takes."""
-    if data_name is None:
-        found = _own_data(folder, spec, root)
-        subjects = own_subjects(found)
-        unknown = set(splits or ()) - {subject.name for subject in subjects}
-        if unknown:
-            raise ValueError(
-                f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
-            )
-        wanted = [subject for subject in subjects if not splits or subject.name in splits]
-        return wanted, read_interface(folder) or interface_of(spec, found)
-    default = data.describe(data_name).splits[-1:]
-    interface = run_interface(folder, spec)
-    foreign = [
-        foreign_subject(
-            data_name,
-            split,
-            root=root,
-            ood=ood,
-            classes=Classes(dataset=spec.data.name, names=interface.class_names),
-            size=interface.size,
-            interpolation=spec.data.interpolation,
+def _image_sets(
+    folder: RunFolder, spec: RunSpec, interface: Interface, options: PredictOptions, *, root: Path | None
+) -> list[ImageSet]:
+    if options.data is not None:
+        splits = options.splits or data.describe(options.data).splits[-1:]
+        foreign = functools.partial(
+            foreign_images, options.data, spec=spec, interface=interface, root=root, ood=options.ood
         )
-        for split in splits or default
-    ]
-    return foreign, interface
+        return [foreign(split) for split in splits]
+    found = _own_data(folder, spec, root)
+    if options.corruptions:
+        return [corrupted_images(found.test, each) for each in options.corruptions]
+    sets = own_images(found)
+    unknown = set(options.splits) - {each.name for each in sets}
+    if unknown:
+        raise ValueError(
+            f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
+        )
+    return [each for each in sets if not options.splits or each.name in options.splits]
 
 
 def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunData:
@@ -253,12 +221,16 @@ def _own_data(folder: RunFolder, spec: RunSpec, root: Path | None) -> build.RunD
     return found
 
 
-def _check_wanted(folder: RunFolder, rules: Sequence[str], data_name: str | None, *, ood: bool) -> None:
+def _check_wanted(folder: RunFolder, options: PredictOptions) -> None:
     """What can be refused before images are read."""
-    unknown = [rule for rule in rules if rule not in RULES]
+    for each in options.corruptions:
+        parse_split(each)
+    if options.corruptions and (options.data or options.splits):
+        raise ValueError("--corrupt is about the run's own test images; leave out --data and --split")
+    unknown = [rule for rule in options.rules if rule not in RULES]
     if unknown:
         raise ValueError(f"unknown checkpoint {unknown[0]!r}; known: {', '.join(RULES)}")
-    if ood and data_name is None:
+    if options.ood and options.data is None:
         raise ValueError("--ood is about another data set; name it with --data")
     if not any(folder.checkpoints_path.glob("state-*.safetensors")):
         if (process := folder.writer()) is not None:
@@ -284,45 +256,9 @@ def check_same_split(folder: RunFolder, found: build.RunData) -> None:
 
 
 def check_own_classes(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
-    """The classes must be the ones that the run was trained on, as far as the folder knows them."""
-    known = known_classes(folder)
-    if known is not None:
-        check_same_classes(spec.data.name, found.class_names, Classes(dataset=spec.data.name, names=known))
-
-
-def run_model(folder: RunFolder, spec: RunSpec, rule: str, *, fabric: Fabric, interface: Interface) -> Any:
-    """The run's network with a checkpoint's weights, ready to predict: `model(images)` gives a `ModelOutput`."""
-    model = trained_network(folder, spec, rule, interface)
-    # Predictions need no loss: one of a plugin need not be there.
-    return fabric.setup_module(TrainStep(model, losses.ce)).eval()
-
-
-def predict_subject(
-    model: Any,
-    subject: Subject,
-    spec: RunSpec,
-    *,
-    fabric: Fabric,
-    runtime: Runtime,
-    interface: Interface,
-    features: bool,
-    on_batch: Callable[[int], None] | None = None,
-) -> Predictions:
-    """What a `run_model` says about a subject, in memory."""
-    images = _with_channels(subject.images, interface.channels)
-    size_in = input_size(images, interface.size)
-    loader = EvalLoader(
-        images,
-        subject.rows,
-        interface.augment(size_in, interpolation=spec.data.interpolation, num_classes=images.num_classes),
-        batch_size=spec.evaluation.batch_size,
-        rank=fabric.global_rank,
-        world_size=fabric.world_size,
-        device=fabric.device,
-        workers=runtime.num_workers,
-    )
-    fields = {"class_names": interface.class_names, "split": subject.name, "spec_hash": spec.hash}
-    return predict(model, loader, fabric=fabric, features=features, on_batch=on_batch, **fields)
+    """The classes must be the ones that the run was trained on: renamed, their labels would mean others."""
+    own = Classes(dataset=spec.data.name, names=read_interface(folder).class_names)
+    check_same_classes(spec.data.name, found.class_names, own)
 
 
 def _with_channels(images: data.Images, channels: int) -> data.Images:

@@ -97,18 +97,18 @@ class Runtime:
     @property
     def num_devices(self) -> int:
         chosen = _devices(self.devices)
-        count = (
-            len(chosen)
-            if isinstance(chosen, list)
-            else chosen
-            if isinstance(chosen, int)
-            else max(1, torch.cuda.device_count())
-        )
-        return count * self.nodes
+        if isinstance(chosen, str):
+            chosen = max(1, torch.cuda.device_count())
+        return (len(chosen) if isinstance(chosen, list) else chosen) * self.nodes
 
     def usable_precision(self, precision: str) -> str:
         """A run trained in half precision on a GPU can be predicted with on a CPU: in float32."""
         return precision if self.uses_gpu else "32-true"
+
+    def place(self, fabric: Fabric) -> dict[str, Any]:
+        """What a loader has to know about this process."""
+        rank = {"rank": fabric.global_rank, "world_size": fabric.world_size}
+        return {**rank, "device": fabric.device, "workers": self.num_workers}
 
     @property
     def num_workers(self) -> int:

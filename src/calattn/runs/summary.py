@@ -44,10 +44,6 @@ def write_summary(folder: RunFolder, spec: RunSpec, model: CalibratedModel) -> d
     return document
 
 
-def read_summary(folder: RunFolder) -> dict[str, Any]:
-    return read_json(folder.summary_path)
-
-
 def _results(folder: RunFolder, rule: str) -> dict[str, Any]:
     validation, test = (folder.predictions(split, rule) for split in ("validation", "test"))
     found: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calattn import data
-from calattn.runs.classes import Classes, check_same_classes, relabelled
+from calattn.runs.interface import Classes, check_same_classes, relabelled
 
 TEN = tuple(map(str, range(10)))
 PETS = Classes(dataset="imagefolder:pets", names=("cat", "dog", "owl"))
