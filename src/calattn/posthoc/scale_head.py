@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.heads.base import EPSILON
-from calattn.heads.calattn import CalAttn
+from calattn.heads.joint import CalAttn
 from calattn.posthoc.base import Calibrator, Learned, rescaled, seeded
 from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.newton import check_labels_possible, nll_optimum
