@@ -10,8 +10,8 @@ import torch
 from calattn import Predictions
 from calattn.metrics.binning import bin_index
 from calattn.posthoc import PROTOCOL_GRID, FitWarning, TemperatureScaling
-from calattn.posthoc.grid import doubling_chains, ece_curve, temperature_blocks
 from calattn.posthoc.newton import Moments, NllCurve, bracketed_newton, nll_optimum
+from calattn.posthoc.temperature import doubling_chains, ece_curve, temperature_blocks
 
 
 def drawn(temperature: float, n: int = 3000, c: int = 10, spread: float = 3.0, seed: int = 0) -> Predictions:

@@ -15,9 +15,8 @@ from torch import Tensor
 from calattn import checks
 from calattn.posthoc import affine_nll
 from calattn.posthoc.base import CALIBRATORS, Calibrator, FitWarning, Learned, finite_logits
-from calattn.posthoc.damped_newton import Steepness, damped_newton
 from calattn.posthoc.modules import AffineLogits
-from calattn.posthoc.newton import nll_optimum
+from calattn.posthoc.newton import Steepness, damped_newton, nll_optimum
 from calattn.types import Predictions, row_blocks
 
 # Penalties of `None`, 1/(2σ²): a normal prior of standard deviation 0.02 for each w_ij and 0.5 for each b_j. Made-up
