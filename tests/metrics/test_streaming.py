@@ -12,7 +12,7 @@ import torch.multiprocessing
 
 from calattn import Predictions, evaluate, stream_predictions
 from calattn.cli import subjects
-from calattn.metrics import METRICS, MetricState, packedranks, torchmetrics
+from calattn.metrics import METRICS, MetricState, torchmetrics
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from calattn.posthoc import TemperatureScaling
 from tests.samples import logits_and_labels
@@ -153,7 +153,7 @@ def test_torchmetrics_wrapper_needs_to_know_its_input():
 
 def _worker(rank: int, world: int, path: str, slots: int) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    packedranks.SLOTS = torchmetrics.SLOTS = slots
+    torchmetrics.SLOTS = slots
     logits, labels = logits_and_labels("ten_classes")
     metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
     metric.update(logits[rank::world], labels[rank::world])
@@ -170,6 +170,6 @@ def _worker(rank: int, world: int, path: str, slots: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("slots", [packedranks.SLOTS, 2000])
+@pytest.mark.parametrize("slots", [torchmetrics.SLOTS, 2000])
 def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path, slots):
     torch.multiprocessing.spawn(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2)

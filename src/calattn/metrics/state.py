@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.metrics import ranks
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
