@@ -86,15 +86,6 @@ def test_options_reach_the_replicates():
             assert float(draws[k]) == pytest.approx(slow[name].value, abs=tolerance), name
 
 
-@pytest.mark.parametrize("bandwidth", [0.02, 0.2])
-def test_kernel_bandwidth(bandwidth):
-    p = some(300)
-    confidence, predicted = p.probs.max(1)
-    kernel = torch.exp(-((confidence.unsqueeze(1) - confidence) ** 2) / (2 * bandwidth**2))
-    expected = float((kernel @ (predicted == p.labels).double() / kernel.sum(1) - confidence).abs().mean())
-    assert metrics.kernel_ece(p.probs, p.labels, bandwidth=bandwidth) == pytest.approx(expected, abs=1e-6)
-
-
 def test_difference_is_b_minus_a():
     p = some()
     sharper = p.replace(scale=torch.full((len(p),), 0.5))
@@ -209,12 +200,6 @@ def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
     assert draws.isinf().tolist() == [True, False, True]
     losses = torch.nn.functional.cross_entropy(logits[1:], torch.tensor([1, 0]), reduction="none")
     assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)
-
-
-@pytest.mark.parametrize("other", [{"num_bins": 10}, {"bandwidth": 0.1}, {"threshold": 0.8}])
-def test_states_with_other_options_are_not_merged(other):
-    with pytest.raises(ValueError, match="cannot merge"):
-        MetricState(["smooth_ece"]).merge(MetricState(["smooth_ece"], **other))
 
 
 @pytest.mark.usefixtures("untyped")

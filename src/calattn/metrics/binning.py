@@ -57,16 +57,25 @@ def equal_count_bounds_of(n: Int[Tensor, " b"], num_bins: int) -> Int[Tensor, "b
 
 
 @dataclasses.dataclass
-class BinSums:
-    """Count, Σ confidence and Σ correct of each bin, in float64."""
+class CellSums:
+    """Count, Σ confidence and Σ correct of each cell, in float64; cells are bins, or bins of each class."""
 
-    count: Float[Tensor, " m"]
-    confidence: Float[Tensor, " m"]
-    correct: Float[Tensor, " m"]
+    count: Float[Tensor, "*cells"]
+    confidence: Float[Tensor, "*cells"]
+    correct: Float[Tensor, "*cells"]
 
     @classmethod
-    def empty(cls, num_bins: int) -> Self:
-        return cls(*torch.zeros(3, num_bins, dtype=torch.float64).unbind())
+    def empty(cls, *shape: int) -> Self:
+        return cls(*torch.zeros(3, *shape, dtype=torch.float64).unbind())
+
+    def merge(self, other: Self) -> Self:
+        if self.count.shape != other.count.shape:
+            raise ValueError(f"cannot merge sums of {list(other.count.shape)} cells into {list(self.count.shape)}")
+        return type(self)(self.count + other.count, self.confidence + other.confidence, self.correct + other.correct)
+
+
+class BinSums(CellSums):
+    """The sums of each confidence bin: `BinSums.empty(num_bins)` begins."""
 
     def add(self, columns: Columns) -> Self:
         num_bins = self.count.shape[0]
@@ -79,11 +88,6 @@ class BinSums:
         self.confidence = self.confidence + total(columns.confidence.double())
         self.correct = self.correct + total(columns.correct.double())
         return self
-
-    def merge(self, other: BinSums) -> Self:
-        if self.count.shape != other.count.shape:
-            raise ValueError(f"cannot merge {other.count.shape[0]} bins into {self.count.shape[0]}")
-        return type(self)(self.count + other.count, self.confidence + other.confidence, self.correct + other.correct)
 
     @property
     def gap(self) -> Float[Tensor, " m"]:

@@ -169,8 +169,9 @@ def evaluate(
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    cls, name_of_class = target_of(target, predictions)
-    state = MetricState(_names(metrics, cls), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
+    cls, named = target_of(target, predictions)
+    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
+    state = MetricState(_names(metrics, cls), **vars(options))
     seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
     values = state.compute()
     count = _resamples(num_bootstrap, seen.n)
@@ -185,7 +186,7 @@ def evaluate(
         rows=rows,
         num_samples=seen.n,
         num_classes=seen.classes.count.shape[0],
-        options=dataclasses.replace(state.options, target_name=name_of_class),
+        options=options,
         level=level,
         num_bootstrap=count,
     )
@@ -211,21 +212,17 @@ def compare(
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         check_paired(a, b)
-    cls, name_of_class = target_of(target, a)
-    options = Options(
-        num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=name_of_class
-    )
+    cls, named = target_of(target, a)
+    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
     names = _names(metrics, cls)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    seed = _seed(
-        torch.Generator().manual_seed(_seed(generator))
-    )  # of its own: `evaluate` with the same generator draws other resamples
+    # Of its own: `evaluate` with the same generator draws other resamples.
+    seed = _seed(torch.Generator().manual_seed(_seed(generator)))
 
     def side(source: PredictionSource) -> _Side:
-        state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
-        return _side(state, source, num_bootstrap, seed)
+        return _side(MetricState(names, **vars(options)), source, num_bootstrap, seed)
 
     one, other = side(a), side(b)
     if one.n != other.n:

@@ -12,7 +12,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.binning import BinSums, Norm
 from calattn.metrics.classbins import ClassBins, Variant
-from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.columns import Columns, blocks_of, columns_of
 from calattn.metrics.scoresums import HighConfidenceErrors, ScoreSums
 from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
 
@@ -133,15 +133,7 @@ def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: 
     top = torch.cat(predicted)
     errors = []
     for cls in top.unique():
-        chosen = top == cls
-        part = Columns(
-            confidence=columns.confidence[chosen],
-            odds=columns.odds[chosen],
-            correct=columns.correct[chosen],
-            nll=columns.nll[chosen],
-            brier=columns.brier[chosen],
-        )
-        errors.append(BinSums.empty(num_bins).add(part).error())
+        errors.append(BinSums.empty(num_bins).add(columns.select(top == cls)).error())
     return sum(errors) / len(errors)
 
 
@@ -304,7 +296,8 @@ def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
 
     def odds(probs: Probs, name: str) -> Tensor:
         values = checks.matrix(probs, name)
-        return columns_of(values, values.new_zeros(len(values)).long(), "probs", name=name).odds
+        blocks = blocks_of(values, values.new_zeros(len(values)).long(), "probs", name=name)
+        return torch.cat([block.columns().odds for block in blocks])
 
     return ranks.two_sample_auroc(odds(in_probs, "in_probs"), odds(out_probs, "out_probs"))
 

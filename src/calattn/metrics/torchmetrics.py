@@ -22,7 +22,7 @@ from torchmetrics import Metric
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.ranks import RankSums, empty_histogram
-from calattn.metrics.state import METRICS, MetricState, reduce_for
+from calattn.metrics.state import METRICS, MetricState, OptionValues, reduce_for
 
 SLOTS = 1 << 16  # 1.6 MB beside the histogram's 6.3 MB; holds the 50,000 test images of ImageNet
 _CELLS = empty_histogram().shape[1]
@@ -32,7 +32,8 @@ class CalibrationMetrics(Metric):
     """Any set of calattn metrics as one torchmetrics Metric; `compute` returns a dict of 0-d tensors.
 
     `from_logits` is required: what comes in is never guessed. Targets equal to `ignore_index` are left out. `target` is
-    that of `calattn.evaluate`: P(class) against the event that it is the label. Before the first sample, values are NaN.
+    that of `calattn.evaluate`: P(class) against the event that it is the label; it, `num_bins`, `bandwidth` and `threshold` are
+    options, all others are torchmetrics' own. Before the first sample, values are NaN.
 
     >>> metric = CalibrationMetrics(["ece", "nll"], num_classes=2, from_logits=True)
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
@@ -49,26 +50,17 @@ class CalibrationMetrics(Metric):
         *,
         num_classes: int,
         from_logits: bool,
-        num_bins: int = 15,
-        bandwidth: float | None = 0.05,
-        threshold: float = 0.9,
-        target: int | None = None,
         ignore_index: int | None = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        self.options = {name: options.pop(name) for name in OptionValues.__annotations__ if name in options}
+        super().__init__(**options)
         self.names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self.num_classes = checks.positive_int(num_classes, "num_classes")
         self.from_logits = from_logits
         self.ignore_index = ignore_index
-        self.options: dict[str, Any] = {
-            "num_bins": num_bins,
-            "bandwidth": bandwidth,
-            "threshold": threshold,
-            "target": target,
-        }
         state = self._state()
-        state.classes = ClassBins.empty(self.num_classes, num_bins)
+        state.classes = ClassBins.empty(self.num_classes, state.options.num_bins)
         for name, tensor in _tensors(state, empty_packed()).items():
             self.add_state(name, default=tensor, dist_reduce_fx=merged if name == "ranks" else "sum")
 
@@ -104,7 +96,7 @@ class CalibrationMetrics(Metric):
 
     def extra_repr(self) -> str:
         parts = [*map(repr, self.names), f"num_classes={self.num_classes}", f"from_logits={self.from_logits}"]
-        more = {"target": self.options["target"], "ignore_index": self.ignore_index}
+        more = {"target": self.options.get("target"), "ignore_index": self.ignore_index}
         return ", ".join(parts + [f"{name}={value}" for name, value in more.items() if value is not None])
 
     def _state(self, tensors: dict[str, Tensor] | None = None) -> MetricState:

@@ -165,8 +165,7 @@ class Resamples:
 def own_values(plan: Plan, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
     """Every metric that has no formula here, of every resample, by its own `read`."""
     names, options = plan.own, plan.options
-    state = MetricState(names, num_bins=options.num_bins, bandwidth=options.bandwidth, threshold=options.threshold)
-    state.options = options
+    state = MetricState(names, **vars(options))
     draws = {name: torch.zeros(len(resamples.scores), dtype=torch.float64) for name in names}
     for index in range(len(resamples.scores)):
         _fill(state, resamples, index)

@@ -192,6 +192,6 @@ def samples_kept(parts: list[Columns]) -> Iterator[tuple[int, Columns, None]]:
         start = 0
         while start < len(columns):
             stop = min(len(columns), start + ROWS - (offset + start) % ROWS)
-            yield offset + start, columns.rows(start, stop), None
+            yield offset + start, columns.select(slice(start, stop)), None
             start = stop
         offset += len(columns)
