@@ -11,27 +11,6 @@ from calattn.heads.base import HEADS, Head, PositiveMLP, float32, linear32, posi
 from calattn.types import ModelOutput
 
 
-class NoHead(Head):
-    """Scale 1 for every sample, no parameters.
-
-    Baselines run through the same code as everything else.
-
-    >>> NoHead()(torch.zeros(2, 4), torch.zeros(2, 10)).scale
-    tensor([1., 1.])
-    """
-
-    has_hidden_layer = False
-
-    def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
-        scale = torch.ones(logits.shape[0], dtype=torch.float32, device=logits.device)
-        return ModelOutput(logits, scale, features)
-
-
-@HEADS.register("none")
-def _build_none(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> NoHead:  # noqa: ARG001
-    return NoHead()
-
-
 class CalAttn(Head):
     """Predicts the scale that divides the logits (Eq. 1 of the paper).
 
@@ -124,3 +103,24 @@ def _build_dirichlet(*, num_features: int, num_classes: int | None, hidden: int,
     if num_classes is None:
         raise ValueError("head='dirichlet' has one output a class: give the adapter num_classes=…")
     return Dirichlet(num_features, num_classes, hidden=hidden, bias=bias)
+
+
+class NoHead(Head):
+    """Scale 1 for every sample, no parameters.
+
+    Baselines run through the same code as everything else.
+
+    >>> NoHead()(torch.zeros(2, 4), torch.zeros(2, 10)).scale
+    tensor([1., 1.])
+    """
+
+    has_hidden_layer = False
+
+    def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
+        scale = torch.ones(logits.shape[0], dtype=torch.float32, device=logits.device)
+        return ModelOutput(logits, scale, features)
+
+
+@HEADS.register("none")
+def _build_none(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> NoHead:  # noqa: ARG001
+    return NoHead()

@@ -16,6 +16,17 @@ from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
 from calattn.posthoc.scale_head import SATS, FrozenCalAttn
 from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
 
+# In the order in which "all" names them.
+CALIBRATORS.add("frozen_calattn", FrozenCalAttn)
+CALIBRATORS.add("histogram", HistogramBinning)
+CALIBRATORS.add("isotonic", IsotonicCalibration)
+CALIBRATORS.add("vector", VectorScaling)
+CALIBRATORS.add("matrix", MatrixScaling)
+CALIBRATORS.add("dirichlet", DirichletCalibration)
+CALIBRATORS.add("sats", SATS)
+CALIBRATORS.add("temperature", TemperatureScaling)
+CALIBRATORS.add("temperature_nll", lambda **options: TemperatureScaling(**{"objective": "nll"} | options))
+
 __all__ = [
     "CALIBRATORS",
     "PROTOCOL_GRID",

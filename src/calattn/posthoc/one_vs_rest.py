@@ -15,7 +15,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import InputError
 from calattn.metrics.binning import bin_edges, bin_index, equal_count_bounds
-from calattn.posthoc.base import CALIBRATORS, Calibrator, Learned
+from calattn.posthoc.base import Calibrator, Learned
 from calattn.posthoc.modules import BinnedProbs, InterpolatedProbs
 from calattn.types import Predictions, row_blocks
 
@@ -68,7 +68,6 @@ def class_probs(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
         yield columns, probs.to(logits.dtype).T.contiguous()
 
 
-@CALIBRATORS.register("histogram")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class HistogramBinning(OneVsRestCalibrator):
     """g_k(p) = share of samples with label k among those whose p_k falls into p's bin, then normalised.
@@ -136,7 +135,6 @@ class HistogramBinning(OneVsRestCalibrator):
         return self.frequencies_[rows].to(probs.device).gather(1, index)
 
 
-@CALIBRATORS.register("isotonic")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class IsotonicCalibration(OneVsRestCalibrator):
     """For each class the non-decreasing g_k that minimises Σ (g_k(p_k) − [y = k])², then normalised.

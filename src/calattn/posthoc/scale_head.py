@@ -17,7 +17,7 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.heads.base import EPSILON
 from calattn.heads.joint import CalAttn
-from calattn.posthoc.base import CALIBRATORS, Calibrator, Learned, finite_logits, rescaled, seeded
+from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
 from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.newton import check_labels_possible, nll_optimum
 from calattn.posthoc.temperature import ece_curve
@@ -158,7 +158,6 @@ class ScaleHeadCalibrator(Calibrator):
         return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, logits=logits, features=features)
 
 
-@CALIBRATORS.register("sats")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class SATS(ScaleHeadCalibrator):
     """Sample-adaptive temperature scaling as the paper runs it: an MLP on the logits gives T(x).
@@ -205,7 +204,6 @@ class SATS(ScaleHeadCalibrator):
         return float(ece_curve(predictions, [1.0], num_bins=self.num_bins))
 
 
-@CALIBRATORS.register("frozen_calattn")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class FrozenCalAttn(ScaleHeadCalibrator):
     """s(z) = Softplus(w2ᵀ GELU(W1 z + b1) + b2) + ε on features z, fitted by CE + λ·Brier with fixed logits.

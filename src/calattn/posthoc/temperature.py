@@ -14,7 +14,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.metrics.binning import bin_index
 from calattn.metrics.columns import row_argmax
-from calattn.posthoc.base import CALIBRATORS, Calibrator, FitWarning, Learned, rescaled
+from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
 from calattn.posthoc.modules import ScaledLogits
 from calattn.posthoc.newton import LOWEST_EXPONENT, nll_optimum
 from calattn.types import Predictions
@@ -25,7 +25,6 @@ PROTOCOL_GRID = tuple(k / 10 for k in range(1, 101))
 _LOWEST_ROOT = 1.1e-19  # its square is still a normal number
 
 
-@CALIBRATORS.register("temperature")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class TemperatureScaling(Calibrator):
     """softmax(ℓ / T) with one T for all samples (Guo et al. 2017).
@@ -115,9 +114,6 @@ class TemperatureScaling(Calibrator):
 
     def _module(self) -> ScaledLogits:
         return ScaledLogits(self.num_classes_, self.temperature_)
-
-
-CALIBRATORS.add("temperature_nll", lambda **options: TemperatureScaling(**{"objective": "nll"} | options))
 
 
 def ece_curve(predictions: Predictions, temperatures: Sequence[float], *, num_bins: int = 15) -> Float[Tensor, " t"]:
