@@ -21,7 +21,7 @@ FOREIGN = {
     "data/sources/parquet.py:_opened": "Arrow",
     "data/streaming.py:_worker_died": "torch's DataLoader",
     "data/streaming.py:batches": "torch's DataLoader",
-    "losses/own.py:_out_of_memory": "torch",
+    "losses/loss.py:_out_of_memory": "torch",
     "readers/tables.py:_damage": "Arrow",
     "readers/tensors.py:_torch_load": "torch",
 }

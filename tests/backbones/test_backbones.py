@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from calattn.backbones import BACKBONES, create
-from calattn.backbones.densenet_cifar import CifarDenseNet
-from calattn.backbones.resnet_cifar import CifarResNet
-from calattn.backbones.wide_resnet import WideResNet
+from calattn.backbones.cifar import CifarDenseNet, CifarResNet, WideResNet
 from calattn.models.attach import attach
 
 # Parameters for 10 and 100 classes. ResNet-50, WRN-28-10 and DenseNet-121 are the counts in circulation for these CIFAR

@@ -7,7 +7,6 @@ import math
 import pickle
 import warnings
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -39,14 +38,6 @@ BY_HAND = {
         -log(0.1) + 0.1 * (log(7) - 0.6 + log(3.5) - 0.6) / 3,
     ],
 }
-
-
-@pytest.fixture
-def untyped():
-    """jaxtyping off, so that the library's own errors show, and torch.compile sees the plain functions."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize("case", BY_HAND, ids=str)

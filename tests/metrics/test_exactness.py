@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from calattn import Predictions, compare, evaluate, losses, metrics
+from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState
 from calattn.posthoc import HistogramBinning, IsotonicCalibration
 
@@ -76,13 +76,6 @@ def test_odds_resolve_confidences_that_round_to_one_and_order_across_the_change(
     assert metrics.misclassification_auroc(probs, labels) == 1.0
 
 
-def test_flsd_at_exactly_one_fifth():
-    assert float(losses.flsd53(torch.zeros(1, 5), torch.tensor([0]))) == pytest.approx(0.8**3 * math.log(5), rel=1e-5)
-    assert float(losses.flsd53(torch.zeros(1, 6), torch.tensor([0]))) == pytest.approx(
-        (5 / 6) ** 5 * math.log(6), rel=1e-5
-    )
-
-
 def test_an_infinite_nll_on_one_side_is_a_difference():
     logits = torch.tensor([[0.0, -math.inf]] + [[1.0, 0.0]] * 20)
     labels = torch.tensor([1] + [0] * 15 + [1] * 5)
@@ -92,12 +85,6 @@ def test_an_infinite_nll_on_one_side_is_a_difference():
     mixed = compare(finite, infinite, metrics=["nll"])["nll"]
     assert mixed.difference == math.inf
     assert mixed.significant, "a probability of 0 for a label is a fact, whatever the resamples without that sample say"
-
-
-@pytest.mark.parametrize("scale", [-1.0, 0.0, math.nan])
-def test_states_check_the_scale(scale):
-    with pytest.raises(ValueError, match=r"scale\[0\] is"):
-        MetricState("ece").update_logits(torch.randn(2, 3), torch.zeros(2).long(), torch.tensor([scale, 1.0]))
 
 
 @pytest.mark.parametrize(

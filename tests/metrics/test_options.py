@@ -11,7 +11,9 @@ import calattn
 from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState, columns
 from calattn.metrics.columns import columns_of
-from calattn.metrics.resampling.bootstrap import ColumnResampler, two_sided, weight_blocks
+from calattn.metrics.resampling.bootstrap import ColumnResampler, two_sided
+from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.state import Options
 from calattn.metrics.torchmetrics import CalibrationMetrics
 from tests.samples import logits_and_labels
@@ -76,21 +78,12 @@ def test_options_reach_the_replicates():
     p = some(200)
     options = Options(**OTHER)
     weights = next(weight_blocks(200, 3, torch.Generator().manual_seed(1)))
-    fast = ColumnResampler(columns_of(p.logits, p.labels, "logits"), options, 0.1)(weights)
+    fast = ColumnResampler(columns_of(p.logits, p.labels, "logits"), Plan(options=options, bandwidth=0.1))(weights)
     for k, weight in enumerate(weights):
         slow = evaluate(p.select(torch.arange(200).repeat_interleave(weight.long())), num_bootstrap=0, **OTHER)
         for name, draws in fast.items():
             tolerance = 1e-3 if name in ("kernel_ece", "aurc") else 5e-6
             assert float(draws[k]) == pytest.approx(slow[name].value, abs=tolerance), name
-
-
-@pytest.mark.parametrize("bandwidth", [0.02, 0.2])
-def test_kernel_bandwidth(bandwidth):
-    p = some(300)
-    confidence, predicted = p.probs.max(1)
-    kernel = torch.exp(-((confidence.unsqueeze(1) - confidence) ** 2) / (2 * bandwidth**2))
-    expected = float((kernel @ (predicted == p.labels).double() / kernel.sum(1) - confidence).abs().mean())
-    assert metrics.kernel_ece(p.probs, p.labels, bandwidth=bandwidth) == pytest.approx(expected, abs=1e-6)
 
 
 def test_difference_is_b_minus_a():
@@ -203,16 +196,10 @@ def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
     logits = torch.tensor([[0.0, -torch.inf], [0.0, 1.0], [2.0, 0.0]])
     columns = columns_of(logits, torch.tensor([1, 1, 0]), "logits")
     weights = torch.tensor([[1.0, 1.0, 1.0], [0.0, 2.0, 1.0], [2.0, 1.0, 0.0]])
-    draws = ColumnResampler(columns, Options(), 0.05, frozenset({"nll"}))(weights)["nll"]
+    draws = ColumnResampler(columns, Plan(options=Options(), metrics=frozenset({"nll"})))(weights)["nll"]
     assert draws.isinf().tolist() == [True, False, True]
     losses = torch.nn.functional.cross_entropy(logits[1:], torch.tensor([1, 0]), reduction="none")
     assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)
-
-
-@pytest.mark.parametrize("other", [{"num_bins": 10}, {"bandwidth": 0.1}, {"threshold": 0.8}])
-def test_states_with_other_options_are_not_merged(other):
-    with pytest.raises(ValueError, match="cannot merge"):
-        MetricState(["smooth_ece"]).merge(MetricState(["smooth_ece"], **other))
 
 
 @pytest.mark.usefixtures("untyped")

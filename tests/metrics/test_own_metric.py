@@ -8,8 +8,8 @@ import torch
 from calattn import Predictions, compare, evaluate
 from calattn.metrics import METRICS, MetricState, evaluation, ranks
 from calattn.metrics.columns import blocks_of
-from calattn.metrics.resampling.bootstrap import weight_blocks
-from calattn.metrics.resampling.resampled import class_tables
+from calattn.metrics.resampling.classwise import class_tables
+from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.state import BUILT_IN, Metric
 from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.samples import logits_and_labels

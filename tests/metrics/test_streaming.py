@@ -12,7 +12,7 @@ import torch.multiprocessing
 
 from calattn import Predictions, evaluate, stream_predictions
 from calattn.cli import subjects
-from calattn.metrics import METRICS, MetricState, packedranks, torchmetrics
+from calattn.metrics import METRICS, MetricState, torchmetrics
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from calattn.posthoc import TemperatureScaling
 from tests.samples import logits_and_labels
@@ -94,41 +94,27 @@ def test_a_pass_given_up_half_way_does_not_tell_the_length(tmp_path, monkeypatch
     assert blocks.rows is None
 
 
+def of_classes(count: int) -> MetricState:
+    return MetricState("classwise_ece").update_logits(torch.randn(4, count), torch.zeros(4, dtype=torch.int64))
+
+
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("one", "other", "message"),
     [
-        (MetricState("ece", num_bins=10), "cannot merge"),
-        (MetricState("mce"), "cannot merge"),
-        (MetricState("ece", threshold=0.5), "cannot merge"),
+        (MetricState("ece"), MetricState("ece", num_bins=10), "cannot merge"),
+        (MetricState("ece"), MetricState("ece", threshold=0.5), "cannot merge"),
+        (MetricState("ece"), MetricState("mce"), "cannot merge"),
+        (MetricState("smooth_ece"), MetricState("smooth_ece", bandwidth=0.1), "cannot merge"),
+        (of_classes(3), of_classes(5), "cannot merge"),
+        (MetricState("aurc", rank_capacity=5), MetricState("aurc"), "capacity"),
     ],
 )
-def test_merging_different_questions_is_refused(other, message):
+def test_merging_different_questions_is_refused(one, other, message):
     with pytest.raises(ValueError, match=message):
-        MetricState("ece").merge(other)
-
-
-def test_merging_different_class_counts_is_refused():
-    a = MetricState("classwise_ece").update_logits(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
-    b = MetricState("classwise_ece").update_logits(torch.randn(4, 5), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(ValueError, match="cannot merge"):
-        a.merge(b)
-
-
-def test_merging_rank_capacities_is_refused():
-    with pytest.raises(ValueError, match="capacity"):
-        MetricState("aurc", rank_capacity=5).merge(MetricState("aurc"))
+        one.merge(other)
 
 
 ALL = tuple(METRICS)
-
-
-def test_torchmetrics_wrapper_equals_the_functions():
-    logits, labels = logits_and_labels("ten_classes")
-    metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
-    for part in torch.arange(len(labels)).split(700):
-        metric.update(logits[part], labels[part])
-    expected = MetricState(ALL).update_logits(logits, labels).compute()
-    assert {name: float(value) for name, value in metric.compute().items()} == pytest.approx(expected, abs=1e-9)
 
 
 def test_torchmetrics_wrapper_forward_clone_pickle_and_device_moves():
@@ -153,7 +139,7 @@ def test_torchmetrics_wrapper_needs_to_know_its_input():
 
 def _worker(rank: int, world: int, path: str, slots: int) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    packedranks.SLOTS = torchmetrics.SLOTS = slots
+    torchmetrics.SLOTS = slots
     logits, labels = logits_and_labels("ten_classes")
     metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
     metric.update(logits[rank::world], labels[rank::world])
@@ -170,6 +156,6 @@ def _worker(rank: int, world: int, path: str, slots: int) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("slots", [packedranks.SLOTS, 2000])
+@pytest.mark.parametrize("slots", [torchmetrics.SLOTS, 2000])
 def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path, slots):
     torch.multiprocessing.spawn(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2)

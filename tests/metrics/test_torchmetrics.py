@@ -10,7 +10,7 @@ import torchmetrics.classification as tm
 from torchmetrics import MetricCollection, MetricTracker
 
 from calattn import metrics
-from calattn.metrics import METRICS, MetricState, packedranks
+from calattn.metrics import METRICS, MetricState, torchmetrics
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from tests.samples import logits_and_labels
 
@@ -208,8 +208,7 @@ def test_small_sets_are_exact(name):
 @pytest.mark.parametrize("way", ["update", "forward", "merge_state"])
 def test_beyond_the_slots_all_samples_go_over_to_the_sketch(monkeypatch, way):
     """As a MetricState of that capacity does, whichever way the batches come together."""
-    for module in ("packedranks", "torchmetrics"):
-        monkeypatch.setattr(f"calattn.metrics.{module}.SLOTS", 1000)
+    monkeypatch.setattr(torchmetrics, "SLOTS", 1000)
     logits, labels = logits_and_labels("ten_classes")
     for size in (990, 1000, 1001, 2600):
         metric = CalibrationMetrics(RANKED, num_classes=10, from_logits=True)
@@ -226,23 +225,23 @@ def test_beyond_the_slots_all_samples_go_over_to_the_sketch(monkeypatch, way):
 
 def test_packed_ranks_merge_in_any_order(monkeypatch):
     """Full, half full, empty and beyond: as many samples and as many right ones, exact wherever they fit."""
-    monkeypatch.setattr(packedranks, "SLOTS", 100)
+    monkeypatch.setattr(torchmetrics, "SLOTS", 100)
     generator = torch.Generator().manual_seed(0)
 
     def state(size: int) -> torch.Tensor:
         odds = 3 * torch.rand(size, generator=generator, dtype=torch.float64)
         right = (torch.rand(size, generator=generator) < 0.5).double()
-        ranks = packedranks.RankSums(100, torch.stack([odds, 1 / (1 + odds), right]))
+        ranks = torchmetrics.RankSums(100, torch.stack([odds, 1 / (1 + odds), right]))
         ranks._collapse_if_full()
-        return packedranks.pack(ranks, packedranks.empty_packed())
+        return torchmetrics.pack(ranks, torchmetrics.empty_packed())
 
     parts = [state(size) for size in (100, 0, 60, 130)]
     for order in ((0, 1), (1, 2), (2, 0), (3, 2), (0, 1, 2, 3)):
         found, back = (
-            packedranks.unpacked(packedranks.merged(torch.stack([parts[i] for i in o]))) for o in (order, order[::-1])
+            torchmetrics.unpacked(torchmetrics.merged(torch.stack([parts[i] for i in o]))) for o in (order, order[::-1])
         )
         size = sum((100, 0, 60, 130)[i] for i in order)
         assert (found.num_samples, found.histogram is None) == (size, size <= 100)
         for one, other in zip(vars(found.groups()).values(), vars(back.groups()).values(), strict=True):
             assert torch.allclose(one, other)
-    assert not packedranks.merged(torch.stack([parts[1], parts[1]])).any()
+    assert not torchmetrics.merged(torch.stack([parts[1], parts[1]])).any()

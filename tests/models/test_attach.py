@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from calattn.backbones import create
-from calattn.backbones.resnet_cifar import CifarResNet
+from calattn.backbones.cifar import CifarResNet
 from calattn.heads import HEADS
 from calattn.models.attach import Adapter, attach, overhead
 

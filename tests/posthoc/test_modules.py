@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 import calattn
 from calattn import Predictions
@@ -58,12 +57,6 @@ def test_by_plain_torch(fitted):
     torch.testing.assert_close(it.module()(logits), logits @ it.weight_.float().T + it.bias_.float())
     it = fitted["dirichlet"]
     torch.testing.assert_close(it.module()(logits), logits.log_softmax(1) @ it.weight_.float().T + it.bias_.float())
-
-
-def test_the_gradient_of_a_temperature_is_its_inverse(fitted):
-    logits = made_up(2).logits.clone().requires_grad_()
-    fitted["temperature"].module()(logits).sum().backward()
-    torch.testing.assert_close(logits.grad, torch.full_like(logits, 1 / fitted["temperature"].temperature_))
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -128,6 +121,7 @@ def test_a_state_dict_carries_what_was_learned(fitted, name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("untyped")
 def test_in_one_graph(fitted, name):
+    torch._dynamo.reset()  # else the graphs of the other modules count against the recompile limit
     module, new = fitted[name].module(), inputs(name, made_up(1))
     found = torch.compile(module, fullgraph=True, backend="aot_eager")(*new)
     torch.testing.assert_close(found, module(*new))
@@ -205,10 +199,3 @@ def test_a_calibrator_without_a_module():
 
     with pytest.raises(ValueError, match=r"Mine has no module; call Mine.predict_proba\(logits\) behind the network"):
         Mine().fit(made_up(0)).module()
-
-
-def test_a_temperature_trains_nothing_but_lets_gradients_through(fitted):
-    net = nn.Linear(5, 4)
-    whole = nn.Sequential(net, fitted["temperature"].module())
-    functional.cross_entropy(whole(torch.randn(6, 5)), torch.arange(6) % 4).backward()
-    assert net.weight.grad.abs().sum() > 0

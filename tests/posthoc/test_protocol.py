@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from calattn import Predictions
@@ -59,17 +60,8 @@ def same(first: Calibrator, second: Calibrator) -> bool:
 
 
 def test_the_names_that_others_build_on():
-    assert set(NAMES) >= {
-        "temperature",
-        "temperature_nll",
-        "vector",
-        "matrix",
-        "dirichlet",
-        "isotonic",
-        "histogram",
-        "sats",
-        "frozen_calattn",
-    }
+    heads, linear = {"sats", "frozen_calattn"}, {"vector", "matrix", "dirichlet"}
+    assert set(NAMES) >= {"temperature", "temperature_nll", "isotonic", "histogram"} | heads | linear
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,13 +153,6 @@ def test_same_split_warns(name):
     with pytest.warns(SameDataWarning, match="applied to the predictions it was fitted on"):
         calibrator(held_out)
     calibrator(made_up(1))  # another split does not: pytest's configuration turns the warning into an error
-
-
-def test_same_split_warns_after_loading_too(tmp_path):
-    held_out = made_up(0)
-    TemperatureScaling().fit(held_out).save(tmp_path / "ts")
-    with pytest.warns(SameDataWarning):
-        load(tmp_path / "ts")(held_out)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -311,35 +296,19 @@ def test_foreign_files_raise(tmp_path):
         ('"format": 1', '"format": 2', "has format 2; this calattn reads up to 1"),
         ('"temperature"', '"temprature"', "unknown calibrator 'temprature'; did you mean 'temperature'"),
         ('"num_bins"', '"num_bims"', "damaged calibrator header"),
+        ('"calibrator"', '"calibrater"', "damaged calibrator header: KeyError"),
         ('"iterations_"', '"iteration_"', "iteration_, iterations_ missing or unknown"),
     ],
 )
 def test_damaged_header_raises(tmp_path, old, new, message):
     path = tmp_path / "ts"
     TemperatureScaling().fit(made_up(0)).save(path)
-    from safetensors import safe_open
-
     with safe_open(path, "pt") as file:
         ((key, text),) = file.metadata().items()
     assert old in text
     save_file(load_file(path), path, metadata={key: text.replace(old, new)})
     with pytest.raises(ValueError, match=message):
         load(path)
-
-
-def test_a_file_that_does_not_say_how_many_samples_is_read(tmp_path):
-    path, fitted = tmp_path / "ts", TemperatureScaling().fit(made_up(0))
-    fitted.save(path)
-    assert load(path).num_samples_ == fitted.num_samples_ == len(made_up(0))
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        ((key, text),) = file.metadata().items()
-    said = f'"samples": {len(made_up(0))}, '
-    assert said in text
-    save_file(load_file(path), path, metadata={key: text.replace(said, "")})
-    assert load(path).num_samples_ == 0
-    assert load(path).temperature_ == fitted.temperature_
 
 
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import torch
 from calattn import Predictions
 from calattn.metrics.binning import bin_index
 from calattn.posthoc import PROTOCOL_GRID, FitWarning, TemperatureScaling
-from calattn.posthoc.grid import doubling_chains, ece_curve, temperature_blocks
 from calattn.posthoc.newton import Moments, NllCurve, bracketed_newton, nll_optimum
+from calattn.posthoc.temperature import doubling_chains, ece_curve, temperature_blocks
 
 
 def drawn(temperature: float, n: int = 3000, c: int = 10, spread: float = 3.0, seed: int = 0) -> Predictions:
@@ -53,13 +53,6 @@ def test_grid_agrees_with_softmax_at_every_temperature(spread, scaled):
     assert TemperatureScaling().fit(p).temperature_ == PROTOCOL_GRID[int(curve.numpy().argmin())]
 
 
-def test_grid_in_double_precision_is_exact():
-    p = drawn(1.7, n=500, c=20)
-    p = p.replace(logits=p.logits.double())
-    curve = ece_curve(p, PROTOCOL_GRID)
-    torch.testing.assert_close(curve, torch.tensor([direct_ece(p, t) for t in PROTOCOL_GRID], dtype=torch.float64))
-
-
 def test_chains_hold_each_temperature_once_and_halve():
     chains = doubling_chains(PROTOCOL_GRID)
     assert len(chains) == 50  # exponentials; the other 50 temperatures are squares
@@ -78,13 +71,12 @@ def test_a_grid_of_ones_own_in_any_order():
         assert value == pytest.approx(direct_ece(p, t), abs=1e-6)
 
 
-@pytest.mark.parametrize("num_bins", [2, 40])
-def test_the_grid_is_judged_with_the_bins_that_were_asked_for(num_bins):
+@pytest.mark.parametrize("num_bins", [2, 15, 40])
+def test_in_double_precision_the_grid_is_exact_with_as_many_bins_as_asked_for(num_bins):
     p = drawn(1.7, n=800)
     p = p.replace(logits=p.logits.double())
-    grid = (0.8, 1.2, 1.6, 2.4, 3.2)
-    fit = TemperatureScaling(grid=grid, num_bins=num_bins).fit(p)
-    direct = [direct_ece(p, t, num_bins) for t in grid]
+    fit = TemperatureScaling(num_bins=num_bins).fit(p)
+    direct = [direct_ece(p, t, num_bins) for t in PROTOCOL_GRID]
     assert fit.curve_[1].tolist() == pytest.approx(direct, abs=1e-12)
     assert fit.objective_value_ == pytest.approx(min(direct), abs=1e-12)
 
@@ -134,15 +126,6 @@ def test_blocks_say_which_rows_they_are():
     torch.testing.assert_close(confidence, direct)
 
 
-def test_blocks_do_not_matter():
-    p = drawn(1.3, n=1000, c=700)  # three blocks, the last of them short
-    halves = [p.select(torch.arange(0, 500)), p.select(torch.arange(500, 1000))]
-    assert (
-        max(abs(direct_ece(p, t) - float(e)) for t, e in zip((1.0, 1.3), ece_curve(p, (1.0, 1.3)), strict=True)) < 1e-6
-    )
-    assert float(ece_curve(halves[0], [1.0])) == pytest.approx(direct_ece(halves[0], 1.0), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -189,11 +172,15 @@ def test_large_float32_input_ends_as_exact_as_small(monkeypatch):
     assert large.iterations <= 5  # passes over all the data: what the speed rests on
 
 
-def test_never_negative():
-    """temperature_scaling #31: a gradient step took T below zero. Here logits are worse than chance: T → ∞."""
+@pytest.mark.parametrize("factor", [-1.0, -1e-8])
+def test_never_negative(factor):
+    """temperature_scaling #31: a gradient step took T below zero. Here logits are worse than chance: T → ∞.
+
+    Where they are tiny as well, the slope falls below any tolerance on the way to the bound.
+    """
     p = drawn(1.0, n=500)
     with pytest.warns(FitWarning, match=r"no temperature in \(1e-06, 1000000.0\) minimises"):
-        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=-p.logits))
+        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=factor * p.logits))
     assert fit.temperature_ == pytest.approx(1e6)
     assert not fit.converged_
 
@@ -234,15 +221,6 @@ def test_newton_with_hostile_derivatives_ends(curvature):
     assert found.converged
     assert -math.log(found.temperature) == pytest.approx(0.3, abs=1e-6)
     assert len(passes) < 40
-
-
-def test_a_vanishing_slope_is_not_an_optimum():
-    """Tiny logits that are worse than chance: the slope falls below any tolerance on the way to the bound."""
-    p = drawn(1.0, n=500)
-    with pytest.warns(FitWarning):
-        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=-1e-8 * p.logits))
-    assert fit.temperature_ == pytest.approx(1e6)
-    assert not fit.converged_
 
 
 @pytest.mark.parametrize("factor", [1e-12, 1e-20, 1e-30])
@@ -294,13 +272,10 @@ def test_the_optimum_is_exact_beyond_the_tolerance_of_the_steps(right):
     p = Predictions(logits=torch.tensor([[3.0, 0.0]] * 10), labels=(torch.arange(10) >= right).long())
     fit = TemperatureScaling(objective="nll").fit(p)
     assert fit.temperature_ == pytest.approx(3 / math.log(right / (10 - right)), rel=1e-11)
-
-
-def test_one_wrong_sample_is_enough_for_an_optimum():
-    p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-    fit = TemperatureScaling(objective="nll").fit(p)
-    assert fit.temperature_ == pytest.approx(2 / math.log(3), rel=1e-9)  # softmax must say 3/4
-    assert fit.objective_value_ == pytest.approx(-0.75 * math.log(0.75) - 0.25 * math.log(0.25), rel=1e-12)
+    share = right / 10
+    assert fit.objective_value_ == pytest.approx(
+        -share * math.log(share) - (1 - share) * math.log(1 - share), rel=1e-12
+    )
 
 
 def test_constant_logits_keep_t_at_one():

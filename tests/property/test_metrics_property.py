@@ -11,8 +11,6 @@ from hypothesis import given
 
 from calattn import Predictions, evaluate, metrics
 from calattn.metrics import METRICS, MetricState
-from calattn.metrics.columns import columns_of
-from calattn.metrics.ranks import RankSums
 
 CALIBRATION = ("ece", "adaptive_ece", "classwise_ece", "smooth_ece", "kernel_ece", "mce")
 
@@ -133,13 +131,3 @@ def test_sketch_is_near_the_exact_ranks(case):
     apart = bool(((odds[1:] - odds[:-1]) > 2e-3 * odds[1:]).logical_or(odds[1:] == odds[:-1]).all())
     if apart and float(odds[0]) > 1e-37:  # below float32's range all odds share a cell
         assert sketch.compute() == pytest.approx(exact.compute(), abs=1e-9, nan_ok=True)
-
-
-def test_sketch_has_a_fixed_size():
-    state = RankSums(capacity=100)
-    for seed in range(5):
-        logits = torch.randn(80, 5, generator=torch.Generator().manual_seed(seed))
-        state.add(columns_of(logits, torch.zeros(80, dtype=torch.int64), "logits"))
-    assert state.samples.shape[1] == 0
-    assert state.histogram is not None
-    assert state.num_samples == 400

@@ -110,13 +110,8 @@ def test_sklearn_scores(case):
     assert metrics.accuracy(probs, labels) == near(sklearn.metrics.accuracy_score(labels, probs.argmax(1)))
     one_hot = np.eye(len(classes))[labels]
     assert metrics.brier(probs, labels) == near(((probs.numpy() - one_hot) ** 2).sum(1).mean())
-
-
-def test_sklearn_brier():
-    logits, labels = logits_and_labels("ten_classes")
-    probs = logits.softmax(1)
-    peer = sklearn.metrics.brier_score_loss(labels, probs, labels=list(range(10)))
-    assert metrics.brier(probs, labels) == near(peer)
+    if len(classes) > 2:  # of two, it halves
+        assert metrics.brier(probs, labels) == near(sklearn.metrics.brier_score_loss(labels, probs, labels=classes))
 
 
 def test_sklearn_auroc(case):
@@ -132,14 +127,6 @@ def test_sklearn_ood_auroc():
     truth = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
     score = 1 - torch.cat([inside, outside]).max(1).values.numpy()
     assert metrics.ood_auroc(inside, outside) == near(sklearn.metrics.roc_auc_score(truth, score))
-
-
-def test_torchmetrics_wrapped_auroc_agrees_with_torchmetrics():
-    logits, labels = logits_and_labels("overconfident")
-    probs = logits.softmax(1)
-    confidence, correct = top(probs, labels)
-    peer = tm.BinaryAUROC()(torch.tensor(confidence), torch.tensor(correct).long())
-    assert metrics.misclassification_auroc(probs, labels) == near(peer)
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.05, 0.2])
@@ -187,12 +174,13 @@ def test_smooth_ece_automatic_is_the_fixed_point():
     assert metrics.smooth_ece(probs, labels, bandwidth=bandwidth) == pytest.approx(value, abs=1e-7)
 
 
-def test_kernel_ece_is_the_printed_formula():
+@pytest.mark.parametrize(("bandwidth", "tolerance"), [(0.02, 1e-6), (0.05, 1e-7), (0.2, 1e-7)])
+def test_kernel_ece_is_the_printed_formula(bandwidth, tolerance):
     probs, labels = saturated(500)
     p, y = top(probs, labels)
-    kernel = np.exp(-((p[:, None] - p) ** 2) / (2 * 0.05**2))
+    kernel = np.exp(-((p[:, None] - p) ** 2) / (2 * bandwidth**2))
     expected = np.abs(kernel @ y / kernel.sum(1) - p).mean()
-    assert metrics.kernel_ece(probs, labels) == pytest.approx(expected, abs=1e-7)
+    assert metrics.kernel_ece(probs, labels, bandwidth=bandwidth) == pytest.approx(expected, abs=tolerance)
 
 
 # --- known differences, pinned ------------------------------------------------------------------------------------------
@@ -211,15 +199,6 @@ def test_difference_phantom_bin():
     peer = float(tm.MulticlassCalibrationError(num_classes=2, n_bins=15)(probs, labels))
     assert peer == pytest.approx(0.5 * 0.05 + 0.5 * 0.1, abs=1e-5)
     assert metrics.ece(probs, labels) == pytest.approx(0.975 - 0.95, abs=1e-9)
-
-
-def test_difference_smooth_ece_of_relplot():
-    """relplot mirrors its grid without repeating the end points: mass that lands there counts half, in sum and density."""
-    probs, labels = saturated(3000)
-    peer = relplot.smECE_sigma(*top(probs, labels), sigma=0.05)
-    exact = metrics.smooth_ece(probs, labels)
-    assert metrics.smooth_ece(probs, labels, variant="relplot") == near(peer)
-    assert abs(peer / exact - 1) > 0.05
 
 
 @pytest.mark.parametrize(("high", "apart"), [(0.9, 0.0), (0.998, -0.02), (0.9995, 0.12), (0.9999, 0.27), (1.0, 0.32)])
@@ -310,17 +289,6 @@ def test_difference_float32_accumulation_of_torchmetrics():
     assert metrics.ece(probs, labels) == pytest.approx(exact, rel=1e-9)
     peer = float(tm.MulticlassCalibrationError(num_classes=2, n_bins=15)(probs, labels))
     assert abs(peer - exact) > 1e-6
-
-
-def test_binary_reading_is_explicit():
-    """P(y=1) against the top label (torchmetrics #1105, #2519, netcal #25): two readings, two values, one option."""
-    logits, labels = logits_and_labels("binary")
-    probs = logits.softmax(1)
-    positive, top_label = metrics.ece(probs, labels, target=1), metrics.ece(probs, labels)
-    assert positive == near(ECE(15).measure(probs[:, 1].numpy(), labels.numpy()))
-    assert positive == near(tm.BinaryCalibrationError(n_bins=15)(probs[:, 1], labels))
-    assert top_label == near(tm.MulticlassCalibrationError(num_classes=2, n_bins=15)(probs, labels))
-    assert abs(positive - top_label) > 1e-4
 
 
 def test_difference_binary_reading():

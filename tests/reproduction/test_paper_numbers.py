@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from calattn.backbones import BACKBONES
-from calattn.backbones.families import FAMILIES
+from calattn.backbones.transformers import FAMILIES
 from calattn.data.sources.datasets import DATASETS
 from calattn.heads import HEADS
 from calattn.losses import LOSSES

@@ -102,7 +102,7 @@ def _backbones(with_timm: bool) -> list[Row]:
 
 
 def _families() -> list[Row]:
-    from calattn.backbones.families import FAMILIES
+    from calattn.backbones.transformers import FAMILIES
 
     return [(name, "the one that fits the size of the images") for name in FAMILIES]
 

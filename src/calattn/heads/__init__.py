@@ -1,11 +1,8 @@
 """Heads: they read the features and judge the logits. `calattn.attach` puts one on a network."""
 
 from calattn.heads.base import HEADS, Head
-from calattn.heads.calattn import CalAttn
-from calattn.heads.dirichlet import Dirichlet, evidence, log_evidence
+from calattn.heads.joint import CalAttn, Dirichlet, NoHead, RelaxedSoftmax, evidence, log_evidence
 from calattn.heads.lesson import Lesson, Reading, teach_head
-from calattn.heads.none import NoHead
-from calattn.heads.relaxed_softmax import RelaxedSoftmax
 from calattn.heads.taught import Taught
 
 __all__ = [

@@ -7,18 +7,10 @@ from functools import partial
 
 from torch import Tensor
 
-from calattn.losses._inputs import check_labels
-from calattn.losses.brier_score import brier
-from calattn.losses.cross_entropy import ce
-from calattn.losses.dual_focal_loss import dual_focal
-from calattn.losses.flsd import flsd53
-from calattn.losses.focal_loss import focal
-from calattn.losses.joint import ce_brier
-from calattn.losses.kernel_mean import mmce
-from calattn.losses.loss import Loss
-from calattn.losses.margin import mbls
-from calattn.losses.own import LossError, OwnLoss, check_loss
-from calattn.losses.smoothing import label_smoothing
+from calattn.losses._arguments import check_labels
+from calattn.losses.cross_entropy import brier, ce, ce_brier, label_smoothing, mbls, mmce
+from calattn.losses.focal_loss import dual_focal, flsd53, focal
+from calattn.losses.loss import Loss, LossError, OwnLoss, check_loss
 from calattn.registry import Registry
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

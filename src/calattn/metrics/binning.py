@@ -1,4 +1,4 @@
-"""The only binning in the project.
+"""Confidence bins: the only binning in the project, and sums per bin, the mergeable state of ECE, MCE and their kin.
 
 Equal-width bins are `(k/m, (k+1)/m]`, and confidence 0 belongs to the first bin, so each confidence in [0, 1] has exactly
 one bin and 1.0 is in the last. Edges are the correctly rounded k/m *in the precision of the confidences*: a float32 0.2
@@ -7,11 +7,17 @@ lies in (2/15, 3/15], although float32(0.2) is a hair above 1/5.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from calattn.metrics.columns import Columns
+
+Norm = Literal["l1", "l2", "max"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,3 +54,82 @@ def equal_count_bounds(n: int, num_bins: int) -> Int[Tensor, " edges"]:
 def equal_count_bounds_of(n: Int[Tensor, " b"], num_bins: int) -> Int[Tensor, "b edges"]:
     """The boundaries of several sets at once, one row a set."""
     return torch.arange(num_bins + 1, dtype=torch.int64) * n.unsqueeze(1) // num_bins
+
+
+@dataclasses.dataclass
+class CellSums:
+    """Count, Σ confidence and Σ correct of each cell, in float64; cells are bins, or bins of each class."""
+
+    count: Float[Tensor, "*cells"]
+    confidence: Float[Tensor, "*cells"]
+    correct: Float[Tensor, "*cells"]
+
+    @classmethod
+    def empty(cls, *shape: int) -> Self:
+        return cls(*torch.zeros(3, *shape, dtype=torch.float64).unbind())
+
+    def merge(self, other: Self) -> Self:
+        if self.count.shape != other.count.shape:
+            raise ValueError(f"cannot merge sums of {list(other.count.shape)} cells into {list(self.count.shape)}")
+        return type(self)(self.count + other.count, self.confidence + other.confidence, self.correct + other.correct)
+
+
+class BinSums(CellSums):
+    """The sums of each confidence bin: `BinSums.empty(num_bins)` begins."""
+
+    def add(self, columns: Columns) -> Self:
+        num_bins = self.count.shape[0]
+        index = bin_index(columns.confidence, num_bins)
+
+        def total(weights: Tensor | None) -> Tensor:
+            return torch.bincount(index, weights=weights, minlength=num_bins).double().to(self.count.device)
+
+        self.count = self.count + total(None)
+        self.confidence = self.confidence + total(columns.confidence.double())
+        self.correct = self.correct + total(columns.correct.double())
+        return self
+
+    @property
+    def gap(self) -> Float[Tensor, " m"]:
+        """Mean confidence minus accuracy in each bin; 0 where the bin is empty."""
+        return (self.confidence - self.correct) / self.count.clamp_min(1)
+
+    @property
+    def accuracy(self) -> Float[Tensor, " m"]:
+        return self.correct / self.count.clamp_min(1)
+
+    def error(self, norm: Norm = "l1") -> float:
+        """Σ |B|/N |gap| (l1), √(Σ |B|/N gap²) (l2) or max |gap| over non-empty bins (max)."""
+        weight = self.count / self.count.sum()
+        if norm == "l1":
+            return float((weight * self.gap.abs()).sum())
+        if norm == "l2":
+            return float((weight * self.gap.square()).sum().sqrt())
+        if norm == "max":
+            return float(self.gap[self.count > 0].abs().max())
+        raise ValueError(f'norm must be "l1", "l2" or "max", got {norm!r}')
+
+    def debiased_error(self, norm: Norm = "l2") -> float:
+        """The error less its small-sample bias, estimated from the bins' own label noise.
+
+        l2: gap² − acc(1 − acc)/(|B| − 1) per bin is unbiased for the squared gap (Kumar et al. 2019); bins with one
+        sample say nothing and count zero; a negative total is reported as 0. l1: the expectation of |gap + noise| with
+        Gaussian noise of variance acc(1 − acc)/|B| exceeds |gap| by a closed-form amount, which is subtracted once;
+        the result can be slightly negative for a calibrated model, and is not clipped, so that averages stay honest.
+        """
+        weight, acc = self.count / self.count.sum(), self.accuracy
+        if norm == "l2":
+            noise = acc * (1 - acc) / (self.count - 1).clamp_min(1)
+            terms = torch.where(self.count > 1, self.gap.square() - noise, 0.0)
+            return float((weight * terms).sum().clamp_min(0).sqrt())
+        if norm != "l1":
+            raise ValueError(f'norm must be "l1" or "l2", got {norm!r}')
+        deviation = (acc * (1 - acc) / self.count.clamp_min(1)).sqrt()
+        return float((weight * (2 * self.gap.abs() - folded_normal_mean(self.gap, deviation))).sum())
+
+
+def folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+    """E|X| for X ~ N(mean, deviation²); |mean| where the deviation is 0."""
+    ratio = mean / deviation.clamp_min(torch.finfo(torch.float64).tiny)
+    folded = deviation * (2 / torch.pi) ** 0.5 * (-ratio.square() / 2).exp() + mean * torch.erf(ratio / 2**0.5)
+    return torch.where(deviation > 0, folded, mean.abs())

@@ -7,39 +7,25 @@ matrix–vector product a block, and the few entries above 1/m are scattered one
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import bin_index
+from calattn.metrics.binning import CellSums, bin_index
 from calattn.metrics.columns import Block
 
 Variant = Literal["one_vs_rest", "predicted_class"]
 
 
-@dataclasses.dataclass
-class ClassBins:
-    """Count, Σ probability and Σ [label is this class] for each (class, bin), in float64."""
-
-    count: Float[Tensor, "c m"]
-    confidence: Float[Tensor, "c m"]
-    correct: Float[Tensor, "c m"]
-
-    @classmethod
-    def empty(cls, num_classes: int, num_bins: int) -> Self:
-        return cls(*torch.zeros(3, num_classes, num_bins, dtype=torch.float64).unbind())
+class ClassBins(CellSums):
+    """Count, Σ probability and Σ [label is this class] for each (class, bin): `ClassBins.empty(num_classes, num_bins)` begins."""
 
     def collector(self) -> ClassCollector:
         """Something to pass as `visit` to `columns_of`; call its `finish` afterwards."""
         return ClassCollector(self)
-
-    def merge(self, other: ClassBins) -> Self:
-        if self.count.shape != other.count.shape:
-            raise ValueError(f"cannot merge {list(other.count.shape)} (class, bin) sums into {list(self.count.shape)}")
-        return type(self)(self.count + other.count, self.confidence + other.confidence, self.correct + other.correct)
 
     @property
     def num_samples(self) -> float:

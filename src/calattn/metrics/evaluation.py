@@ -17,8 +17,8 @@ from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Block, Columns, blocks_of
 from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
-from calattn.metrics.resampling.cells import RankCells
-from calattn.metrics.resampling.streamed import samples_kept, samples_of, stream_replicates
+from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.streamed import RankCells, samples_kept, samples_of, stream_replicates
 from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
@@ -169,8 +169,9 @@ def evaluate(
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    cls, name_of_class = target_of(target, predictions)
-    state = MetricState(_names(metrics, cls), num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
+    cls, named = target_of(target, predictions)
+    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
+    state = MetricState(_names(metrics, cls), **vars(options))
     seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
     values = state.compute()
     count = _resamples(num_bootstrap, seen.n)
@@ -185,7 +186,7 @@ def evaluate(
         rows=rows,
         num_samples=seen.n,
         num_classes=seen.classes.count.shape[0],
-        options=dataclasses.replace(state.options, target_name=name_of_class),
+        options=options,
         level=level,
         num_bootstrap=count,
     )
@@ -211,21 +212,17 @@ def compare(
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         check_paired(a, b)
-    cls, name_of_class = target_of(target, a)
-    options = Options(
-        num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=name_of_class
-    )
+    cls, named = target_of(target, a)
+    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
     names = _names(metrics, cls)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
-    seed = _seed(
-        torch.Generator().manual_seed(_seed(generator))
-    )  # of its own: `evaluate` with the same generator draws other resamples
+    # Of its own: `evaluate` with the same generator draws other resamples.
+    seed = _seed(torch.Generator().manual_seed(_seed(generator)))
 
     def side(source: PredictionSource) -> _Side:
-        state = MetricState(names, num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls)
-        return _side(state, source, num_bootstrap, seed)
+        return _side(MetricState(names, **vars(options)), source, num_bootstrap, seed)
 
     one, other = side(a), side(b)
     if one.n != other.n:
@@ -345,40 +342,23 @@ def _one_pass(state: MetricState, source: PredictionSource, *, keep: bool) -> _S
 def _replicates(
     state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int
 ) -> dict[str, Float[Tensor, " r"]]:
-    bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
-    if seen.n > IN_MEMORY:
-        return _of_many(state, seen, source, count, seed, bandwidth)
-    draws = memory_replicates(
-        Columns.cat(seen.columns).cpu(),
-        state.options,
-        state.metrics,
-        bandwidth=bandwidth,
+    again, needs = repeatable(source), parts_of(state.metrics)
+    plan = Plan(
+        metrics=frozenset(state.metrics),
+        options=state.options,
+        bandwidth=state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth),
         count=count,
         seed=seed,
-        num_classes=seen.classes.count.shape[0],
-        blocks=(lambda: _blocks(source)) if repeatable(source) else None,
+        num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
     )
+    if seen.n > IN_MEMORY:  # from the source itself, or from the columns of what cannot be read again
+        cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
+        samples = (lambda: samples_of(source, plan.options.target)) if again else (lambda: samples_kept(seen.columns))
+        return stream_replicates(samples, plan, n=seen.n, cells=cells)
+    draws = memory_replicates(Columns.cat(seen.columns).cpu(), plan, lambda: _blocks(source))
     if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
         del draws["high_confidence_error_confidence"]
     return draws
-
-
-def _of_many(
-    state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int, bandwidth: float
-) -> dict[str, Float[Tensor, " r"]]:
-    """Replicates of more samples than are held: from the source itself, or from the columns of what cannot be read again."""
-    again, needs = repeatable(source), parts_of(state.metrics)
-    return stream_replicates(
-        (lambda: samples_of(source, state.options.target)) if again else (lambda: samples_kept(seen.columns)),
-        n=seen.n,
-        count=count,
-        seed=seed,
-        options=state.options,
-        metrics=frozenset(state.metrics),
-        bandwidth=bandwidth,
-        cells=RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None,
-        num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
-    )
 
 
 def _blocks(source: PredictionSource) -> Iterator[tuple[int, Block]]:

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import equal_count_bounds
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums, equal_count_bounds
 from calattn.metrics.columns import Columns
 
 CAPACITY = 1 << 20

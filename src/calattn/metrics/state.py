@@ -6,14 +6,14 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Never, Self
+from typing import Never, Self, TypedDict, Unpack
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn import checks
 from calattn.metrics import ranks
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
@@ -49,6 +49,16 @@ class Options:
     def event(self) -> str | None:
         """P(class) as people write it, with a target."""
         return None if self.target is None else f"P({self.target if self.target_name is None else self.target_name})"
+
+
+class OptionValues(TypedDict, total=False):
+    """The fields of `Options` as keyword arguments."""
+
+    num_bins: int
+    bandwidth: float | None
+    threshold: float
+    target: int | None
+    target_name: str | None
 
 
 # The sums a state can hold; a metric names those that it reads, and a state gathers no others.
@@ -151,7 +161,8 @@ class _Undeclared:
 class MetricState:
     """`update` (or `update_probs`, `update_logits`), `merge`, `compute`: constant memory however many predictions pass through.
 
-    Adaptive ECE, AUROC and AURC are exact up to 2**20 samples and then go over to a fixed sketch (see `ranks`).
+    Adaptive ECE, AUROC and AURC are exact up to 2**20 samples and then go over to a fixed sketch (see `ranks`). Keyword
+    arguments are those of `Options`: `num_bins`, `bandwidth`, `threshold` and `target`.
 
     >>> import torch
     >>> a, b = MetricState(["ece", "accuracy"]), MetricState(["ece", "accuracy"])
@@ -165,27 +176,25 @@ class MetricState:
         self,
         metrics: str | Iterable[str],
         *,
-        num_bins: int = 15,
-        bandwidth: float | None = 0.05,
-        threshold: float = 0.9,
-        target: int | None = None,
         rank_capacity: int = ranks.CAPACITY,
         from_logits: bool | None = None,
+        **options: Unpack[OptionValues],
     ) -> None:
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise ValueError(f"metrics is empty; known: {', '.join(METRICS)}")
         self.from_logits = from_logits
-        self.options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=target)
+        self.options = Options(**options)
         self.needs = parts_of(self.metrics)
+        target = self.options.target
         if target is not None and (unread := [name for name in self.metrics if name not in WITH_EVENT]):
             known = ", ".join(name for name in METRICS if name in WITH_EVENT)
             raise ValueError(
                 f"{unread[0]} is about the predicted class and has no reading with target={target}; leave one of them "
                 f"out. With a target there are: {known}"
             )
-        self.scores = ScoreSums(threshold)
-        self.bins = BinSums.empty(num_bins)
+        self.scores = ScoreSums(self.options.threshold)
+        self.bins = BinSums.empty(self.options.num_bins)
         self.grid = SmoothGrid.empty()
         self.ranks = ranks.RankSums(rank_capacity)
         self.classes: ClassBins | None = None

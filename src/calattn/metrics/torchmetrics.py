@@ -2,11 +2,15 @@
 
 Every state is a float64 tensor of fixed size, so nothing grows with the number of samples; all are summed, except for that of the
 rank metrics (AdaECE, AUROC, AURC), which keeps up to 65,536 samples of all processes as they are and goes over to an odds sketch
-beyond (see `packedranks`).
+beyond. It is one tensor: the first 2**18 columns are the odds histogram (see `ranks`), the last `SLOTS` hold samples as they are:
+odds, confidence, and 1 for wrong or 2 for right, 0 where a slot is free. A state that grew with the samples would need none of
+this, but torchmetrics stacks the tensors of all processes, which takes equal shapes, and one tensor, because samples that
+overflow have to reach the histogram in the same step.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,15 +21,19 @@ from torchmetrics import Metric
 
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.packedranks import SLOTS, empty_packed, merged, pack, unpacked
-from calattn.metrics.state import METRICS, MetricState, reduce_for
+from calattn.metrics.ranks import RankSums, empty_histogram
+from calattn.metrics.state import METRICS, MetricState, OptionValues, reduce_for
+
+SLOTS = 1 << 16  # 1.6 MB beside the histogram's 6.3 MB; holds the 50,000 test images of ImageNet
+_CELLS = empty_histogram().shape[1]
 
 
 class CalibrationMetrics(Metric):
     """Any set of calattn metrics as one torchmetrics Metric; `compute` returns a dict of 0-d tensors.
 
     `from_logits` is required: what comes in is never guessed. Targets equal to `ignore_index` are left out. `target` is
-    that of `calattn.evaluate`: P(class) against the event that it is the label. Before the first sample, values are NaN.
+    that of `calattn.evaluate`: P(class) against the event that it is the label; it, `num_bins`, `bandwidth` and `threshold` are
+    options, all others are torchmetrics' own. Before the first sample, values are NaN.
 
     >>> metric = CalibrationMetrics(["ece", "nll"], num_classes=2, from_logits=True)
     >>> metric.update(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
@@ -42,26 +50,17 @@ class CalibrationMetrics(Metric):
         *,
         num_classes: int,
         from_logits: bool,
-        num_bins: int = 15,
-        bandwidth: float | None = 0.05,
-        threshold: float = 0.9,
-        target: int | None = None,
         ignore_index: int | None = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        self.options = {name: options.pop(name) for name in OptionValues.__annotations__ if name in options}
+        super().__init__(**options)
         self.names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self.num_classes = checks.positive_int(num_classes, "num_classes")
         self.from_logits = from_logits
         self.ignore_index = ignore_index
-        self.options: dict[str, Any] = {
-            "num_bins": num_bins,
-            "bandwidth": bandwidth,
-            "threshold": threshold,
-            "target": target,
-        }
         state = self._state()
-        state.classes = ClassBins.empty(self.num_classes, num_bins)
+        state.classes = ClassBins.empty(self.num_classes, state.options.num_bins)
         for name, tensor in _tensors(state, empty_packed()).items():
             self.add_state(name, default=tensor, dist_reduce_fx=merged if name == "ranks" else "sum")
 
@@ -97,7 +96,7 @@ class CalibrationMetrics(Metric):
 
     def extra_repr(self) -> str:
         parts = [*map(repr, self.names), f"num_classes={self.num_classes}", f"from_logits={self.from_logits}"]
-        more = {"target": self.options["target"], "ignore_index": self.ignore_index}
+        more = {"target": self.options.get("target"), "ignore_index": self.ignore_index}
         return ", ".join(parts + [f"{name}={value}" for name, value in more.items() if value is not None])
 
     def _state(self, tensors: dict[str, Tensor] | None = None) -> MetricState:
@@ -177,3 +176,36 @@ def _fill(state: MetricState, tensors: dict[str, Tensor]) -> None:
         state.ranks = unpacked(tensors["ranks"])
     if "classes" in tensors:
         state.classes = ClassBins(*tensors["classes"])
+
+
+def empty_packed() -> Float[Tensor, "3 k"]:
+    return torch.zeros(3, _CELLS + SLOTS, dtype=torch.float64)
+
+
+def unpacked(packed: Float[Tensor, "3 k"]) -> RankSums:
+    """The state in a tensor; a histogram is the tensor's own and is added to in place."""
+    slots = packed[:, _CELLS:]
+    samples = slots[:, slots[2] > 0]
+    samples[2] -= 1
+    full = samples.shape[1] == 0 and bool(packed[0, :_CELLS].any())
+    return RankSums(SLOTS, samples, packed[:, :_CELLS] if full else None)
+
+
+def pack(ranks: RankSums, packed: Float[Tensor, "3 k"]) -> Float[Tensor, "3 k"]:
+    """Writes a state into the tensor it was unpacked from, or into an empty one."""
+    slots = packed[:, _CELLS:]
+    if ranks.histogram is not None:
+        if ranks.histogram.data_ptr() != packed.data_ptr():
+            packed[:, :_CELLS] = ranks.histogram
+            slots.zero_()
+        return packed
+    held = ranks.samples.shape[1]
+    slots[:, :held] = ranks.samples
+    slots[2, :held] += 1
+    return packed
+
+
+def merged(stacked: Float[Tensor, "p 3 k"]) -> Float[Tensor, "3 k"]:
+    """What several processes, or several batches, have seen; their order does not matter."""
+    states = [unpacked(each) for each in stacked]
+    return pack(functools.reduce(RankSums.merge, states), torch.zeros_like(stacked[0]))

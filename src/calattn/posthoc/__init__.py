@@ -11,12 +11,21 @@ from calattn.posthoc.base import (
 from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.posthoc.files import load
-from calattn.posthoc.frozen_calattn import FrozenCalAttn
-from calattn.posthoc.histogram import HistogramBinning
-from calattn.posthoc.isotonic import IsotonicCalibration
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
-from calattn.posthoc.sats import SATS
+from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
+from calattn.posthoc.scale_head import SATS, FrozenCalAttn
 from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
+
+# In the order in which "all" names them.
+CALIBRATORS.add("frozen_calattn", FrozenCalAttn)
+CALIBRATORS.add("histogram", HistogramBinning)
+CALIBRATORS.add("isotonic", IsotonicCalibration)
+CALIBRATORS.add("vector", VectorScaling)
+CALIBRATORS.add("matrix", MatrixScaling)
+CALIBRATORS.add("dirichlet", DirichletCalibration)
+CALIBRATORS.add("sats", SATS)
+CALIBRATORS.add("temperature", TemperatureScaling)
+CALIBRATORS.add("temperature_nll", lambda **options: TemperatureScaling(**{"objective": "nll"} | options))
 
 __all__ = [
     "CALIBRATORS",

@@ -61,7 +61,7 @@ class Calibrator(abc.ABC):
     num_classes_: int = dataclasses.field(init=False, repr=False)
     fitted_on_: str = dataclasses.field(init=False, repr=False)
     num_samples_: int = dataclasses.field(init=False, repr=False)
-    """How many it was fitted on; 0 where a file from before this was kept does not say."""
+    """How many it was fitted on."""
 
     @abc.abstractmethod
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:

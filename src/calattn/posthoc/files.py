@@ -35,9 +35,6 @@ def save(calibrator: Calibrator, path: str | Path) -> None:
         "format": FORMAT,
         "calibrator": _registered_name(calibrator),
         "options": calibrator.options(),
-        "samples": numbers.pop(
-            "num_samples_"
-        ),  # not among the learned: files of format 1 do without, and their readers too
         "learned": numbers,
     }
     try:
@@ -69,7 +66,7 @@ def load(path: str | Path) -> Calibrator:
             raise ValueError(f"{path} has format {header['format']}; this calattn reads up to {FORMAT}")
         options = {key: tuple(it) if isinstance(it, list) else it for key, it in header["options"].items()}
         calibrator = _registered(header["calibrator"], path)(**options)
-        learned: dict[str, Any] = header["learned"] | {"num_samples_": header.get("samples", 0)}
+        learned: dict[str, Any] = dict(header["learned"])
         for name, tensor in tensors.items():
             group, _, key = name.partition("/")
             if key:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.posthoc import affine_nll
-from calattn.posthoc.base import CALIBRATORS, Calibrator, FitWarning, Learned, finite_logits
-from calattn.posthoc.damped_newton import Steepness, damped_newton
+from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
 from calattn.posthoc.modules import AffineLogits
-from calattn.posthoc.newton import nll_optimum
+from calattn.posthoc.newton import Steepness, damped_newton, nll_optimum
 from calattn.types import Predictions, row_blocks
 
 # Penalties of `None`, 1/(2σ²): a normal prior of standard deviation 0.02 for each w_ij and 0.5 for each b_j. Made-up
@@ -225,7 +224,6 @@ def _largest(inputs: Tensor) -> _Largest:
     return _Largest(row, float(sizes[row]), float(sizes.median()))
 
 
-@CALIBRATORS.register("vector")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class VectorScaling(LinearCalibrator):
     """softmax(w ⊙ ℓ + b): a temperature and an offset for every class (Guo et al. 2017).
@@ -326,7 +324,6 @@ class _FullMatrix(LinearCalibrator):
         return value, 2 * by_off * off, 2 * by_intercept * bias
 
 
-@CALIBRATORS.register("matrix")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class MatrixScaling(_FullMatrix):
     """softmax(W ℓ + b) with a full matrix (Guo et al. 2017), and ODIR as an option.
@@ -341,7 +338,6 @@ class MatrixScaling(_FullMatrix):
     """
 
 
-@CALIBRATORS.register("dirichlet")
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class DirichletCalibration(_FullMatrix):
     """softmax(W log p + b), the linear form of Dirichlet calibration, with ODIR (Kull et al. 2019).

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calattn.heads.base import float32
-from calattn.heads.calattn import CalAttn
+from calattn.heads.joint import CalAttn
 
 
 class CalibratorModule(nn.Module):

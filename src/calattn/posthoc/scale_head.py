@@ -1,4 +1,4 @@
-"""The per-sample temperature: a CalAttn head trained on stored arrays, what SATS and FrozenCalAttn share."""
+"""The per-sample temperature: a CalAttn head trained on stored logits (SATS) or features (frozen CalAttn)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from calattn import checks
+from calattn.errors import Args, InputError
 from calattn.heads.base import EPSILON
-from calattn.heads.calattn import CalAttn
-from calattn.posthoc.base import Calibrator, Learned, rescaled, seeded
+from calattn.heads.joint import CalAttn
+from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
 from calattn.posthoc.modules import HeadScaledLogits
 from calattn.posthoc.newton import check_labels_possible, nll_optimum
+from calattn.posthoc.temperature import ece_curve
 from calattn.types import Predictions, row_blocks
 
 # Far below any logit that matters, and finite: −inf has no gradient in the scale.
@@ -152,6 +156,109 @@ class ScaleHeadCalibrator(Calibrator):
 
     def _head_module(self, *, logits: bool, features: bool) -> HeadScaledLogits:
         return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, logits=logits, features=features)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class SATS(ScaleHeadCalibrator):
+    """Sample-adaptive temperature scaling as the paper runs it: an MLP on the logits gives T(x).
+
+    After Joy et al. 2023. T is trained on cross-entropy for 10 epochs, and the epoch with the lowest ECE on the
+    hold-out is kept. The paper says no more; we centre each row's logits (softmax does not see their mean) and
+    standardise them. `inputs` may add the stored features, the paper's option. The VAE that Joy et al. put over
+    the features is not part of it.
+
+    >>> logits = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    >>> p = Predictions(logits=logits, labels=torch.arange(200) % 3)
+    >>> SATS(epochs=1, hidden=4).fit(p).weights_["mlp.fc1.weight"].shape
+    torch.Size([4, 3])
+    """
+
+    epochs: int = 10
+    inputs: Literal["logits", "logits+features"] = "logits"
+    num_bins: int = 15
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.positive_int(self.num_bins, "num_bins")
+        if self.inputs not in ("logits", "logits+features"):
+            raise ValueError(f"inputs must be 'logits' or 'logits+features', got {self.inputs!r}")
+
+    def _fit(self, predictions: Predictions) -> dict[str, Learned]:
+        finite_logits(predictions)  # here, where row numbers are still the caller's
+        return super()._fit(predictions)
+
+    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
+        logits = finite_logits(predictions)
+        centred = logits - logits.mean(dim=1, keepdim=True)
+        if self.inputs == "logits":
+            return centred
+        return torch.cat([centred, _features_of(predictions).to(centred)], dim=1)
+
+    def _module(self) -> HeadScaledLogits:
+        return self._head_module(logits=True, features=self.inputs == "logits+features")
+
+    def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        return functional.nll_loss(log_probs, labels)
+
+    def _score(self, predictions: Predictions) -> float:
+        return float(ece_curve(predictions, [1.0], num_bins=self.num_bins))
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class FrozenCalAttn(ScaleHeadCalibrator):
+    """s(z) = Softplus(w2ᵀ GELU(W1 z + b1) + b2) + ε on features z, fitted by CE + λ·Brier with fixed logits.
+
+    This is the setting of the paper's proposition (conditional optimality with frozen logits): where p(y|x) =
+    softmax(ℓ/s*), both terms are least at s*, so the head estimates s* for every λ ≥ 0. `weight` is λ. The
+    epoch with the lowest CE + λ·Brier on the hold-out is kept.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> logits, features = torch.randn(200, 3, generator=g), torch.randn(200, 5, generator=g)
+    >>> p = Predictions(logits=logits, labels=torch.arange(200) % 3, features=features)
+    >>> FrozenCalAttn(hidden=4, epochs=1).fit(p).head_.mlp.fc1
+    Linear(in_features=5, out_features=4, bias=True)
+    """
+
+    weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.weight >= 0.0:
+            raise ValueError(f"weight (λ) must not be negative, got {self.weight!r}")
+
+    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
+        return _features_of(predictions)
+
+    def _module(self) -> HeadScaledLogits:
+        return self._head_module(logits=False, features=True)
+
+    def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        loss = functional.nll_loss(log_probs, labels)
+        return loss if self.weight == 0.0 else loss + self.weight * _brier(log_probs, labels).mean()
+
+    def _score(self, predictions: Predictions) -> float:
+        total = 0.0
+        for logits, labels in predictions.blocks():
+            total += float(self._loss(logits.double().log_softmax(dim=1), labels)) * len(labels)
+        return total / len(predictions)
+
+
+def _brier(log_probs: Tensor, labels: Tensor) -> Tensor:
+    """‖p − e_y‖² = Σ p² − 2 p_y + 1, without the one-hot matrix."""
+    probs = log_probs.exp()
+    picked = probs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    return torch.linalg.vecdot(probs, probs) - 2 * picked + 1
+
+
+def _features_of(predictions: Predictions) -> Float[Tensor, "n d"]:
+    """`predictions.features`, or an error that says how to get them."""
+    if predictions.features is None:
+        where = Args("Predictions(..., features=...), predict_proba(..., features=...)", features=...)
+        raise InputError(
+            "the method reads predictions.features, which these predictions do not hold",
+            remedy=("store the classifier's input with them: ", where),
+        )
+    return predictions.features
 
 
 def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -> CalAttn:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Never
 
 from calattn import checks
-from calattn.metrics.binning import bin_edges
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums, bin_edges
 from calattn.metrics.sources import PredictionSource
 from calattn.report.canvas import canvas, figure_of, headline, headroom, upright
 from calattn.report.gather import gather

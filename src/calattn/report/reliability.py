@@ -12,8 +12,7 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.files.atomic import PathArg, atomic_write
-from calattn.metrics.binning import bin_edges
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums, bin_edges
 from calattn.metrics.ranks import RankSums, equal_count_bins
 from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.sources import PredictionSource, target_of

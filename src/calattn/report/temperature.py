@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.posthoc.grid import ece_curve, temperature_blocks
 from calattn.posthoc.newton import check_labels_possible
-from calattn.posthoc.temperature import TemperatureScaling
+from calattn.posthoc.temperature import TemperatureScaling, ece_curve, temperature_blocks
 from calattn.report.canvas import DASHES, figure_of, headline, headroom, stacked, upright
 from calattn.report.style import GREY, INK, figure_style
 from calattn.types import Predictions

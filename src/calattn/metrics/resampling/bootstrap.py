@@ -2,85 +2,64 @@
 
 A resample is a vector of integer weights w that sum to N. Every metric is a function of weighted sums, so a block of resamples
 is one matrix product; the rank metrics are cumulative sums along samples sorted once. Nothing is re-sorted and no softmax is
-taken again, except for classwise ECE, which needs the probabilities themselves (`class_replicates`). All of this holds up to
+taken again, except for classwise ECE, which needs the probabilities themselves (`classwise`). All of this holds up to
 `IN_MEMORY` samples at once; `streamed` takes more of them, block by block.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from calattn.metrics.binning import bin_index
-from calattn.metrics.classbins import ClassBins, class_parts
-from calattn.metrics.columns import Block, Columns
+from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import Columns
+from calattn.metrics.resampling.classwise import Blocks, class_replicates, class_tables, class_width
 from calattn.metrics.resampling.replicates import (
     KERNEL_CELLS,
     RANKED,
+    Plan,
+    Ranked,
+    Resamples,
     bin_values,
     fill_features,
     kernel_values,
+    own_values,
     rank_values,
 )
-from calattn.metrics.resampling.resampled import (
-    Ranked,
-    Resamples,
-    class_tables,
-    class_width,
-    needs_groups,
-    own_metrics,
-    own_values,
-)
+from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute, wave_numbers
-from calattn.metrics.state import METRICS, Options, parts_of
 from calattn.types import row_blocks
 
-_BLOCK = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
 IN_MEMORY = 200_000  # samples: beyond, weights and features of all of them are too much to hold (see `streamed`)
-
-Blocks = Callable[[], Iterable[tuple[int, Block]]]
-
-
-def weight_blocks(n: int, count: int, generator: torch.Generator, width: int | None = None) -> Iterator[Tensor]:
-    """Multinomial resampling weights [b, n], `count` rows in all."""
-    width = min(count, max(1, _BLOCK // n)) if width is None else width
-    for start in range(0, count, width):
-        size = min(width, count - start)
-        draws = torch.randint(n, (size, n), generator=generator)
-        draws += torch.arange(size).unsqueeze(1) * n
-        yield torch.bincount(draws.view(-1), minlength=size * n).view(size, n).float()
 
 
 class ColumnResampler:
     """Turns resampling weights into replicates of every metric that the columns determine."""
 
-    def __init__(
-        self, columns: Columns, options: Options, bandwidth: float, metrics: frozenset[str] = frozenset(METRICS)
-    ) -> None:
-        self.options = options
-        self.own = own_metrics(metrics)
-        self.metrics = metrics  # the dear ones, smooth and kernel ECE and the ranks, are left out unless asked for
-        self.bandwidth = bandwidth  # smooth ECE's; an automatic bandwidth is held at its value on the full data
+    def __init__(self, columns: Columns, plan: Plan) -> None:
+        self.plan, self.options = plan, plan.options
         self.n = len(columns)
         confidence, correct = columns.confidence.double(), columns.correct.double()
         residual = confidence - correct
         self.infinite_nll = torch.isinf(columns.nll).float()
-        waves = wave_numbers(bandwidth) if "smooth_ece" in metrics else 0
-        self.sizes = [7, options.num_bins, options.num_bins, options.num_bins, waves]
+        # The dear ones, smooth and kernel ECE and the ranks, are left out unless asked for.
+        waves = wave_numbers(plan.bandwidth) if "smooth_ece" in plan.metrics else 0
+        self.sizes = [7, *[plan.options.num_bins] * 3, waves]
         self.features = torch.zeros(self.n, sum(self.sizes))  # half a kilobyte a sample, so float32 and filled in place
         cosines = self.features[:, sum(self.sizes[:4]) :]
-        fill_features(self.features[:, : sum(self.sizes[:4])], columns, options)
+        fill_features(self.features[:, : sum(self.sizes[:4])], columns, plan.options)
         for rows in row_blocks(self.n, waves) if waves else ():
-            cosines[rows] = (cosine_features(confidence[rows], bandwidth) * residual[rows].unsqueeze(1)).float()
+            cosines[rows] = (cosine_features(confidence[rows], plan.bandwidth) * residual[rows].unsqueeze(1)).float()
         self._prepare_ranks(columns.odds, residual, correct)
         self.sorted_confidence = confidence[self.order]
-        self._prepare_kernel(confidence, correct)
+        self.cell = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
+        self.correct = correct.float()
 
     def _prepare_ranks(self, odds: Tensor, residual: Tensor, correct: Tensor) -> None:
         values, self.order = odds.sort()
@@ -90,30 +69,26 @@ class ColumnResampler:
         self.sorted_residual = residual[self.order].float()
         self.sorted_correct = correct[self.order].float()
 
-    def _prepare_kernel(self, confidence: Tensor, correct: Tensor) -> None:
-        self.cell = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
-        self.correct = correct.float()
-
     def __call__(
         self, weights: Float[Tensor, "b n"], classes: Sequence[ClassBins] | None = None
     ) -> dict[str, Float[Tensor, " b"]]:
-        """The replicates; of metrics that others added and that read class sums, only where `classes` has these."""
+        """The replicates; metrics that others added may read class sums from `classes`."""
         scores, count, gap, correct, waves = (weights @ self.features).double().split(self.sizes, dim=1)
         values = read_scores(scores)
         if bool(self.infinite_nll.any()):
             values["nll"] = torch.where(weights @ self.infinite_nll > 0, torch.inf, values["nll"])
         n = torch.full((len(weights),), self.n)
         values |= bin_values(count, gap, correct, n)
-        if "smooth_ece" in self.metrics:
-            values["smooth_ece"] = integral_of_absolute(waves / self.n, self.bandwidth, fineness=64)
-        if "kernel_ece" in self.metrics:
+        if "smooth_ece" in self.plan.metrics:
+            values["smooth_ece"] = integral_of_absolute(waves / self.n, self.plan.bandwidth, fineness=64)
+        if "kernel_ece" in self.plan.metrics:
             values["kernel_ece"] = self._kernel_error(weights)
-        if self.metrics & RANKED:
+        if self.plan.metrics & RANKED:
             values |= self._rank_values(weights)
-        if own := own_metrics(self.own, classes=classes is not None):
+        if self.plan.own:
             scores[:, 2] = values["nll"] * self.n
-            ranked = self._ranked(weights) if needs_groups(own) else None
-            values |= own_values(own, self.options, Resamples(scores, count, gap, correct, ranked, classes))
+            ranked = self._ranked(weights) if self.plan.own_parts & {"ranks", "grid"} else None
+            values |= own_values(self.plan, Resamples(scores, count, gap, correct, ranked, classes))
         return values
 
     def _kernel_error(self, weights: Tensor) -> Tensor:
@@ -145,66 +120,21 @@ class ColumnResampler:
         return table.index_add_(0, self.group_of, values.t().contiguous()).t().contiguous()
 
 
-def memory_replicates(
-    columns: Columns,
-    options: Options,
-    metrics: Sequence[str],
-    *,
-    bandwidth: float,
-    count: int,
-    seed: int,
-    num_classes: int,
-    blocks: Blocks | None,
-) -> dict[str, Float[Tensor, " count"]]:
-    """Replicates of every metric; without `blocks`, the rows themselves, of all that needs no class sums."""
-    n, num_bins = len(columns), options.num_bins
-    resample = ColumnResampler(columns, options, bandwidth, frozenset(metrics))
-    by_class = blocks if "classes" in parts_of(resample.own) else None
-    width = None if by_class is None else class_width(n, count, num_classes * num_bins)
+def memory_replicates(columns: Columns, plan: Plan, blocks: Blocks) -> dict[str, Float[Tensor, " count"]]:
+    """Replicates of every metric; `blocks`, the rows themselves, are read where there are class sums."""
+    n, classes, num_bins = len(columns), plan.num_classes, plan.options.num_bins
+    resample = ColumnResampler(columns, plan)
+    by_class = classes if "classes" in plan.own_parts else None
+    width = None if by_class is None else class_width(n, plan.count, by_class * num_bins)
     parts = []
-    for weights in weight_blocks(n, count, torch.Generator().manual_seed(seed), width):
-        classes = None if by_class is None else class_tables(by_class(), weights, num_classes, num_bins)
-        parts.append(resample(weights, classes))
-    draws = {name: torch.cat([part[name] for part in parts]) for name in metrics if name in parts[0]}
-    if "classwise_ece" in metrics and blocks is not None:
-        generator = torch.Generator().manual_seed(seed)
-        draws["classwise_ece"] = class_replicates(blocks, n, num_classes, num_bins, count, generator)
+    for weights in weight_blocks(n, plan.count, torch.Generator().manual_seed(plan.seed), width):
+        tables = None if by_class is None else class_tables(blocks(), weights, by_class, num_bins)
+        parts.append(resample(weights, tables))
+    draws = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name in plan.metrics}
+    if "classwise_ece" in plan.metrics and classes is not None:
+        generator = torch.Generator().manual_seed(plan.seed)
+        draws["classwise_ece"] = class_replicates(blocks, n, classes, num_bins, plan.count, generator)
     return draws
-
-
-def class_replicates(
-    blocks: Blocks, n: int, num_classes: int, num_bins: int, count: int, generator: torch.Generator
-) -> Float[Tensor, " count"]:
-    """Replicates of classwise ECE: one pass over the probabilities for as many resamples as fit in 32 MB of sums.
-
-    The signed gap of a (class, bin) is Σ w (p − [y = class]); the first bin of all classes is one matrix product a block, the
-    listed entries above 1/m are added row by row.
-    """
-    width = max(1, min(count, (1 << 23) // (num_classes * num_bins), _BLOCK * 2 // n + 1))
-    values = []
-    for weights in weight_blocks(n, count, generator, width):
-        low, high = torch.zeros(len(weights), num_classes), torch.zeros(num_classes * num_bins, len(weights))
-        for offset, block in blocks():
-            device = block.rest.device
-            low, high = low.to(device), high.to(device)
-            here = weights[:, offset : offset + len(block.labels)].to(device)
-            cells, rows, signed = signed_entries(block, num_bins)
-            high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
-            block.rest.div_(block.total.unsqueeze(1))
-            low.addmm_(here, block.rest.float())
-        gaps = high.t().reshape(len(weights), num_classes, num_bins)
-        gaps[:, :, 0] += low
-        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64).cpu() / (n * num_classes))
-    return torch.cat(values)
-
-
-def signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
-    """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
-    parts = class_parts(block, num_bins)
-    labels = torch.arange(len(block.labels), device=block.labels.device)
-    listed = parts.cls * num_bins + bin_index(parts.prob, num_bins)
-    cells = torch.cat([listed, block.labels * num_bins + bin_index(parts.label_prob, num_bins)])
-    return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])
 
 
 def interval(value: float, replicates: Float[Tensor, " r"], level: float, *, moved: bool = True) -> tuple[float, float]:

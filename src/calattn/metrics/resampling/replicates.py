@@ -1,24 +1,59 @@
 """Replicates: what a metric is in each of many resamples, from the weighted sums of that resample.
 
-Everywhere `n` is the sum of each resample's weights, and b the number of resamples.
+Everywhere `n` is the sum of each resample's weights, and b the number of resamples. A metric that has no formula here is read
+from the state that each resample would have left. The states are filled from weighted sums, never by going through the samples
+again, so a resample costs what `read` costs, and, where it reads ranks, the grid or class sums, the filling of these. Ranks come
+as tied groups, most confident first, and the grid is filled from the same groups: one group an odds value in memory, a rank cell
+(see `streamed`) beyond.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import bin_index, equal_count_bounds_of
-from calattn.metrics.bins import folded_normal_mean
+from calattn.metrics.binning import BinSums, bin_index, equal_count_bounds_of, folded_normal_mean
+from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns
+from calattn.metrics.ranks import RankSums
 from calattn.metrics.scoresums import score_features
-from calattn.metrics.state import Options
+from calattn.metrics.smooth import SmoothGrid
+from calattn.metrics.state import BUILT_IN, METRICS, MetricState, Options, parts_of
 
 KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: below 1e-3 absolute, far less than the interval
 RANKED = frozenset({"adaptive_ece", "misclassification_auroc", "aurc"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is resampled, how often, and from which seed.
+
+    `bandwidth` is smooth ECE's; an automatic one is held at its value on the full data. `num_classes` is None where the rows
+    cannot be read again: then there are no class sums.
+    """
+
+    options: Options
+    metrics: frozenset[str] = BUILT_IN
+    bandwidth: float = 0.05
+    count: int = 1000
+    seed: int = 0
+    num_classes: int | None = None
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The metrics that are read from resampled states, in the order of the registry."""
+        own = [name for name in METRICS if name in self.metrics and name not in BUILT_IN]
+        return tuple(name for name in own if self.num_classes is not None or "classes" not in METRICS[name].parts)
+
+    @property
+    def own_parts(self) -> set[str]:
+        """The parts of a state that these read."""
+        return parts_of(self.own)
 
 
 def fill_features(out: Float[Tensor, "n f"], columns: Columns, options: Options) -> None:
@@ -104,3 +139,57 @@ def _aurc(count: Tensor, end: Tensor, wrong: Tensor, wrong_end: Tensor) -> Tenso
     rate = wrong / count.clamp_min(1)
     harmonic = torch.log((end + 0.5) / (start + 0.5))
     return (wrong + (before - rate * start) * harmonic).sum(dim=1, dtype=torch.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranked:
+    """Tied samples, most confident first: how many of each group a resample has, how many right, and their confidence."""
+
+    count: Float[Tensor, "b g"]
+    right: Float[Tensor, "b g"]
+    confidence: Float[Tensor, " g"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resamples:
+    """The weighted sums of b resamples."""
+
+    scores: Float[Tensor, "b 7"]
+    count: Float[Tensor, "b m"]
+    gap: Float[Tensor, "b m"]
+    right: Float[Tensor, "b m"]
+    ranked: Ranked | None = None
+    classes: Sequence[ClassBins] | None = None
+
+
+def own_values(plan: Plan, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
+    """Every metric that has no formula here, of every resample, by its own `read`."""
+    names, options = plan.own, plan.options
+    state = MetricState(names, **vars(options))
+    draws = {name: torch.zeros(len(resamples.scores), dtype=torch.float64) for name in names}
+    for index in range(len(resamples.scores)):
+        _fill(state, resamples, index)
+        for name, values in draws.items():
+            values[index] = state.read(name)
+    return draws
+
+
+def _fill(state: MetricState, resamples: Resamples, index: int) -> None:
+    """Makes `state` what it would be had it seen this resample."""
+    state.scores.sums = resamples.scores[index].double()
+    count, gap, right = (part[index].double() for part in (resamples.count, resamples.gap, resamples.right))
+    state.bins = BinSums(count, gap + right, right)
+    if resamples.ranked is not None:
+        count, right, confidence = (part.double() for part in _row(resamples.ranked, index))
+        if "ranks" in state.needs:
+            state.ranks = RankSums(0, histogram=torch.stack([count, count * confidence, right]))
+        if "grid" in state.needs:
+            state.grid = SmoothGrid.empty().add_weighted(confidence, count, count * confidence - right)
+    if resamples.classes is not None:
+        state.classes = resamples.classes[index]
+
+
+def _row(ranked: Ranked, index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The groups that this resample has samples of."""
+    held = ranked.count[index] > 0
+    return ranked.count[index][held], ranked.right[index][held], ranked.confidence[held]

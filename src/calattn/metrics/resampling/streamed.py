@@ -1,99 +1,93 @@
 """The bootstrap of more samples than memory holds: weighted sums of all resamples, a few thousand samples at a time.
 
-A pass over the predictions adds weights × summands to tables that do not grow with the number of samples. What needs the order of
-the samples, and the smoothed errors, is read from rank cells (see `cells`); everything else is the same sum as in memory.
+A pass over the predictions adds weights × summands to tables that do not grow with the number of samples. What needs the
+order of the samples, and the smoothed errors, is read from rank cells: a few thousand of about equally many samples. Within
+a cell, samples count as tied and have the cell's mean confidence. Both move a replicate by less than a cell's share of the
+samples, 1/4096, and all replicates alike, so that the interval, which is moved onto the value, does not see it. Everything
+else is the same sum as in memory.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn.errors import Args, InputError
 from calattn.metrics.columns import Block, Columns, blocks_of
-from calattn.metrics.resampling.bootstrap import signed_entries
-from calattn.metrics.resampling.cells import RankCells
-from calattn.metrics.resampling.poisson import GROUP, ROWS, PoissonWeights
+from calattn.metrics.ranks import RankSums, odds_key
+from calattn.metrics.resampling.classwise import ClassCounts, ClassGaps, ClassTables, WideSum
 from calattn.metrics.resampling.replicates import (
     KERNEL_CELLS,
     RANKED,
+    Plan,
+    Ranked,
+    Resamples,
     bin_values,
     fill_features,
     kernel_values,
+    own_values,
     rank_values,
 )
-from calattn.metrics.resampling.resampled import ClassTables, Ranked, Resamples, needs_groups, own_metrics, own_values
+from calattn.metrics.resampling.weights import GROUP, ROWS, PoissonWeights
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
 from calattn.metrics.sources import PredictionSource, pieces
-from calattn.metrics.state import Options, parts_of
-from calattn.metrics.widesum import WideSum
 
+CELLS = 4096
 _MOST_RESAMPLES = 512  # of one pass: 50 MB of rank cells; more of them take another pass
 _CLASS_SUMS = 1 << 22  # (class, bin, resample) sums of one pass: 50 MB
-_ENTRIES = 1 << 14  # listed probabilities that are weighted at a time
 
 # First sample's number, what the samples come down to and, where classwise ECE wants it, the rows themselves.
 Samples = Callable[[], Iterable[tuple[int, Columns, Block | None]]]
 
 
-class ClassResampler:
-    """Signed gaps Σ w (p − [y = class]) of every (class, bin), for classwise ECE."""
+@dataclasses.dataclass(frozen=True)
+class RankCells:
+    """Which cell an odds key belongs to, most confident first, and the mean confidence of every cell."""
 
-    def __init__(self, num_classes: int, num_bins: int, resamples: int) -> None:
-        self.num_classes, self.num_bins = num_classes, num_bins
-        self.listed = WideSum(num_classes * num_bins, resamples, 1 << 16)
-        self.low = WideSum(num_classes, resamples, 1 << 16)  # the first bin of all classes is one product a block
+    cell_of: Int[Tensor, " k"]
+    confidence: Float[Tensor, " g"]
 
-    def add(self, block: Block, weights: Float[Tensor, "n r"]) -> None:
-        """Adds a block of rows, which nothing may read afterwards."""
-        device = block.rest.device
-        weights = weights.to(device)
-        listed, low = self.listed.table.to(device), self.low.table.to(device)
-        cells, rows, signed = signed_entries(block, self.num_bins)
-        for part in torch.arange(len(cells), device=device).split(_ENTRIES):
-            listed.index_add_(0, cells[part], weights[rows[part]].mul_(signed[part].float().unsqueeze(1)))
-        block.rest.div_(block.total.unsqueeze(1))
-        low.addmm_(block.rest.float().t(), weights)
-        self.listed.table, self.low.table = listed, low
-        self.listed.seen(len(block.labels))
-        self.low.seen(len(block.labels))
+    @classmethod
+    def of(cls, ranks: RankSums, most: int = CELLS) -> Self:
+        """At most `most` cells that hold about equally many of the samples; a key with many of them is a cell by itself."""
+        count, confidence, _ = ranks.by_key().cpu()
+        middle = count.cumsum(0) - count / 2
+        place = (middle * (most / count.sum())).long().clamp_(max=most - 1)
+        # Keys that no sample has take the cell before them.
+        used, inverse = place[count > 0].unique_consecutive(return_inverse=True)
+        cell_of = inverse[((count > 0).cumsum(0) - 1).clamp_min_(0)]
+        mass = torch.zeros(len(used), dtype=torch.float64).index_add_(0, cell_of, count)
+        total = torch.zeros(len(used), dtype=torch.float64).index_add_(0, cell_of, confidence)
+        return cls(cell_of, total / mass)
 
-    def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
-        gaps = self.listed.total().view(self.num_classes, self.num_bins, -1)
-        first = gaps[:, 0] + self.low.total()
-        return (first.abs().sum(dim=0) + gaps[:, 1:].abs().sum(dim=(0, 1))) / (n * self.num_classes)
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    def index(self, odds: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+        return self.cell_of[odds_key(odds)]
 
 
 class StreamResampler:
     """Adds samples in order, with weights drawn for them, and reads the replicates of every metric at the end."""
 
-    def __init__(
-        self,
-        weights: PoissonWeights,
-        options: Options,
-        metrics: frozenset[str],
-        *,
-        bandwidth: float,
-        cells: RankCells | None,
-        num_classes: int | None,
-    ) -> None:
-        self.weights, self.options, self.metrics = weights, options, metrics
-        self.bandwidth = bandwidth  # smooth ECE's; an automatic bandwidth is held at its value on the full data
+    def __init__(self, weights: PoissonWeights, plan: Plan, cells: RankCells | None) -> None:
+        self.weights, self.plan, self.options = weights, plan, plan.options
         self.cells = cells
         self.samples = 0
-        self.width = 7 + 3 * options.num_bins
+        self.width = 7 + 3 * plan.options.num_bins
         self.sums = torch.zeros(len(weights), self.width + 1, dtype=torch.float64)  # the last counts infinite NLLs
         # Two rows a cell, the wrong and the right; whole numbers, exact in float32 up to 2²⁴ and a weight is at most 8.
         self.counts = None if cells is None else WideSum(2 * len(cells), len(weights), 1 << 20)
-        self.own = own_metrics(metrics, classes=num_classes is not None)
-        self.classes: ClassTables | ClassResampler | None = None
-        if num_classes is not None:
-            kind = ClassTables if "classes" in parts_of(self.own) else ClassResampler
-            self.classes = kind(num_classes, options.num_bins, len(weights))
+        self.classes: ClassTables | None = None
+        if plan.num_classes is not None:
+            kind = ClassCounts if "classes" in plan.own_parts else ClassGaps
+            self.classes = kind(plan.num_classes, plan.options.num_bins, len(weights))
 
     def add(self, start: int, columns: Columns, block: Block | None) -> None:
         columns = columns.cpu()
@@ -122,23 +116,23 @@ class StreamResampler:
             values |= self._cell_values(n.long())
         if self.classes is not None:
             values["classwise_ece"] = self.classes.values(n)
-        if self.own:
+        if self.plan.own:
             values |= self._own_values(scores.clone(), count, gap, hits, values["nll"])
-        return {name: draws for name, draws in values.items() if name in self.metrics}
+        return {name: draws for name, draws in values.items() if name in self.plan.metrics}
 
     def _cell_values(self, n: Tensor) -> dict[str, Tensor]:
-        assert self.counts is not None
-        assert self.cells is not None
-        wrong, right = self.counts.total().view(len(self.cells), 2, -1).unbind(dim=1)
-        count, confidence = wrong + right, self.cells.confidence
+        count, right, confidence = self._cell_sums()
         residual = (count * confidence.unsqueeze(1) - right).t()
         values = {}
-        if "smooth_ece" in self.metrics:
-            waves = residual @ cosine_features(confidence, self.bandwidth) / n.unsqueeze(1)
-            values["smooth_ece"] = integral_of_absolute(waves, self.bandwidth, fineness=64)
-        if "kernel_ece" in self.metrics:
-            values["kernel_ece"] = self._kernel_values(count, right, n)
-        if self.metrics & RANKED:
+        if "smooth_ece" in self.plan.metrics:
+            waves = residual @ cosine_features(confidence, self.plan.bandwidth) / n.unsqueeze(1)
+            values["smooth_ece"] = integral_of_absolute(waves, self.plan.bandwidth, fineness=64)
+        if "kernel_ece" in self.plan.metrics:
+            place = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
+            empty = torch.zeros(KERNEL_CELLS, count.shape[1], dtype=torch.float64)
+            mass, hits = empty.index_add(0, place, count), empty.index_add(0, place, right)
+            values["kernel_ece"] = kernel_values(mass, hits, n, self.options.bandwidth or 0.05)
+        if self.plan.metrics & RANKED:
             values |= rank_values(count.t().contiguous(), right.t().contiguous(), residual, n, self.options.num_bins)
         return values
 
@@ -146,49 +140,33 @@ class StreamResampler:
         """Of the metrics that have no replicates of their own."""
         scores[:, 2] = nll * scores[:, 0]
         ranked = None
-        if needs_groups(self.own):
-            assert self.counts is not None
-            assert self.cells is not None
-            wrong, right = self.counts.total().view(len(self.cells), 2, -1).unbind(dim=1)
-            ranked = Ranked((wrong + right).t(), right.t(), self.cells.confidence)
-        classes = self.classes.bins() if isinstance(self.classes, ClassTables) else None
-        return own_values(self.own, self.options, Resamples(scores, count, gap, hits, ranked, classes))
+        if self.plan.own_parts & {"ranks", "grid"}:
+            samples, right, confidence = self._cell_sums()
+            ranked = Ranked(samples.t(), right.t(), confidence)
+        classes = self.classes.bins() if isinstance(self.classes, ClassCounts) else None
+        return own_values(self.plan, Resamples(scores, count, gap, hits, ranked, classes))
 
-    def _kernel_values(self, count: Tensor, right: Tensor, n: Tensor) -> Tensor:
+    def _cell_sums(self) -> tuple[Float[Tensor, "g r"], Float[Tensor, "g r"], Float[Tensor, " g"]]:
+        """Of every rank cell: its samples, the right ones among them, and its confidence."""
+        assert self.counts is not None
         assert self.cells is not None
-        place = (self.cells.confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
-        empty = torch.zeros(KERNEL_CELLS, count.shape[1], dtype=torch.float64)
-        mass, hits = empty.index_add(0, place, count), empty.index_add(0, place, right)
-        return kernel_values(mass, hits, n, self.options.bandwidth or 0.05)
+        wrong, right = self.counts.total().view(len(self.cells), 2, -1).unbind(dim=1)
+        return wrong + right, right, self.cells.confidence
 
 
 def stream_replicates(
-    samples: Samples,
-    *,
-    n: int,
-    count: int,
-    seed: int,
-    options: Options,
-    metrics: frozenset[str],
-    bandwidth: float,
-    cells: RankCells | None,
-    num_classes: int | None,
+    samples: Samples, plan: Plan, *, n: int, cells: RankCells | None
 ) -> dict[str, Float[Tensor, " r"]]:
-    """Replicates of every metric; one pass over the samples for as many resamples as its tables may hold."""
+    """Replicates of every metric; one pass over the n samples for as many resamples as its tables may hold."""
     width = _MOST_RESAMPLES
-    if num_classes is not None:
-        tables = 4 if "classes" in parts_of(own_metrics(metrics)) else 1
-        width = min(width, max(GROUP, _CLASS_SUMS // (tables * num_classes * options.num_bins) // GROUP * GROUP))
+    if plan.num_classes is not None:
+        tables = 4 if "classes" in plan.own_parts else 1
+        sums = tables * plan.num_classes * plan.options.num_bins
+        width = min(width, max(GROUP, _CLASS_SUMS // sums // GROUP * GROUP))
     parts = []
-    for first in range(0, count, width):
-        resampler = StreamResampler(
-            PoissonWeights(seed, first, min(count, first + width)),
-            options,
-            metrics,
-            bandwidth=bandwidth,
-            cells=cells,
-            num_classes=num_classes,
-        )
+    for first in range(0, plan.count, width):
+        weights = PoissonWeights(plan.seed, first, min(plan.count, first + width))
+        resampler = StreamResampler(weights, plan, cells)
         for start, columns, block in samples():
             resampler.add(start, columns, block)
         if resampler.samples != n:
@@ -214,6 +192,6 @@ def samples_kept(parts: list[Columns]) -> Iterator[tuple[int, Columns, None]]:
         start = 0
         while start < len(columns):
             stop = min(len(columns), start + ROWS - (offset + start) % ROWS)
-            yield offset + start, columns.rows(start, stop), None
+            yield offset + start, columns.select(slice(start, stop)), None
             start = stop
         offset += len(columns)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calattn.metrics.binning import bin_index, equal_count_bounds
 from calattn.metrics.columns import Columns
-from calattn.posthoc.grid import temperature_blocks
+from calattn.posthoc.temperature import temperature_blocks
 from calattn.types import Predictions
 
 FINE = 300  # equal-width bins; 5, 10, 15, 20 and 30 divide it

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from calattn.metrics.binning import bin_index
-from calattn.metrics.bins import BinSums
+from calattn.metrics.binning import BinSums, bin_index
 from calattn.metrics.columns import Columns
 
 NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobody acts on less

@@ -1,4 +1,4 @@
-"""Resampling weights of a long stream: drawn for a block of samples at a time, the same on every pass.
+"""Resampling weights: multinomial for samples in memory, Poisson for a long stream, block by block.
 
 A multinomial resample of N samples needs N, and all N weights at once. Independent weights of mean 1 and variance 1 need
 neither, and give the same intervals up to terms of order 1/N once sums are divided by the sum of the weights (Præstgaard and
@@ -8,11 +8,14 @@ where these weights are used, that difference is far below the noise of the resa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+HELD = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
 ROWS = 4096  # samples of one block of weights: 3 MB at 200 resamples
 GROUP = 8  # resamples drawn together: any range of resamples that starts at a multiple of it can be drawn alone
 
@@ -20,6 +23,16 @@ GROUP = 8  # resamples drawn together: any range of resamples that starts at a m
 # the mean and the variance are exactly 1. A lookup takes 4 ns a weight, torch.poisson 37 ns.
 _COUNTS = (24109, 24112, 12049, 4022, 1005, 201, 32, 5, 1)
 _WEIGHT = np.repeat(np.arange(len(_COUNTS), dtype=np.float32), _COUNTS)
+
+
+def weight_blocks(n: int, count: int, generator: torch.Generator, width: int | None = None) -> Iterator[Tensor]:
+    """Multinomial resampling weights [b, n], `count` rows in all."""
+    width = min(count, max(1, HELD // n)) if width is None else width
+    for start in range(0, count, width):
+        size = min(width, count - start)
+        draws = torch.randint(n, (size, n), generator=generator)
+        draws += torch.arange(size).unsqueeze(1) * n
+        yield torch.bincount(draws.view(-1), minlength=size * n).view(size, n).float()
 
 
 class PoissonWeights:

@@ -1,4 +1,4 @@
-"""Calibration errors as functions of probabilities and labels. Fractions in, fractions out."""
+"""Metrics as functions of probabilities and labels: scores, calibration errors, selective prediction. Fractions in and out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.metrics import ranks
-from calattn.metrics.bins import BinSums, Norm
+from calattn.metrics.binning import BinSums, Norm
 from calattn.metrics.classbins import ClassBins, Variant
-from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.columns import Columns, blocks_of, columns_of
+from calattn.metrics.scoresums import HighConfidenceErrors, ScoreSums
 from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
 
 Probs = Float[checks.ArrayLike, "n c"]
@@ -21,21 +22,62 @@ Target = int | Literal["top"]
 Binning = Literal["width", "count"]
 
 
-def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
-    if target == "top":
-        return columns_of(probs, labels, "probs")
-    if not isinstance(target, int):
-        raise ValueError(f'target must be "top" or a class index, got {target!r}')
-    return columns_of(probs, labels, "probs", target=target)
+def accuracy(probs: Probs, labels: Labels) -> float:
+    """Share of samples whose largest probability is the label's; of equal probabilities the first class counts.
+
+    >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
+    0.5
+    """
+    return float(columns_of(probs, labels, "probs").correct.double().mean())
 
 
-def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:
-    checks.positive_int(num_bins, "num_bins")
-    if binning == "width":
-        return BinSums.empty(num_bins).add(columns)
-    if binning == "count":
-        return ranks.equal_count_bins(ranks.RankSums(capacity=len(columns)).add(columns).groups(), num_bins)
-    raise ValueError(f'binning must be "width" or "count", got {binning!r}')
+def nll(logits: Float[checks.ArrayLike, "n c"], labels: Labels) -> float:
+    """Mean negative log-likelihood in nats: logsumexp(ℓ) − ℓ_y. Takes logits; `log p` of probabilities works too.
+
+    Never clipped: a label of probability zero (logit −inf) gives ∞.
+
+    >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
+    0.6931
+    """
+    return float(columns_of(logits, labels, "logits").nll.mean())
+
+
+def brier(probs: Probs, labels: Labels) -> float:
+    """Brier score: mean of Σ_k (p_k − [y = k])², from 0 to 2, for two classes too.
+
+    >>> round(brier(torch.tensor([[0.75, 0.25]]), torch.tensor([0])), 4)
+    0.125
+    """
+    return float(columns_of(probs, labels, "probs").brier.mean())
+
+
+class BrierDecomposition(NamedTuple):
+    """brier = reliability − resolution + uncertainty + within_bin, exactly."""
+
+    reliability: float  # squared gaps between mean probability and frequency, over class bins
+    resolution: float  # how far bin frequencies spread around the class frequency
+    uncertainty: float  # Σ_k f_k (1 − f_k): the score of always saying the class frequencies
+    within_bin: float  # what bins of finite width leave over; → 0 as bins get finer
+
+
+def brier_decomposition(probs: Probs, labels: Labels, *, num_bins: int = 15) -> BrierDecomposition:
+    """Murphy's decomposition summed over classes, each with equal-width bins of its own probability.
+
+    >>> parts = brier_decomposition(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1]))
+    >>> [round(part, 4) for part in parts]
+    [0.125, 0.0, 0.5, 0.0]
+    """
+    sums = class_bins(probs, labels, num_bins=num_bins)
+    size = sums.count.clamp_min(1)
+    weight = sums.count / sums.num_samples
+    frequency = sums.correct / size
+    base = (sums.correct.sum(dim=1) / sums.num_samples).unsqueeze(1)
+    reliability = float((weight * (sums.confidence / size - frequency).square()).sum())
+    resolution = float((weight * (frequency - base).square()).sum())
+    uncertainty = float((base * (1 - base)).sum())
+    return BrierDecomposition(
+        reliability, resolution, uncertainty, brier(probs, labels) - (reliability - resolution + uncertainty)
+    )
 
 
 def ece(probs: Probs, labels: Labels, *, num_bins: int = 15, norm: Norm = "l1", target: Target = "top") -> float:
@@ -91,15 +133,7 @@ def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: 
     top = torch.cat(predicted)
     errors = []
     for cls in top.unique():
-        chosen = top == cls
-        part = Columns(
-            confidence=columns.confidence[chosen],
-            odds=columns.odds[chosen],
-            correct=columns.correct[chosen],
-            nll=columns.nll[chosen],
-            brier=columns.brier[chosen],
-        )
-        errors.append(BinSums.empty(num_bins).add(part).error())
+        errors.append(BinSums.empty(num_bins).add(columns.select(top == cls)).error())
     return sum(errors) / len(errors)
 
 
@@ -142,7 +176,7 @@ def ece_sweep(probs: Probs, labels: Labels, *, max_bins: int | None = None, targ
     0.35
     """
     columns = _event(probs, labels, target)
-    groups = ranks.RankSums(capacity=len(columns)).add(columns).groups()
+    groups = _groups(columns)
     limit = len(columns) if max_bins is None else min(checks.positive_int(max_bins, "max_bins"), len(columns))
     best = ranks.equal_count_bins(groups, 1)
     for num_bins in range(2, limit + 1):
@@ -203,6 +237,91 @@ def kernel_ece(probs: Probs, labels: Labels, *, bandwidth: float = 0.05, target:
     """
     checks.positive(bandwidth, "bandwidth")
     return _grid(_event(probs, labels, target), bandwidth).kernel_error(bandwidth)
+
+
+def misclassification_auroc(probs: Probs, labels: Labels) -> float:
+    """P(a right prediction is more confident than a wrong one), ties counting half; NaN if all are right or all wrong.
+
+    Ranked by the odds Σ_{k≠top} p_k / p_top, which still differ where confidences round to 1.
+
+    >>> misclassification_auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+    1.0
+    """
+    return ranks.auroc_of(_groups(columns_of(probs, labels, "probs")))
+
+
+def risk_coverage(probs: Probs, labels: Labels) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
+    """(coverage, risk): the error rate when only the most confident share of the samples is answered.
+
+    >>> coverage, risk = risk_coverage(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+    >>> coverage.tolist(), risk.tolist()
+    ([0.5, 1.0], [0.0, 0.5])
+    """
+    return ranks.risk_coverage_of(_groups(columns_of(probs, labels, "probs")))
+
+
+def aurc(probs: Probs, labels: Labels) -> float:
+    """Area under the risk–coverage curve: the mean over samples of the risk at that sample's coverage.
+
+    >>> aurc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
+    0.25
+    """
+    return ranks.aurc_of(_groups(columns_of(probs, labels, "probs")))
+
+
+def high_confidence_errors(probs: Probs, labels: Labels, *, threshold: float = 0.9) -> HighConfidenceErrors:
+    """Errors made with confidence ≥ threshold, in the three readings of the paper's "HCFP@0.90".
+
+    >>> p = torch.tensor([[0.95, 0.05], [0.95, 0.05], [0.6, 0.4]])
+    >>> [round(v, 3) for v in high_confidence_errors(p, torch.tensor([0, 1, 1]))]
+    [0.5, 0.5, 0.95]
+    """
+    checks.in_unit_interval(threshold, "threshold")
+    values = ScoreSums(threshold).add(columns_of(probs, labels, "probs")).read()
+    return HighConfidenceErrors(
+        values["high_confidence_error_rate"],
+        values["high_confidence_error_share"],
+        values["high_confidence_error_confidence"],
+    )
+
+
+def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
+    """P(an out-of-distribution sample has the larger 1 − max p), ties counting half.
+
+    One convention: the score is 1 − max p, out-of-distribution is the positive class, 1 is best and 0.5 is chance.
+
+    >>> ood_auroc(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.6, 0.4]]))
+    1.0
+    """
+
+    def odds(probs: Probs, name: str) -> Tensor:
+        values = checks.matrix(probs, name)
+        blocks = blocks_of(values, values.new_zeros(len(values)).long(), "probs", name=name)
+        return torch.cat([block.columns().odds for block in blocks])
+
+    return ranks.two_sample_auroc(odds(in_probs, "in_probs"), odds(out_probs, "out_probs"))
+
+
+def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
+    if target == "top":
+        return columns_of(probs, labels, "probs")
+    if not isinstance(target, int):
+        raise ValueError(f'target must be "top" or a class index, got {target!r}')
+    return columns_of(probs, labels, "probs", target=target)
+
+
+def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:
+    checks.positive_int(num_bins, "num_bins")
+    if binning == "width":
+        return BinSums.empty(num_bins).add(columns)
+    if binning == "count":
+        return ranks.equal_count_bins(_groups(columns), num_bins)
+    raise ValueError(f'binning must be "width" or "count", got {binning!r}')
+
+
+def _groups(columns: Columns) -> ranks.Groups:
+    """The samples in order of confidence, exactly, however many there are."""
+    return ranks.RankSums(capacity=len(columns)).add(columns).groups()
 
 
 def _grid(columns: Columns, bandwidth: float) -> SmoothGrid:

@@ -1,13 +1,21 @@
-"""What every loss does with its two inputs: check them, widen them, read one term per label."""
+"""What every loss does with its arguments: check them, widen them, read one term per label, reduce to one number."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn import checks
+
+Logits = Float[Tensor, "n c"]
+Labels = Int[Tensor, " n"] | Float[Tensor, "n c"]
+Losses = Float[Tensor, ""] | Float[Tensor, " n"]
+Reduction = Literal["mean", "sum", "none"]
 
 
 def prepare(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,6 +60,33 @@ def dense(labels: Tensor, like: Tensor) -> Tensor:
     if labels.ndim == 2:
         return labels
     return torch.zeros_like(like).scatter(1, labels.unsqueeze(1), 1.0)
+
+
+def non_negative(value: float, name: str) -> float:
+    if not (_is_number(value) and value >= 0):
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+    return float(value)
+
+
+def positive(value: float, name: str) -> float:
+    if not (_is_number(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return float(value)
+
+
+def reduce(values: Tensor, reduction: Reduction) -> Tensor:
+    """The mean or sum over samples, or the per-sample values themselves."""
+    if reduction == "mean":
+        return values.mean()
+    if reduction == "sum":
+        return values.sum()
+    if reduction == "none":
+        return values
+    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_shapes(logits: Tensor, labels: Tensor) -> None:

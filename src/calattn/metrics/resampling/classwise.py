@@ -1,0 +1,175 @@
+"""Class sums of resamples: weighted sums per class and bin, for classwise ECE and for metrics of others that read them.
+
+The first bin of all classes is one matrix product a block; the listed entries above 1/m are added row by row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from calattn.metrics.binning import bin_index
+from calattn.metrics.classbins import ClassBins, class_parts
+from calattn.metrics.columns import Block
+from calattn.metrics.resampling.weights import HELD, weight_blocks
+
+_ENTRIES = 1 << 14  # listed probabilities that are weighted at a time
+
+# Rows of the whole source, block by block, each with the number of its first sample.
+Blocks = Callable[[], Iterable[tuple[int, Block]]]
+
+
+class WideSum:
+    """A table of float32 additions, carried over into float64 every `every` samples, before rounding shows."""
+
+    def __init__(self, rows: int, resamples: int, every: int) -> None:
+        self.table = torch.zeros(rows, resamples)
+        self._total = torch.zeros(rows, resamples, dtype=torch.float64)
+        self._every, self._since = every, 0
+
+    def seen(self, samples: int) -> None:
+        self._since += samples
+        if self._since >= self._every:
+            self.total()
+
+    def total(self) -> Float[Tensor, "g r"]:
+        self._total += self.table.cpu()
+        self.table.zero_()
+        self._since = 0
+        return self._total
+
+
+class ClassTables(ABC):
+    """Sums over samples of every (class, bin) of every resample, added block by block."""
+
+    num_tables: int
+
+    def __init__(self, num_classes: int, num_bins: int, resamples: int) -> None:
+        self.num_classes, self.num_bins = num_classes, num_bins
+        self.listed = [WideSum(num_classes * num_bins, resamples, 1 << 16) for _ in range(self.num_tables)]
+        self.low = WideSum(num_classes, resamples, 1 << 16)  # the first bin of all classes is one product a block
+
+    def add(self, block: Block, weights: Float[Tensor, "n r"]) -> None:
+        """Adds a block of rows, which nothing may read afterwards."""
+        sums, device = (*self.listed, self.low), block.rest.device
+        weights = weights.to(device)
+        for wide in sums:
+            wide.table = wide.table.to(device)
+        self._list(block, weights)
+        block.rest.div_(block.total.unsqueeze(1))
+        self.low.table.addmm_(block.rest.float().t(), weights)
+        for wide in sums:
+            wide.seen(len(block.labels))
+
+    @abstractmethod
+    def _list(self, block: Block, weights: Float[Tensor, "n r"]) -> None:
+        """Adds the entries above 1/m to the tables, and takes them out of the block."""
+
+    @abstractmethod
+    def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+        """Classwise ECE."""
+
+
+class ClassGaps(ClassTables):
+    """Signed gaps Σ w (p − [y = class]): all that classwise ECE needs."""
+
+    num_tables = 1
+
+    def _list(self, block: Block, weights: Tensor) -> None:
+        cells, rows, signed = _signed_entries(block, self.num_bins)
+        for part in torch.arange(len(cells), device=weights.device).split(_ENTRIES):
+            here = weights[rows[part]].mul_(signed[part].float().unsqueeze(1))
+            self.listed[0].table.index_add_(0, cells[part], here)
+
+    def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+        gaps = self.listed[0].total().view(self.num_classes, self.num_bins, -1)
+        first = gaps[:, 0] + self.low.total()
+        return (first.abs().sum(dim=0) + gaps[:, 1:].abs().sum(dim=(0, 1))) / (n * self.num_classes)
+
+
+class ClassCounts(ClassTables):
+    """Count, Σ probability and Σ [label is this class]: the whole of `ClassBins`."""
+
+    num_tables = 3
+
+    def __init__(self, num_classes: int, num_bins: int, resamples: int) -> None:
+        super().__init__(num_classes, num_bins, resamples)
+        self._n = torch.zeros(resamples, dtype=torch.float64)
+
+    def _list(self, block: Block, weights: Tensor) -> None:
+        self._n += weights.sum(dim=0, dtype=torch.float64).cpu()
+        count, confidence, right = (wide.table for wide in self.listed)
+        parts = class_parts(block, self.num_bins)
+        cells = parts.cls * self.num_bins + bin_index(parts.prob, self.num_bins)
+        for some in torch.arange(len(cells), device=weights.device).split(_ENTRIES):
+            here = weights[parts.row[some]]
+            count.index_add_(0, cells[some], here)
+            confidence.index_add_(0, cells[some], here * parts.prob[some].float().unsqueeze(1))
+        right.index_add_(0, block.labels * self.num_bins + bin_index(parts.label_prob, self.num_bins), weights)
+
+    def bins(self) -> list[ClassBins]:
+        """The sums of each resample."""
+        count, confidence, right = (
+            wide.total().t().reshape(-1, self.num_classes, self.num_bins).clone() for wide in self.listed
+        )
+        count[:, :, 0] += self._n.unsqueeze(1) - count.sum(dim=2)  # what is not listed is in the first bin
+        confidence[:, :, 0] += self.low.total().t()
+        return [ClassBins(*each) for each in zip(count, confidence, right, strict=True)]
+
+    def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
+        errors = [(each.confidence - each.correct).abs().sum() for each in self.bins()]
+        return torch.stack(errors) / (n * self.num_classes)
+
+
+def class_width(n: int, count: int, cells: int) -> int:
+    """How many resamples' weights and class sums are held at a time: 8 MB of weights, 50 MB of sums."""
+    return max(1, min(count, (1 << 21) // n, (1 << 20) // cells))
+
+
+def class_tables(
+    blocks: Iterable[tuple[int, Block]], weights: Float[Tensor, "b n"], num_classes: int, num_bins: int
+) -> list[ClassBins]:
+    """The class sums of resamples that are in memory, from one pass over the rows."""
+    tables = ClassCounts(num_classes, num_bins, len(weights))
+    for start, block in blocks:
+        tables.add(block, weights[:, start : start + len(block.labels)].t())
+    return tables.bins()
+
+
+def class_replicates(
+    blocks: Blocks, n: int, num_classes: int, num_bins: int, count: int, generator: torch.Generator
+) -> Float[Tensor, " count"]:
+    """Replicates of classwise ECE: one pass over the probabilities for as many resamples as fit in 32 MB of sums.
+
+    The signed gap of a (class, bin) is Σ w (p − [y = class]); the first bin of all classes is one matrix product a block, the
+    listed entries above 1/m are added row by row.
+    """
+    width = max(1, min(count, (1 << 23) // (num_classes * num_bins), HELD * 2 // n + 1))
+    values = []
+    for weights in weight_blocks(n, count, generator, width):
+        low, high = torch.zeros(len(weights), num_classes), torch.zeros(num_classes * num_bins, len(weights))
+        for offset, block in blocks():
+            device = block.rest.device
+            low, high = low.to(device), high.to(device)
+            here = weights[:, offset : offset + len(block.labels)].to(device)
+            cells, rows, signed = _signed_entries(block, num_bins)
+            high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
+            block.rest.div_(block.total.unsqueeze(1))
+            low.addmm_(here, block.rest.float())
+        gaps = high.t().reshape(len(weights), num_classes, num_bins)
+        gaps[:, :, 0] += low
+        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64).cpu() / (n * num_classes))
+    return torch.cat(values)
+
+
+def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:
+    """(cell, row, p − [hit]) of the listed probabilities, and (cell, row, −1) of every label."""
+    parts = class_parts(block, num_bins)
+    labels = torch.arange(len(block.labels), device=block.labels.device)
+    listed = parts.cls * num_bins + bin_index(parts.prob, num_bins)
+    cells = torch.cat([listed, block.labels * num_bins + bin_index(parts.label_prob, num_bins)])
+    return cells, torch.cat([parts.row, labels]), torch.cat([parts.prob, -torch.ones_like(block.total)])
