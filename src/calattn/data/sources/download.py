@@ -19,7 +19,6 @@ from calattn.data.decoding import Progress
 from calattn.data.images import DataError, FilesMissing
 from calattn.data.sources import npm
 from calattn.data.sources.datasets import PREFIXES, Dataset, Remote, describe, folder_of, remedy
-from calattn.data.sources.shards import SPLIT_NAMES, shards
 from calattn.files.atomic import PathArg, commit
 
 Source = Literal["auto", "publisher", "npm"]
@@ -90,6 +89,10 @@ def _has(dataset: Dataset, folder: Path, split: str) -> bool:
 
 
 def _in_parquet(folder: Path, split: str) -> bool:
+    if not any(folder.rglob("*.parquet")):
+        return False
+    from calattn.data.sources.parquet import SPLIT_NAMES, shards  # pyarrow loads on first use
+
     try:
         return any(shards(folder, name) for name in SPLIT_NAMES.get(split, ()))
     except DataError:

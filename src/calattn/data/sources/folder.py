@@ -45,7 +45,6 @@ def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple
     return Dataset(
         name=name,
         title="your own images",
-        channels=channels,
         size=None,
         num_classes=len(classes),
         mean=IMAGENET_MEAN if channels == 3 else GREY_MEAN,

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,11 +25,16 @@ from calattn.data.images import DamagedFile, DataError, FilesMissing
 from calattn.data.packed import PackedBytes, write_packed
 from calattn.data.sources.datasets import Dataset, default_root
 from calattn.data.sources.folder import is_grey, own_images
-from calattn.data.sources.shards import SPLIT_NAMES, shards
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 SOFT_COLUMNS = ("probs", "probabilities", "soft_label", "soft_labels", "label_probs")
+
+# Our splits, by the names that people give them; the first that is there counts. Where there are no test files, the
+# validation files are what a network is tested on.
+_HELD_OUT = ("validation", "valid", "val")
+SPLIT_NAMES = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
 
 # Encoded images beyond this many bytes are unpacked once into a file that is mapped, instead of held in memory.
 MEMORY_LIMIT = 2 << 30
@@ -75,6 +81,43 @@ def read(path: Path, split: str, *, dataset: Dataset | None = None, channels: in
 
 def _read_path(path: Path, channels: int, _folder: Path, split: str) -> EncodedImages:
     return read(path, split, channels=channels)
+
+
+def shards(path: Path, name: str) -> list[Path]:
+    """`name-*.parquet` or `name.parquet` in `path`, in its data folder, or in the one sub-folder that has them."""
+    if path.is_file():
+        return [path] if re.match(rf"{name}(?![a-z])", path.name) else []
+    if not path.is_dir():
+        return []
+    folders = [
+        path,
+        path / "data",
+        *sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name != "data"),
+    ]
+    found = [(folder, files) for folder in folders if (files := _shards_in(folder, name))]
+    if len(found) > 1:
+        raise DataError(f"{found[0][0]} and {found[1][0]} both hold {name}-*.parquet; give the path of one of them")
+    return _all_there(found[0][1]) if found else []
+
+
+def _shards_in(folder: Path, name: str) -> list[Path]:
+    """`name-…`, `name_…`, `name.parquet`, or anything in a folder called `name`."""
+    files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+    return files if folder.name == name else [file for file in files if re.match(rf"{name}(?![a-z])", file.name)]
+
+
+def _all_there(files: list[Path]) -> list[Path]:
+    """All of 00000-of-0000N must be there: half a training set would pass unnoticed."""
+    numbers = [match for file in files if (match := _NUMBERED.search(file.name))]
+    if numbers:
+        total = int(numbers[0][2])
+        have = {int(match[1]) for match in numbers}
+        gone = sorted(set(range(total)) - have)
+        if gone:
+            raise DataError(
+                f"{files[0].parent} lacks shard {gone[0]:05d} of {total} ({files[0].name} is there); copy it too"
+            )
+    return files
 
 
 def _labelled_shards(path: Path, split: str) -> list[Path]:
