@@ -11,8 +11,8 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 
+from calattn.data.augment.distortions import RandAugment
 from calattn.data.augment.pipeline import Augment, erased_boxes
-from calattn.data.augment.randaugment import RandAugment
 from calattn.data.plan import epoch_plan
 from calattn.data.resize import resize
 
@@ -179,7 +179,7 @@ def test_no_global_generator():
         ({"std": (0.5, 0.0, 0.5)}, "std must be positive"),
         ({"crop": -1}, 'pixels ≥ 0 or "resized", got -1'),
         ({"crop": "centre"}, "pixels ≥ 0 or \"resized\", got 'centre'"),
-        ({"erasing": 1.5}, r"augment.erasing must be in \[0, 1\], got 1.5"),
+        ({"erasing": 1.5}, r"erasing must be in \[0, 1\], got 1.5"),
         ({"interpolation": "nearest"}, "bilinear or bicubic, got 'nearest'"),
         ({"mixup": -0.1}, "mixup is the α"),
         ({"randaugment_ops": 1, "randaugment_magnitude": 12.0}, "got 12.0"),

@@ -13,10 +13,9 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
+from calattn.data.augment.distortions import Magnitude, RandAugment, Shifts
 from calattn.data.augment.geometry import box_mask, crop
 from calattn.data.augment.mixing import Mixing
-from calattn.data.augment.randaugment import Magnitude, RandAugment
-from calattn.data.augment.shifts import Shifts
 from calattn.data.plan import upload
 from calattn.data.resize import Interpolation, resized_levels
 
@@ -65,10 +64,10 @@ class Augment:
         if not all(std > 0 for std in self.std):
             raise ValueError(f"std must be positive, got {self.std}")
         if self.crop != "resized" and (isinstance(self.crop, str) or self.crop < 0):
-            raise ValueError(f'augment.crop must be a number of pixels ≥ 0 or "resized", got {self.crop!r}')
+            raise ValueError(f'crop must be a number of pixels ≥ 0 or "resized", got {self.crop!r}')
         if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"data.interpolation must be bilinear or bicubic, got {self.interpolation!r}")
-        checks.in_unit_interval(self.erasing, "augment.erasing")
+            raise ValueError(f"interpolation must be bilinear or bicubic, got {self.interpolation!r}")
+        checks.in_unit_interval(self.erasing, "erasing")
         _ = self._mixing, self._distortion  # their own checks, now rather than in the first step
 
     @property

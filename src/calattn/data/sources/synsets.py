@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from calattn.data.decoding import EncodedImages, FileImages, LazyImages
+from calattn.data.decoding import EncodedImages, FileImages, LazyImages, PackedBytes
 from calattn.data.images import DamagedFile, FilesMissing
-from calattn.data.packed import PackedBytes
 from calattn.data.sources import folder as folders
 
 _IMAGENET_CLASSES = 1000
