@@ -23,7 +23,7 @@ FOREIGN = {
     "data/loading.py:batches": "torch's DataLoader",
     "losses/own.py:_out_of_memory": "torch",
     "readers/tables.py:_damage": "Arrow",
-    "readers/tensors.py:_torch_load": "torch",
+    "readers/arrays.py:_torch_load": "torch",
 }
 SEARCHES = {"search", "match", "fullmatch", "sub", "subn", "findall", "finditer"}
 READS = {"partition", "rpartition", "split", "rsplit", "splitlines", "startswith", "endswith", "find", "rfind", "index"}

@@ -25,35 +25,11 @@ NAMES: dict[Kind, frozenset[str]] = {
 }
 # Names that say "this came out of the model" and not what it is: `kind` has to say it.
 GENERIC = frozenset(
-    {
-        "predictions",
-        "prediction",
-        "preds",
-        "pred",
-        "y_pred",
-        "outputs",
-        "output",
-        "scores",
-        "score",
-        "y_score",
-    }
-    | {"arr_0"}
+    {"predictions", "prediction", "preds", "pred", "y_pred", "outputs", "output", "scores", "score", "y_score", "arr_0"}
 )
 LABELS = frozenset(
-    {
-        "labels",
-        "label",
-        "y",
-        "y_true",
-        "targets",
-        "target",
-        "y_test",
-        "test_labels",
-        "val_labels",
-        "label_ids",
-        "label_id",
-    }
-    | {"true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
+    {"labels", "label", "y", "y_true", "targets", "target", "y_test", "test_labels", "val_labels", "label_ids"}
+    | {"label_id", "true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
     | {"true_label", "true_labels", "true_class", "gt_label", "gt_labels", "gold_label", "actual_label", "actual_class"}
 )
 SCALE = frozenset({"scale", "temperature"})

@@ -15,13 +15,11 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
-from calattn.readers.arrays import NumpySource
-from calattn.readers.choice import choose
-from calattn.readers.options import LabelsArg, ReadOptions
+from calattn.readers.arrays import FolderSource, NumpySource, SafetensorsSource, TorchSource
+from calattn.readers.choice import LabelsArg, ReadOptions, choose
 from calattn.readers.source import Source, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
-from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
 from calattn.types import Predictions
 
 _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")

@@ -15,9 +15,8 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.choice import Choice
+from calattn.readers.choice import Choice, ReadOptions
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
-from calattn.readers.options import ReadOptions
 from calattn.readers.source import Role, Source, Values
 from calattn.types import Predictions
 

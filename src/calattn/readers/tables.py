@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ import pyarrow.parquet
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.dialect import DECIMAL_COMMA, MARKS, decimal_mark_in, delimiter_in
 from calattn.readers.source import Field, FieldType, Role, Source, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
@@ -35,6 +34,11 @@ _BINARY = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+
+_MARKS = ";\t|"  # beside the comma
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
+_DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 
 # What Arrow says about a line with a field too many or too few, and about a cell that it cannot convert.
 _FIELDS = re.compile(
@@ -57,13 +61,13 @@ class CsvSource(Source):
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._header = None if header is None else list(header)
         self._check_text()
-        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else delimiter_in(self._first_line()))
+        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else _delimiter_in(self._first_line()))
         first, *lines = self._first_lines()
         if self._header is not None:
             first, lines = self._header, [first, *lines]
         self._check_header(first)
         self._names = first
-        self._decimal = decimal_mark_in(lines, self._delimiter)
+        self._decimal = _decimal_mark_in(lines, self._delimiter)
         columns = zip(*(line for line in lines if len(line) == len(first)), strict=True)
         words = {name for name, cells in zip(first, columns, strict=False) if _are_words(cells)}
         self.fields = {
@@ -130,7 +134,7 @@ class CsvSource(Source):
             raise PredictionFileError(
                 f"{self.path}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
             )
-        other = next((mark for mark in MARKS if len(names) == 1 and mark in names[0]), None)
+        other = next((mark for mark in _MARKS if len(names) == 1 and mark in names[0]), None)
         if other is not None:
             remedy = ("pass ", Args(delimiter=other))
             raise PredictionFileError(f"{self.path} seems to be separated by {other!r}", remedy=remedy)
@@ -170,6 +174,34 @@ class CsvSource(Source):
             problem = f"{value!r} has a decimal point, and numbers in lines above have decimal commas"
             return PredictionFileError(problem, subject=where, remedy="use one of them")
         return PredictionFileError(f"{value!r} is no number", subject=where, remedy=_number_hint(value, name))
+
+
+def _delimiter_in(line: str) -> str:
+    """The comma, unless that leaves the line whole and one other mark alone parts it.
+
+    >>> _delimiter_in("logit_0;logit_1;label"), _delimiter_in("a,b;c"), _delimiter_in("a|b;c"), _delimiter_in('"a;b"')
+    (';', ',', ',', ',')
+    """
+
+    def parts(mark: str) -> bool:
+        return len(next(csv.reader([line], delimiter=mark), [])) > 1
+
+    found = [] if parts(",") else [mark for mark in _MARKS if parts(mark)]
+    return found[0] if len(found) == 1 else ","
+
+
+def _decimal_mark_in(lines: Iterable[Sequence[str]], delimiter: str) -> str:
+    """The comma, where it does not part columns and cells have decimal commas, none of them a decimal point.
+
+    Cells that may all be thousands (1,234) are in doubt, and left for an error to name.
+
+    >>> _decimal_mark_in([["0,5", "1"]], ";"), _decimal_mark_in([["0,5", "0.5"]], ";"), _decimal_mark_in([["1,234"]], "\\t")
+    (',', '.', '.')
+    """
+    cells = [cell.strip() for line in lines for cell in line] if delimiter != "," else []
+    commas = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+    in_doubt = all(map(_THOUSANDS.fullmatch, commas)) or any(map(_DECIMAL_POINT.fullmatch, cells))
+    return "." if in_doubt else ","
 
 
 def _text_bytes(path: Path) -> int:
@@ -303,9 +335,9 @@ def _number_hint(value: str, name: str) -> Words:
     'it has a decimal comma: save the file with decimal points (0.5)'
     """
     bare = value.strip()
-    if mark := next((mark for mark in MARKS if mark in bare), None):
+    if mark := next((mark for mark in _MARKS if mark in bare), None):
         return f"if columns are separated by {mark!r}, pass ", Args(delimiter=mark)
-    if DECIMAL_COMMA.fullmatch(bare):
+    if _DECIMAL_COMMA.fullmatch(bare):
         return f"it has a decimal comma: save the file with decimal points ({bare.replace(',', '.')})"
     if bare.endswith("%") and _is_number(bare[:-1].replace(",", ".")):
         return "it is per cent: save fractions between 0 and 1, without the sign"
