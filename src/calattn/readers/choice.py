@@ -155,7 +155,7 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
     if len(values) > 1:
         wide = next((name for name, field in zip(values, fields, strict=True) if field.tail), None)
         if wide is not None:
-            raise chooser.fail(f"{wide!r} is not one number a row, so it cannot be one class of several")
+            raise chooser.fail(f"{wide!r} is not one number per row, so it cannot be one class of several")
         return len(values), False
     field, name = fields[0], values[0]
     if field.type == "object" or field.scalar or len(field.tail) > 1:
@@ -213,7 +213,7 @@ def _check_shapes(chooser: Chooser, choice: Choice) -> None:
     fields = chooser.source.fields
     if choice.labels is not None and fields[choice.labels].tail not in ((), (1,), (choice.num_classes,)):
         raise chooser.fail(
-            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class a row, nor one-hot with "
+            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class per row, nor one-hot with "
             f"{choice.num_classes} classes; save the class of each row"
         )
     if choice.features is not None and len(fields[choice.features].tail) != 1:
