@@ -1,4 +1,4 @@
-"""Checks of what callers hand over. Each raises a `ValueError` with the argument and the first offending index."""
+"""Checks of what callers pass. Each raises a `ValueError` with the argument and the first offending index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2,
 
 
 def as_tensor(values: ArrayLike, name: str) -> Tensor:
-    """A tensor over the same memory; numpy arrays, lists and tensors are welcome, objects and strings are not."""
+    """A tensor over the same memory; from numpy arrays, lists and tensors, not from objects and strings."""
     if isinstance(values, Tensor):
         return values.detach()
     try:
@@ -33,7 +33,7 @@ def as_tensor(values: ArrayLike, name: str) -> Tensor:
 
 
 def matrix(values: ArrayLike, name: str, *, labels: object = None) -> Tensor:
-    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2. The shape of the `labels` helps to say what is wrong."""
+    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2. The shape of the `labels` helps to explain what is wrong."""
     tensor = as_tensor(values, name)
     if tensor.ndim != 2:
         hint = "; for a binary P(y=1) vector p, pass stack([1 - p, p], 1)" if tensor.ndim == 1 else ""

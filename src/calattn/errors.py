@@ -15,8 +15,8 @@ from typing import Any, Self
 class Args:
     """Arguments that the reader of a message may pass, with values: `kind="probs"` in Python, `--kind probs` at a shell.
 
-    The value None names the argument alone, `...` stands for a value of the reader's own. `python` is what Python says
-    where it has other words for the same.
+    The value None names the argument alone, `...` stands for a value of the reader's own. `python` is the text for Python
+    where it differs.
 
     >>> print(Args(kind="probs", ignore=["id"]), Args(columns=...), Args(sum_tolerance=None))
     kind="probs", ignore=["id"] columns=… sum_tolerance
@@ -50,7 +50,7 @@ Words = str | tuple[str | Args, ...]
 class _Told(Exception):
     """The fields, of errors and of warnings alike.
 
-    `subject` is whom it is about (a file, mostly), `argument` the argument or array, `row` and `column` the place in it.
+    `subject` is what it is about (mostly a file), `argument` the argument or array, `row` and `column` the place in it.
     """
 
     def __init__(

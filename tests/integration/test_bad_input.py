@@ -361,7 +361,7 @@ CASES = [
     Case(
         "multi-label",
         npz(logits=np.eye(3), labels=[[1, 0, 0], [1, 1, 0], [0, 0, 1]]),
-        ("labels[1] has not exactly one 1", "multi-label files are not read, because"),
+        ("labels[1] does not have exactly one 1", "multi-label files are not read, because"),
     ),
     Case(
         "maps of logits",

@@ -422,14 +422,14 @@ FAULTS = {
     "headerless semicolons": (
         "0,25;0,75;1\n",
         {"header": ["prob_0", "prob_1", "label"]},
-        r"'25;0' is no number; if columns are separated by ';', pass delimiter=\";\"",
+        r"'25;0' is not a number; if columns are separated by ';', pass delimiter=\";\"",
     ),
     "thousands or decimals": (
         "logit_0;logit_1;label\n1,234;2,345;1\n",
         {},
-        "'1,234' is no number; it has a decimal comma",
+        "'1,234' is not a number; it has a decimal comma",
     ),
-    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", {}, "'0,5' is no number; it has a decimal comma"),
+    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", {}, "'0,5' is not a number; it has a decimal comma"),
     "a late point": (
         "prob_0;prob_1;label\n" + "0,5;0,5;1\n" * 60 + "0.5;0,5;1\n",
         {},
@@ -438,7 +438,7 @@ FAULTS = {
     "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", {}, "several columns named 'prob_0'"),
     "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", {}, "not numbered 0…1: 1 is missing"),
     "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", {}, "numbered 1…2; pass label_offset=1"),
-    "stranger": ("prob_0,prob_1,prob_max,label\n0.5,0.5,0.5,1\n", {}, "'prob_max' stands among numbered"),
+    "stranger": ("prob_0,prob_1,prob_max,label\n0.5,0.5,0.5,1\n", {}, "'prob_max' is among numbered"),
     "plain numbers": ("0,1,label\n0.5,0.5,1\n", {}, _EITHER),
     "both kinds": (
         "logit_0,prob_1,label\n0.5,0.5,1\n",
@@ -449,7 +449,7 @@ FAULTS = {
     "not a number": (
         "prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n",
         {},
-        "line 3, column 'prob_1': 'oops' is no number",
+        "line 3, column 'prob_1': 'oops' is not a number",
     ),
     "empty cell": ("prob_0,prob_1,label\n0.5,,1\n", {}, r"probs\[0, 1\] is nan"),
     "empty label": ("prob_0,prob_1,label\n0.5,0.5,\n", {}, r"labels\[0\] is missing"),
@@ -459,7 +459,7 @@ FAULTS = {
         r"labels\[0\] is c and is not among the class names \(a, b\)",
     ),
     "names unknown": ("prob_0,prob_1,label\n0.5,0.5,cow\n", {}, "labels are text such as 'cow'; pass class_names"),
-    "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", {}, r"labels\[0\] is 0.5 and is no whole number"),
+    "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", {}, r"labels\[0\] is 0.5 and is not a whole number"),
     "negative label": ("prob_0,prob_1,label\n0.5,0.5,-1\n", {}, r"labels\[0\] is -1 and is outside \[0, 1\]"),
     "logits as probs": ("a,b,label\n2,-1,0\n", {"columns": ["a", "b"], "kind": "probs"}, "negative entry; pass kind"),
     "header only": ("prob_0,prob_1,label\n", {}, "column names but no rows"),
@@ -590,9 +590,9 @@ def test_npy_needs_a_kind_and_labels(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "hint"),
     [
-        ("five", r"'five' is no number; if 'guess' holds no scores, pass ignore=\[\"guess\"\]"),
-        ('"0,5"', r"'0,5' is no number; it has a decimal comma: save the file with decimal points \(0\.5\)"),
-        ("12.3%", "'12.3%' is no number; it is per cent: save fractions between 0 and 1"),
+        ("five", r"'five' is not a number; if 'guess' holds no scores, pass ignore=\[\"guess\"\]"),
+        ('"0,5"', r"'0,5' is not a number; it has a decimal comma: save the file with decimal points \(0\.5\)"),
+        ("12.3%", "'12.3%' is not a number; it is per cent: save fractions between 0 and 1"),
     ],
 )
 def test_cells_that_are_no_numbers_say_what_they_may_be(tmp_path, cell, hint):
@@ -751,7 +751,7 @@ def test_a_tuple_of_tensors_is_read_by_position(tmp_path):
 def test_a_lone_class_column_is_class_one_if_it_says_so(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("prob_1,label\n0.25,0\n1,1\n")
-    fails('only class column; if it speaks for class 1 of a binary problem, say so with kind="probs"', path)
+    fails('only class column; if it is the score of class 1 in a binary problem, pass kind="probs"', path)
     read = read_predictions(path, kind="probs")
     np.testing.assert_allclose(read.probs.numpy(), [[0.75, 0.25], [0, 1]])
     path.write_text("score,prob_1,label\n-9,0.25,0\n")
@@ -759,7 +759,7 @@ def test_a_lone_class_column_is_class_one_if_it_says_so(tmp_path):
     for name in ("prob_0", "prob_dog"):  # may be P(class 0)
         path.write_text(f"{name},label\n0.25,0\n")
         for options in ({}, {"kind": "probs"}):
-            fails(f'say so with columns="{name}" and kind="probs"', path, **options)
+            fails(f'pass columns="{name}" and kind="probs"', path, **options)
         assert float(read_predictions(path, kind="probs", columns=name).probs[0, 1]) == pytest.approx(0.25)
 
 
@@ -943,7 +943,7 @@ def test_a_column_that_counts_the_rows_is_no_class(tmp_path, suffix, first):
     (pa.csv.write_csv if suffix == "csv" else pq.write_table)(table, path)
     options = {"columns": "*", "kind": "logits"}
     message = (
-        rf"'nr' counts the rows \({first}, {first + 1}, {first + 2}, …\), so it is no class; pass ignore=\[\"nr\"\]"
+        rf"'nr' counts the rows \({first}, {first + 1}, {first + 2}, …\), so it is not a class; pass ignore=\[\"nr\"\]"
     )
     fails(message, path, **options)
     assert read_predictions(path, ignore=["nr"], **options).class_names == ("cat", "dog")

@@ -1,4 +1,4 @@
-"""Data sets: `load(name, split)` reads one, `DATASETS` says which there are."""
+"""Data sets: `load(name, split)` reads one, `DATASETS` lists all."""
 
 from calattn.data.decoding import EncodedImages, FileImages, LazyImages, in_memory
 from calattn.data.images import ArrayImages, DataError, DataMissing, Images

@@ -110,7 +110,7 @@ def write_packed(path: PathArg, items: Iterable[bytes]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LazyImages(Images):
-    """Images that wait in encoded form. `rows` says which of the stored ones this split holds, in order.
+    """Images that wait in encoded form. `rows` are those of the stored images that this split holds, in order.
 
     `declared_size` is what every image must turn out to be, if the data set knows it.
     """
@@ -129,13 +129,13 @@ class LazyImages(Images):
 
     @abstractmethod
     def source(self, index: int) -> str:
-        """Where image `index` lies, for people."""
+        """Where image `index` is stored, for messages."""
 
     @abstractmethod
     def encoded(self, index: int) -> bytes: ...
 
     def open(self, index: int) -> Image.Image:
-        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or nothing says what is white in it."""
+        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or its white level is not known."""
         try:
             image = Image.open(io.BytesIO(self.encoded(index)))
             image.load()
@@ -147,7 +147,7 @@ class LazyImages(Images):
             ) from None
         kind = "floating-point" if image.mode == "F" else "32-bit"
         raise DataError(
-            f"{self.source(index)} holds {kind} values, and nothing says which of them is white; scale them yourself and save "
+            f"{self.source(index)} holds {kind} values, and their white level is not known; scale them yourself and save "
             "the image with 8 bits per channel"
         )
 
@@ -205,7 +205,7 @@ def has_known_range(image: Image.Image) -> bool:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
+    """Turned by its EXIF orientation, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
     turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     if turn is not None:
         image = image.transpose(turn)
@@ -235,7 +235,7 @@ def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
     """
     scale = min(size[0] / wanted[0], size[1] / wanted[1])
     tall, wide = wanted[0] * scale, wanted[1] * scale
-    # Rounding may make the part a trifle larger than the image (450 px for 224), and Pillow refuses a corner below zero.
+    # Rounding may make the part slightly larger than the image (450 px for 224), and Pillow refuses a corner below zero.
     top, left = max((size[0] - tall) / 2, 0.0), max((size[1] - wide) / 2, 0.0)
     if scale == 1:  # only cut: from half a pixel on, every pixel would become the mean of two
         top, left = math.floor(top), math.floor(left)
@@ -274,7 +274,7 @@ def fitted(image: Image.Image, size: int, *, interpolation: Interpolation = "bil
 
 
 def source_of(images: Images, index: int) -> str:
-    """Where image `index` of any split lies, for people."""
+    """Where image `index` of any split is stored, for messages."""
     return images.source(index) if isinstance(images, LazyImages) else f"image {index}"
 
 
@@ -344,7 +344,7 @@ def _size_text(size: tuple[int, ...]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What Pillow said, without the address of the in-memory stream, which says nothing to anybody."""
+    """Pillow's message, without the address of the in-memory stream, which helps nobody."""
     if "cannot identify image file" in str(error):
         return "not an image file that is known"
     return " ".join(str(error).split())[:120] or type(error).__name__

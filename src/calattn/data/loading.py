@@ -152,7 +152,7 @@ class EvalLoader:
     """Every image once, in order, with test-time transforms; ranks take contiguous shares.
 
     All batches have one size and all ranks the same number of them (compiled models and collective operations need that): short
-    ones are filled up with repeated rows, and `count` says how many are real. It may be 0.
+    ones are filled up with repeated rows, and `count` is the number of real ones. It may be 0.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class Stream:
         batches: Iterator[Tensor | str] | None = None
         while True:
             try:
-                # torch says that a worker died wherever this process is when it hears of it, here too.
+                # torch reports a dead worker wherever this process is at that moment, here too.
                 batches = iter(self._loader) if batches is None else batches
                 images = next(batches)
             except StopIteration:

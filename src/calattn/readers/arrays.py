@@ -229,7 +229,7 @@ def _torch_load(path: Path) -> object:
     _check_records(path)
     try:
         with warnings.catch_warnings():
-            # Asks to report pickles of other programs to torch; what can be done about them is said below.
+            # Asks to report pickles of other programs to torch; the remedy is in our error below.
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
             try:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)

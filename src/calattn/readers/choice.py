@@ -23,9 +23,9 @@ LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | N
 class ReadOptions:
     """The options of `read_predictions` and `stream_predictions`.
 
-    `kind` says whether the values are logits or probabilities, where their name does not. `columns` names them: one array or
+    `kind`: logits or probabilities, where the names do not tell. `columns` names them: one array or
     list column, a pattern such as "out_*", or one column per class. `labels` names the labels, or is an array of them, or the
-    Path of an .npy file. Fields in `ignore` are left alone. Rows whose label, as it stands in the file, is `ignore_index` (or
+    Path of an .npy file. Fields in `ignore` are left alone. Rows whose label, as written in the file, is `ignore_index` (or
     among several) are left out. `floor` replaces smaller probabilities, as in `Predictions.from_probs`; `sum_tolerance` is how
     far their rows may sum from 1. `delimiter` and `header` are of text files. `labels_optional` reads files without labels too:
     `stream.labelled` is then False.
@@ -52,7 +52,7 @@ class ReadOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One name in `values` is an array or list column (or, if `binary`, class 1); several are one a class."""
+    """One name in `values` is an array or list column (or, if `binary`, class 1); several are one per class."""
 
     kind: Kind
     values: tuple[str, ...]
@@ -67,7 +67,7 @@ class Choice:
     offset_given: bool
     # The caller named the classes and no offset: labels that are numbers may be names ("-1", "1").
     named_labels: bool
-    # Labels whose rows are left out, as they stand in the file.
+    # Labels whose rows are left out, as written in the file.
     ignored: tuple[int, ...]
     scale: str | None
     features: str | None
@@ -75,7 +75,7 @@ class Choice:
 
 
 def choose(source: Source, told: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
-    """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
+    """Settle which fields are what, by name or by option; what stays open is an error with what to pass."""
     labels = told.labels if isinstance(told.labels, str) else None
     columns, label_offset, class_names, features = told.columns, told.label_offset, told.class_names, told.features
     chooser = Chooser(source, told.ignore, labels=labels, labels_given=labels_given)
@@ -90,7 +90,7 @@ def choose(source: Source, told: ReadOptions, *, labels_given: bool, ignored: tu
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(
-            f"probabilities stand beside {scale!r}, which may be in them already",
+            f"there are probabilities and {scale!r}, which may be in them already",
             ("pass ", Args(ignore=[scale]), " if it is, else save logits"),
         )
     feature_field = chooser.one_of(known.FEATURES, "features") if features else None
@@ -132,7 +132,7 @@ def _ordered(
     if not all(suffix.isdecimal() for suffix in suffixes):
         odd = next(name for name, suffix in zip(values, suffixes, strict=True) if not suffix.isdecimal())
         remedy = ("pass ", Args(columns=[...]), " with the class columns")
-        raise chooser.fail(f"{odd!r} stands among numbered class columns", remedy)
+        raise chooser.fail(f"{odd!r} is among numbered class columns", remedy)
     # prob_10 comes after prob_9, whatever the file's own order.
     pairs = sorted(zip((int(suffix) for suffix in suffixes), values, strict=True))
     numbers, count = [number for number, _ in pairs], len(pairs)
@@ -150,7 +150,7 @@ def _ordered(
 
 
 def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tuple[int, bool]:
-    """The number of classes, and whether one value a row has to stand for two of them."""
+    """The number of classes, and whether one value per row is the score of class 1 of two."""
     fields = [chooser.source.fields[name] for name in values]
     if len(values) > 1:
         wide = next((name for name, field in zip(values, fields, strict=True) if field.tail), None)
@@ -167,7 +167,7 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
         if not explicit:
             kinds = (Args(kind="probs"), " or ", Args(kind="logits"))
             raise chooser.fail(
-                f"{name!r} is one value per row", ("if it speaks for class 1 of a binary problem, say so with ", *kinds)
+                f"{name!r} is one value per row", ("if it is the score of class 1 in a binary problem, pass ", *kinds)
             )
         return 2, True
     return field.tail[0], False

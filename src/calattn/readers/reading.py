@@ -33,9 +33,9 @@ SUFFIXES = (".npz", ".npy", *_TEXT, *_PARQUET, ".safetensors", *_TORCH)
 def stream_predictions(
     path: PathArg, options: ReadOptions | None = None, *, rows_per_block: int | None = None, **changes: Any
 ) -> PredictionStream:
-    """Open a file of anybody's making as a stream of `Predictions` blocks, in memory that stays small.
+    """Open a file of any program as a stream of `Predictions` blocks, in memory that stays small.
 
-    What the file does not say by itself is in `options`, or given as keywords: the fields of `ReadOptions`.
+    What the file does not state is in `options`, or given as keywords: the fields of `ReadOptions`.
     """
     told = dataclasses.replace(options or ReadOptions(), **changes)
     if told.kind not in (None, "logits", "probs"):
@@ -49,7 +49,7 @@ def stream_predictions(
 
 
 def read_predictions(path: PathArg, options: ReadOptions | None = None, **changes: Any) -> Predictions:
-    """Read a whole file of anybody's making; options as in `stream_predictions`.
+    """Read a whole file of any program; options as in `stream_predictions`.
 
     >>> import tempfile
     >>> import numpy as np

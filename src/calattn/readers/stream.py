@@ -22,7 +22,7 @@ from calattn.types import Predictions
 
 Rows = Sequence[int] | np.ndarray
 
-# 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small beside torch itself.
+# 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small compared with torch itself.
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
 _SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
@@ -33,7 +33,7 @@ class PredictionStream:
     """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
 
     `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
-    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out; within one, `block_rows` are
+    count from 0 over the whole file. After a pass, `num_ignored` is the number of rows left out; within one, `block_rows` are
     the rows of the file that the latest block holds, after `whole` all that it gave.
     """
 
@@ -49,7 +49,7 @@ class PredictionStream:
         self._source, self._choice, self._labels = source, choice, labels
         self._floor, self._sum_tolerance = told.floor, told.sum_tolerance
         self._farthest_sum = 1.0
-        self._said: set[str] = set()  # warnings, of an earlier pass too
+        self._said: set[str] = set()  # warnings already given, in an earlier pass too
         self.split = source.split if told.split is None else told.split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
@@ -344,7 +344,7 @@ def _refuse_counters(raw: dict[str, Values], names: tuple[str, ...]) -> None:
         if column.dtype.kind in "iuf" and len(column) > 2 and (np.diff(column.astype(np.float64)) == 1).all():
             or_classes = (", or ", Args(columns=[...]), " with the class columns if it is one")
             raise InputError(
-                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is no class",
+                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is not a class",
                 remedy=("pass ", Args(ignore=[name]), *or_classes),
             )
 

@@ -35,12 +35,12 @@ _BINARY = {
     b"\xfe\xff": "UTF-16 text",
 }
 
-_MARKS = ";\t|"  # beside the comma
+_MARKS = ";\t|"  # other than the comma
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
 
-# What Arrow says about a line with a field too many or too few, and about a cell that it cannot convert.
+# Arrow's message about a line with a field too many or too few, and about a cell that it cannot convert.
 _FIELDS = re.compile(
     r"CSV parse error: Row #(?P<line>\d+): Expected (?P<want>\d+) columns, got (?P<have>\d+): (?P<text>.*)", re.DOTALL
 )
@@ -89,7 +89,7 @@ class CsvSource(Source):
             self.path,
             # One thread: only then does Arrow know the line numbers of what it cannot parse.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
-            # No handler of invalid rows: Arrow cannot hand over one that is not UTF-8, but can word an error about it.
+            # No handler of invalid rows: Arrow cannot pass one that is not UTF-8, but it can report it.
             parse_options=pa.csv.ParseOptions(delimiter=self._delimiter),
             convert_options=pa.csv.ConvertOptions(
                 column_types=types, include_columns=list(types), strings_can_be_null=True, decimal_point=self._decimal
@@ -156,7 +156,7 @@ class CsvSource(Source):
             raise self._unread(str(error)) from None
 
     def _unread(self, arrow: str) -> PredictionFileError:
-        """Arrow's words about a line or a cell in ours, with what to do."""
+        """Arrow's message about a line or a cell, in our words and with a remedy."""
         again = "fix the file or save it again"
         if row := _FIELDS.match(arrow):
             return PredictionFileError(
@@ -173,7 +173,7 @@ class CsvSource(Source):
         if self._decimal == "," and _is_number(value):
             problem = f"{value!r} has a decimal point, and numbers in lines above have decimal commas"
             return PredictionFileError(problem, subject=where, remedy="use one of them")
-        return PredictionFileError(f"{value!r} is no number", subject=where, remedy=_number_hint(value, name))
+        return PredictionFileError(f"{value!r} is not a number", subject=where, remedy=_number_hint(value, name))
 
 
 def _delimiter_in(line: str) -> str:
@@ -205,26 +205,26 @@ def _decimal_mark_in(lines: Iterable[Sequence[str]], delimiter: str) -> str:
 
 
 def _text_bytes(path: Path) -> int:
-    """How much text a gzip file holds, at the least or about: as it says, or as its first part expands.
+    """How much text a gzip file holds, at least or about: as its end states, or as its first part expands.
 
-    It says so for its last member alone, and modulo 4 GB: both make it too small, neither too large.
+    It states that of its last member alone, and modulo 4 GB: both make it too small, neither too large.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_EXPANDED)
         file.seek(max(0, size - 4))
-        said = int.from_bytes(file.read(4), "little")
+        stated = int.from_bytes(file.read(4), "little")
     text, rest = 0, head
     with contextlib.suppress(zlib.error):  # damage is for Arrow to name
         while rest.startswith(_GZIP):
             member = zlib.decompressobj(wbits=31)
             text += len(member.decompress(rest))
             rest = member.unused_data
-    return max(said, text * size // len(head))
+    return max(stated, text * size // len(head))
 
 
 class ParquetSource(Source):
-    """The columns of a Parquet file: one column a class, or lists of one length."""
+    """The columns of a Parquet file: one column per class, or lists of one length."""
 
     is_table = True
 
@@ -271,7 +271,7 @@ class ParquetSource(Source):
             have = "is missing" if lengths[row] < 0 else f"has {lengths[row]} values"
             raise PredictionFileError(
                 f"{self.path}: {name!r} {have} in row {start + row}, the first row has {width}; "
-                "every row needs one value a class"
+                "every row needs one value per class"
             )
         return _column(pa.chunked_array([array.flatten()])).reshape(-1, width)
 
@@ -329,7 +329,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _number_hint(value: str, name: str) -> Words:
-    """What to do about a cell that is no number.
+    """What to do about a cell that is not a number.
 
     >>> _number_hint("0,5", "prob_1")
     'it has a decimal comma: save the file with decimal points (0.5)'
@@ -345,7 +345,7 @@ def _number_hint(value: str, name: str) -> Words:
 
 
 def _are_words(cells: Sequence[str]) -> bool:
-    """Whether none of the cells can be meant as a number; missing ones say nothing.
+    """Whether none of the cells can be meant as a number; missing ones do not count.
 
     >>> _are_words(["a1.png", ""]), _are_words(["cat", "0.5"]), _are_words(["0,5", "12 %"]), _are_words([""])
     (True, False, False, False)

@@ -102,7 +102,7 @@ class Augment:
     def derive(self, draws: Float[Tensor, "n k"]) -> Float[Tensor, "n m"]:
         """What `train` reads, from uniform numbers [n, num_draws]: offsets, codes, boxes and weights, on the CPU.
 
-        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code an operation of RandAugment (or `Shifts`).
+        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code per operation of RandAugment (or `Shifts`).
         """
         if draws.shape[1] != self.num_draws:
             raise ValueError(f"draws must have {self.num_draws} columns (num_draws), got {draws.shape[1]}")

@@ -285,7 +285,7 @@ def pixelate(images: Float[Tensor, "n c h w"], _: Draws, *, scale: float) -> Flo
 
 
 def box_matrix(size: int, new: int) -> Float[Tensor, "new size"]:
-    """Each new pixel is the mean of the old ones whose centres lie in its box: which those are, Pillow says (there are ties)."""
+    """Each new pixel is the mean of the old ones whose centres are in its box: Pillow decides which (there are ties)."""
     from PIL import Image
 
     unit = Image.fromarray(np.eye(size, dtype=np.float32))

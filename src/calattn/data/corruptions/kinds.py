@@ -32,7 +32,7 @@ class Draws:
     """Numbers for the images `first` … `first + count − 1` of a set.
 
     Every (seed, stream, purpose) is a Philox stream of its own, cut into stretches of equal length: image i has the i-th. So an
-    image's numbers do not depend on which images are corrupted beside it. Numbers come from the raw bits, whose order numpy
+    image's numbers do not depend on which other images are corrupted with it. Numbers come from the raw bits, whose order numpy
     promises to keep, and not from its distributions, which it may change.
 
     >>> both, second = Draws(seed=1, stream="fog", first=0, count=2), Draws(seed=1, stream="fog", first=1, count=1)
@@ -98,7 +98,7 @@ CORRUPTIONS: Registry[Corruption] = Registry("corruption")
 
 
 def corruption(title: str, **constants: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Register a function under its own name; each constant has five values, one a severity."""
+    """Register a function under its own name; each constant has five values, one per severity."""
 
     def register(function: Any) -> Any:
         levels = tuple(dict(zip(constants, values, strict=True)) for values in zip(*constants.values(), strict=True))

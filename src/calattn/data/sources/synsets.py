@@ -33,21 +33,21 @@ def read_imagenet(folder: Path, split: str) -> FileImages:
 
 
 def find_imagenet(folder: Path, split: str) -> tuple[Path]:
-    """The folder of a split, if the classes are in it or beside it."""
+    """The folder of a split, if the classes are in it or next to it."""
     base = folder / ("train" if split == "train" else "val")
     if not base.is_dir():
         raise FilesMissing(f"there is no {base}")
     wnids = folders.class_folders(folder)
     loose = next(base.glob("*.JPEG"), None)
     if loose is not None:
-        raise DamagedFile(f"{loose} lies outside a class folder; sort the images into {base}/WNID/")
+        raise DamagedFile(f"{loose} is not in a class folder; sort the images into {base}/WNID/")
     if len(wnids) != _IMAGENET_CLASSES:
         raise DamagedFile(f"{folder} has {len(wnids)} class folders where ImageNet-1k has {_IMAGENET_CLASSES}")
     return (base,)
 
 
 def _words(folder: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
-    """The first word of each synset if LOC_synset_mapping.txt lies beside, else the synset's number."""
+    """The first word of each synset if LOC_synset_mapping.txt is there, else the synset's number."""
     path = folder / "LOC_synset_mapping.txt"
     if not path.is_file():
         return wnids
