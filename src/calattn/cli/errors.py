@@ -224,7 +224,7 @@ def _flag(name: str, value: object) -> str:
 
 def words_of(told: BaseException) -> str:
     """An error or a warning in one line; one of ours in flags."""
-    return " ".join((told.said(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
+    return " ".join((told.sentence(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
 
 
 def _usage(error: Any) -> str:
