@@ -120,13 +120,8 @@ class Predictions:
         """
         given = checks.matrix(probs, "probs", labels=labels)
         probs = checks.widened(given)
-        checks.finite_rows(probs.amax(dim=1), "probs", probs)
-        negative = (probs < 0).any(dim=1)
-        if negative.any():
-            remedy, row = "pass logits as Predictions(logits=…)", checks.first(negative)
-            raise BadRowError("has a negative entry", argument="probs", row=row, remedy=remedy)
-        sums, tolerance = probs.sum(dim=1), checks.sum_tolerance(given.dtype)
-        checks.sums_to_one(sums, tolerance, otherwise=_NOT_PROBS)
+        use_logits = "pass logits as Predictions(logits=…)"
+        checks.probabilities(probs, checks.sum_tolerance(given.dtype), negative=use_logits, otherwise=_NOT_PROBS)
         keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
         logits = probs.clamp_min(floor).log()
         return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)

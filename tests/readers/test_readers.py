@@ -34,29 +34,20 @@ PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(1, keepdims=True)
 LABELS = RNG.integers(C, size=N)
 
 
+def as_tensors(arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
 def write_npz(path: Path, **arrays: np.ndarray) -> Path:
-    np.savez(path, **arrays)
+    (np.savez_compressed if "deflated" in path.name else np.savez)(path, **arrays)
     return path
 
 
-def write_compressed(path: Path, **arrays: np.ndarray) -> Path:
-    np.savez_compressed(path, **arrays)
-    return path
-
-
-def write_safetensors(path: Path, **arrays: np.ndarray) -> Path:
-    save_file({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}, path)
-    return path
-
-
-def write_torch(path: Path, **arrays: np.ndarray) -> Path:
-    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, path)
-    return path
-
-
-def write_torch_legacy(path: Path, **arrays: np.ndarray) -> Path:
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    torch.save(tensors, path, _use_new_zipfile_serialization=False)
+def write_tensors(path: Path, **arrays: np.ndarray) -> Path:
+    if path.suffix == ".safetensors":
+        save_file(as_tensors(arrays), path)
+    else:
+        torch.save(as_tensors(arrays), path, _use_new_zipfile_serialization="old" not in path.name)
     return path
 
 
@@ -94,29 +85,23 @@ def as_list_column(array: np.ndarray, *, fixed: bool) -> pa.Array:
 
 
 def write_parquet_lists(path: Path, **arrays: np.ndarray) -> Path:
-    columns = {name: as_list_column(array, fixed=False) for name, array in arrays.items()}
+    columns = {name: as_list_column(array, fixed="fixed" in path.name) for name, array in arrays.items()}
     pq.write_table(pa.table(columns), path, row_group_size=10)
-    return path
-
-
-def write_parquet_fixed_lists(path: Path, **arrays: np.ndarray) -> Path:
-    columns = {name: as_list_column(array, fixed=True) for name, array in arrays.items()}
-    pq.write_table(pa.table(columns), path)
     return path
 
 
 WRITERS = {
     "stored.npz": write_npz,
-    "deflated.npz": write_compressed,
-    "p.safetensors": write_safetensors,
-    "p.pt": write_torch,
-    "old.pth": write_torch_legacy,
+    "deflated.npz": write_npz,
+    "p.safetensors": write_tensors,
+    "p.pt": write_tensors,
+    "old.pth": write_tensors,
     "p.csv": write_csv,
     "p.tsv": write_csv,
     "p.csv.gz": write_csv,
     "wide.parquet": write_parquet,
     "lists.parquet": write_parquet_lists,
-    "fixed.pq": write_parquet_fixed_lists,
+    "fixed.pq": write_parquet_lists,
 }
 EVERY_FORMAT = pytest.mark.parametrize("name", WRITERS)
 
@@ -253,12 +238,12 @@ def test_no_rows_at_all(tmp_path, name):
     fails("no rows", WRITERS[name](tmp_path / name, logits=LOGITS[:0], labels=LABELS[:0]))
 
 
-@pytest.mark.parametrize("writer", [write_npz, write_compressed])
+@pytest.mark.parametrize("name", ["stored.npz", "deflated.npz"])
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8", "<f2"])
-def test_npz_of_any_byte_order_precision_and_layout(tmp_path, writer, dtype):
+def test_npz_of_any_byte_order_precision_and_layout(tmp_path, name, dtype):
     logits = LOGITS.astype(dtype)
     for order, label_type in (("C", ">i2"), ("F", "u1")):
-        path = writer(tmp_path / "p.npz", logits=np.asarray(logits, order=order), labels=LABELS.astype(label_type))
+        path = write_npz(tmp_path / name, logits=np.asarray(logits, order=order), labels=LABELS.astype(label_type))
         blocks = list(stream_predictions(path, rows_per_block=5))
         np.testing.assert_array_equal(torch.cat([b.logits for b in blocks]).numpy(), logits.astype(np.float64))
         np.testing.assert_array_equal(torch.cat([b.labels for b in blocks]).numpy(), LABELS)
@@ -357,20 +342,15 @@ def test_one_temperature_for_the_whole_file(tmp_path):
     np.testing.assert_allclose(read.numpy(), LOGITS / 2)
 
 
-@pytest.mark.parametrize("writer", [write_npz, write_safetensors])
-def test_features_are_read_unless_declined(tmp_path, writer):
+@pytest.mark.parametrize("name", ["stored.npz", "p.safetensors"])
+def test_features_are_read_unless_declined(tmp_path, name):
     features = RNG.normal(size=(N, 5)).astype(np.float32)
-    path = writer(
-        tmp_path / f"p.{'npz' if writer is write_npz else 'safetensors'}",
-        logits=LOGITS,
-        y=LABELS,
-        embeddings=features,
-    )
+    path = WRITERS[name](tmp_path / name, logits=LOGITS, y=LABELS, embeddings=features)
     read = read_predictions(path)
     assert read.features is not None
     np.testing.assert_array_equal(read.features.numpy(), features)
     assert read_predictions(path, features=False).features is None
-    fails("there are no features", writer(path, logits=LOGITS, y=LABELS), features=True)
+    fails("there are no features", WRITERS[name](path, logits=LOGITS, y=LABELS), features=True)
 
 
 def test_one_value_a_row_is_binary_only_if_told(tmp_path):
@@ -875,8 +855,8 @@ def write_one_row_group(path: Path, **arrays: np.ndarray) -> Path:
 
 STREAMED = {
     "p.npz": write_npz,
-    "deflated.npz": write_compressed,
-    "p.safetensors": write_safetensors,
+    "deflated.npz": write_npz,
+    "p.safetensors": write_tensors,
     "wide.parquet": write_one_row_group,
     "p.csv": lambda path, **arrays: pa.csv.write_csv(pa.table(columns_of(arrays)), path) or path,
 }
@@ -1009,7 +989,7 @@ def test_names_of_which_some_are_numbers(tmp_path, names, rows):
 @pytest.mark.parametrize(("labels", "bad"), [(["0", "1", "cat", "dog"], "0|2"), (["cat", "dog", "0", "1"], "2")])
 def test_names_and_indices_are_not_mixed(tmp_path, labels, bad, rows):
     path = write_npz(tmp_path / "p.npz", logits=LOGITS[:4, :2], labels=np.array(labels))
-    with pytest.raises(PredictionFileError, match=rf"labels\[({bad})\] is \w+ and is (not among|no number)"):
+    with pytest.raises(PredictionFileError, match=rf"labels\[({bad})\] is \w+ and is (not among|not a number)"):
         labels_in_blocks(path, rows, class_names=["cat", "dog"])
 
 

@@ -151,7 +151,7 @@ def test_a_head_may_be_a_module():
     ("scale", "remedy"),
     [
         (torch.ones(3, 1), r"\[3\], one number per sample, got \[3, 1\] for logits \[3, 4\]; squeeze\(1\) it"),
-        (torch.ones(3, 4), r"got \[3, 4\].*a factor a class as the offset"),
+        (torch.ones(3, 4), r"got \[3, 4\].*one factor per class as the offset"),
         (torch.ones(()), r"got \[\].*scale.expand\(len\(logits\)\)"),
     ],
 )

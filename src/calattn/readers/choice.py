@@ -74,27 +74,27 @@ class Choice:
     indices: str | None
 
 
-def choose(source: Source, told: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
+def choose(source: Source, options: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
     """Settle which fields are what, by name or by option; what stays open is an error with what to pass."""
-    labels = told.labels if isinstance(told.labels, str) else None
-    columns, label_offset, class_names, features = told.columns, told.label_offset, told.class_names, told.features
-    chooser = Chooser(source, told.ignore, labels=labels, labels_given=labels_given)
-    found_kind, values = chooser.values(told.kind, columns)
+    labels = options.labels if isinstance(options.labels, str) else None
+    columns, label_offset, class_names = options.columns, options.label_offset, options.class_names
+    chooser = Chooser(source, options.ignore, labels=labels, labels_given=labels_given)
+    found_kind, values = chooser.values(options.kind, columns)
     classes: tuple[str, ...] | None = None
     offset_given = label_offset is not None
     named_labels = class_names is not None and not offset_given and not source.is_ours
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
-    num_classes, binary = _width(chooser, values, explicit=told.kind is not None)
-    label_field = None if labels_given else chooser.labels(values, optional=told.labels_optional)
+    num_classes, binary = _width(chooser, values, explicit=options.kind is not None)
+    label_field = None if labels_given else chooser.labels(values, optional=options.labels_optional)
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(
             f"there are probabilities and {scale!r}, which may be in them already",
             ("pass ", Args(ignore=[scale]), " if it is, else save logits"),
         )
-    feature_field = chooser.one_of(known.FEATURES, "features") if features else None
-    if features is True and feature_field is None:
+    feature_field = chooser.one_of(known.FEATURES, "features") if options.features else None
+    if options.features is True and feature_field is None:
         raise chooser.fail("there are no features", ("pass ", Args(features=False)))
     choice = Choice(
         kind=found_kind,

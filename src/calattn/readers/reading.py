@@ -37,15 +37,15 @@ def stream_predictions(
 
     What the file does not state is in `options`, or given as keywords: the fields of `ReadOptions`.
     """
-    told = dataclasses.replace(options or ReadOptions(), **changes)
-    if told.kind not in (None, "logits", "probs"):
-        raise InputError(f'must be "logits" or "probs", got {told.kind!r}', argument="kind")
+    options = dataclasses.replace(options or ReadOptions(), **changes)
+    if options.kind not in (None, "logits", "probs"):
+        raise InputError(f'must be "logits" or "probs", got {options.kind!r}', argument="kind")
     if rows_per_block is not None:
         checks.positive_int(rows_per_block, "rows_per_block")
-    source = _opened(Path(path), told.delimiter, told.header)
-    given = _given_labels(told.labels)
-    choice = choose(source, told, labels_given=given is not None, ignored=_ignored(told.ignore_index))
-    return PredictionStream(source, choice, told, labels=given, rows_per_block=rows_per_block)
+    source = _opened(Path(path), options.delimiter, options.header)
+    given = _given_labels(options.labels)
+    choice = choose(source, options, labels_given=given is not None, ignored=_ignored(options.ignore_index))
+    return PredictionStream(source, choice, options, labels=given, rows_per_block=rows_per_block)
 
 
 def read_predictions(path: PathArg, options: ReadOptions | None = None, **changes: Any) -> Predictions:

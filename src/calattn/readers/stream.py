@@ -41,16 +41,16 @@ class PredictionStream:
         self,
         source: Source,
         choice: Choice,
-        told: ReadOptions,
+        options: ReadOptions,
         *,
         labels: Values | None,
         rows_per_block: int | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
-        self._floor, self._sum_tolerance = told.floor, told.sum_tolerance
+        self._floor, self._sum_tolerance = options.floor, options.sum_tolerance
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings already given, in an earlier pass too
-        self.split = source.split if told.split is None else told.split
+        self.split = source.split if options.split is None else options.split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
@@ -264,14 +264,9 @@ class PredictionStream:
         if tolerance is None:
             tolerance = 1e-3 if self._source.is_text else checks.sum_tolerance(probs.dtype)
         probs = checks.widened(checks.matrix(probs, "probs"))
-        checks.finite_rows(probs.amax(dim=1), "probs", probs)
-        negative = (probs < 0).any(dim=1)
-        if negative.any():
-            remedy = ("pass ", Args(kind="logits"), " if it is logits")
-            raise BadRowError("has a negative entry", argument="probs", row=checks.first(negative), remedy=remedy)
-        sums = probs.sum(dim=1)
+        use_logits = ("pass ", Args(kind="logits"), " if these are logits")
         larger = (", or a larger ", Args(sum_tolerance=None), " if the file was rounded")
-        checks.sums_to_one(sums, tolerance, otherwise=("pass ", Args(kind="logits"), " if these are logits", *larger))
+        sums = checks.probabilities(probs, tolerance, negative=use_logits, otherwise=(*use_logits, *larger))
         farthest = float(sums[(sums - 1).abs().argmax()])
         self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()
