@@ -27,7 +27,6 @@ from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.resize import Interpolation
 from calattn.files.atomic import PathArg, atomic_write
 
-Progress = Callable[[str, int, int | None], None]  # what, how much is done, of how much
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 # Pillow resizes in fixed point: the same on every machine, and fast on big images.

@@ -20,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from calattn.files.predictions import PredictionFileError, read_manifest, tensor_file
-from calattn.readers.source import Field, FieldType, Role, Source, Values
+from calattn.readers.source import Field, FieldSource, FieldType, Role, Values
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
 _ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
 _KINDS: dict[str, FieldType] = {"f": "real", "i": "integer", "u": "integer", "b": "integer", "U": "text", "S": "text"}
-# torch's reader runs into these where the bytes are no file of its own: it takes them for instructions.
+# torch's reader runs into these where the bytes are not a torch file: it takes them for instructions.
 _TORCH_DAMAGE: tuple[type[Exception], ...] = (RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError)
 _TORCH_DAMAGE += (AttributeError, AssertionError, ArithmeticError, struct.error)
 
@@ -82,7 +82,7 @@ class NpyStream:
         return array.astype(self.dtype.newbyteorder("="), copy=False)
 
 
-class NumpySource(Source):
+class NumpySource(FieldSource):
     """The arrays of an .npz archive, or the one array of an .npy file under the name `arr_0`."""
 
     def __init__(self, path: Path) -> None:
@@ -130,7 +130,7 @@ class NumpySource(Source):
             ) from error
 
 
-class SafetensorsSource(Source):
+class SafetensorsSource(FieldSource):
     """The tensors of one or more safetensors files."""
 
     def __init__(self, path: Path, files: tuple[Path, ...] | None = None) -> None:
@@ -184,7 +184,7 @@ class FolderSource(SafetensorsSource):
         self.split, self.spec_hash = manifest["split"], manifest["spec_hash"]
 
 
-class TorchSource(Source):
+class TorchSource(FieldSource):
     """The tensors in a dict, list or lone tensor that torch.save wrote; list entries are named "0", "1", …"""
 
     def __init__(self, path: Path) -> None:

@@ -93,7 +93,7 @@ class LabelReader:
         words = np.array([not is_number(str(label)) for label in array])
         why = "is not a number, which the labels before it are"
         _refuse(words, why, "save names or numbers, not both", shown=array)
-        raise AssertionError("text that is no array of numbers has a word in it")
+        raise AssertionError("text that is not all numbers has a word in it")
 
     def _from_one_hot(self, array: np.ndarray) -> np.ndarray:
         if array.ndim != 2 or array.shape[1] != self._num_classes:

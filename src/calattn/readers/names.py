@@ -11,7 +11,7 @@ from typing import Literal
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import Source
+from calattn.readers.source import FieldSource
 from calattn.registry import nearest
 
 Kind = Literal["logits", "probs"]
@@ -64,7 +64,7 @@ class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
     def __init__(
-        self, source: Source, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
+        self, source: FieldSource, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
     ) -> None:
         self.source, self._labels, self._labels_given = source, labels, labels_given
         self.names = [name for name in source.fields if name not in set(ignore)]
@@ -73,7 +73,7 @@ class Chooser:
 
     def fail(self, problem: Words, remedy: Words = "", *, stop: str = ".") -> PredictionFileError:
         fields = self.source.fields
-        # Every column of a text file is text of unknown length: that is no news.
+        # Every column of a text file is text of unknown length, which helps nobody.
         described = (name if self.source.is_text else f"{name} ({fields[name]})" for name in self.names[:12])
         shown = ", ".join(part or "''" for part in described)
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""

@@ -17,7 +17,7 @@ from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.readers.arrays import FolderSource, NumpySource, SafetensorsSource, TorchSource
 from calattn.readers.choice import LabelsArg, ReadOptions, choose
-from calattn.readers.source import Source, Values
+from calattn.readers.source import FieldSource, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
 from calattn.types import Predictions
@@ -68,7 +68,7 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
-def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> Source:
+def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldSource:
     if not path.exists():
         raise PredictionFileMissing(_why_missing(path))
     if path.is_dir():

@@ -40,7 +40,7 @@ class Field:
         return f"{self.dtype} [{', '.join(str(size) for size in (*rows, *self.tail))}]"
 
 
-class Source(abc.ABC):
+class FieldSource(abc.ABC):
     """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
 
     path: Path

@@ -17,7 +17,7 @@ from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import Choice, ReadOptions
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
-from calattn.readers.source import Role, Source, Values
+from calattn.readers.source import FieldSource, Role, Values
 from calattn.types import Predictions
 
 Rows = Sequence[int] | np.ndarray
@@ -39,7 +39,7 @@ class PredictionStream:
 
     def __init__(
         self,
-        source: Source,
+        source: FieldSource,
         choice: Choice,
         options: ReadOptions,
         *,
@@ -160,7 +160,7 @@ class PredictionStream:
             yield InputWarning(
                 f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
                 subject=str(self.path),
-                remedy="if these are sigmoids, one for each class, that is no softmax",
+                remedy="if these are sigmoids, one for each class, that is not a softmax",
             )
 
     def _check_end(self, rows: int, seen: int) -> None:

