@@ -310,7 +310,7 @@ CASES = [
     Case(
         "one class",
         npz(logits=np.zeros((4, 1)), labels=np.zeros(4, int)),
-        ("one value per row", "class 1 of a binary problem", "--kind logits"),
+        ("one value per row", "class 1 in a binary problem", "--kind logits"),
     ),
     Case("NaN logits", npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), ("logits[0, 3] is nan", "fix the model")),
     Case(
