@@ -102,5 +102,6 @@ def test_public_names_exist():
     for name in calattn.__all__:
         assert hasattr(calattn, name)
         assert name in dir(calattn)
+    assert "resnet50_cifar" in calattn.backbones.BACKBONES  # a part that nobody imported
     with pytest.raises(AttributeError, match="has no attribute 'atach'"):
         calattn.atach  # noqa: B018

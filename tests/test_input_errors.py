@@ -39,7 +39,7 @@ def test_every_kind_has_the_fields_and_keeps_them_in_a_pickle(kind):
     for error in (kind("is -1", **FIELDS), pickle.loads(pickle.dumps(kind("is -1", **FIELDS)))):
         assert type(error) is kind
         assert str(error) == 'a.npz: probs[3, 1] is -1; pass kind="logits"'
-        assert error.said(lambda args: f"--{next(iter(args.values))}") == "a.npz: probs[3, 1] is -1; pass --kind"
+        assert error.sentence(lambda args: f"--{next(iter(args.values))}") == "a.npz: probs[3, 1] is -1; pass --kind"
         assert (error.subject, error.argument, error.row, error.column) == ("a.npz", "probs", 3, 1)
 
 

@@ -19,11 +19,11 @@ FOREIGN = {
     "cli/errors.py:_usage": "click and pydantic",
     "data/decoding.py:_reason": "Pillow",
     "data/sources/parquet.py:_opened": "Arrow",
-    "data/streaming.py:_worker_died": "torch's DataLoader",
-    "data/streaming.py:batches": "torch's DataLoader",
+    "data/loading.py:_worker_died": "torch's DataLoader",
+    "data/loading.py:batches": "torch's DataLoader",
     "losses/loss.py:_out_of_memory": "torch",
     "readers/tables.py:_damage": "Arrow",
-    "readers/tensors.py:_torch_load": "torch",
+    "readers/arrays.py:_torch_load": "torch",
 }
 SEARCHES = {"search", "match", "fullmatch", "sub", "subn", "findall", "finditer"}
 READS = {"partition", "rpartition", "split", "rsplit", "splitlines", "startswith", "endswith", "find", "rfind", "index"}

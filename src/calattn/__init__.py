@@ -26,21 +26,8 @@ _torchvision.install()
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
 # name is fetched from its home on first use.
 _PARTS = (
-    *(
-        "backbones",
-        "checks",
-        "comparison",
-        "files",
-        "heads",
-        "losses",
-        "metrics",
-        "models",
-        "posthoc",
-        "readers",
-        "registry",
-        "report",
-    ),
-    *("runs", "types"),
+    *("backbones", "checks", "comparison", "files", "heads", "losses", "metrics", "models", "posthoc", "readers"),
+    *("registry", "report", "runs", "types"),
 )
 _HOMES = {
     "Adapter": "models.adapters",

@@ -1,11 +1,11 @@
-"""Lets torchvision import beside a CPU-only torch.
+"""Lets torchvision import with a CPU-only torch.
 
-Registry wheels of torchvision are CUDA builds. Beside a CPU-only torch their compiled extension cannot load, and
+Registry wheels of torchvision are CUDA builds. With a CPU-only torch their compiled extension cannot load, and
 `import torchvision` dies with "operator torchvision::nms does not exist", taking timm and torchmetrics with it.
 Declaring the two missing operator schemas first is enough: nothing in calattn calls them. Where the extension does
 load, it defines the operators itself and this module does nothing.
 
-The cure waits until somebody asks for torchvision, because it needs torch, which takes a second to import.
+The fix waits for the first import of torchvision, because it needs torch, which takes a second to import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of what callers hand over. Each raises a `ValueError` with the argument and the first offending index."""
+"""Checks of what callers pass. Each raises a `ValueError` with the argument and the first offending index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2,
 
 
 def as_tensor(values: ArrayLike, name: str) -> Tensor:
-    """A tensor over the same memory; numpy arrays, lists and tensors are welcome, objects and strings are not."""
+    """A tensor over the same memory; from numpy arrays, lists and tensors, not from objects and strings."""
     if isinstance(values, Tensor):
         return values.detach()
     try:
@@ -33,7 +33,7 @@ def as_tensor(values: ArrayLike, name: str) -> Tensor:
 
 
 def matrix(values: ArrayLike, name: str, *, labels: object = None) -> Tensor:
-    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2. The shape of the `labels` helps to say what is wrong."""
+    """A floating [n, c] tensor with n ≥ 1 and c ≥ 2. The shape of the `labels` helps to explain what is wrong."""
     tensor = as_tensor(values, name)
     if tensor.ndim != 2:
         hint = "; for a binary P(y=1) vector p, pass stack([1 - p, p], 1)" if tensor.ndim == 1 else ""
@@ -131,8 +131,16 @@ def finite_rows(row_max: Tensor, name: str, values: Tensor, offset: int = 0) -> 
         raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=remedy)
 
 
-def sums_to_one(sums: Tensor, tolerance: float, *, otherwise: Words) -> None:
-    """Every row of probabilities must sum to 1; `otherwise` is the remedy where they are not per cent."""
+def probabilities(probs: Tensor, tolerance: float, *, negative: Words, otherwise: Words) -> Tensor:
+    """The sums of rows that must be finite, not negative (else the remedy `negative`) and sum to 1.
+
+    `otherwise` is the remedy where they do not, and are not per cent.
+    """
+    finite_rows(probs.amax(dim=1), "probs", probs)
+    below = (probs < 0).any(dim=1)
+    if below.any():
+        raise BadRowError("has a negative entry", argument="probs", row=first(below), remedy=negative)
+    sums = probs.sum(dim=1)
     off = (sums - 1).abs() > tolerance
     if off.any():
         row = first(off)
@@ -141,6 +149,7 @@ def sums_to_one(sums: Tensor, tolerance: float, *, otherwise: Words) -> None:
         percent = abs(total - 100) <= 100 * max(tolerance, 0.01)
         remedy = "these look like per cent: divide by 100" if percent else otherwise
         raise BadRowError(f"sums to {total:.6g}, not 1", argument="probs", row=row, remedy=remedy)
+    return sums
 
 
 def sum_tolerance(dtype: torch.dtype) -> float:

@@ -15,8 +15,8 @@ from typing import Any, Self
 class Args:
     """Arguments that the reader of a message may pass, with values: `kind="probs"` in Python, `--kind probs` at a shell.
 
-    The value None names the argument alone, `...` stands for a value of the reader's own. `python` is what Python says
-    where it has other words for the same.
+    The value None names the argument alone, `...` stands for a value of the reader's own. `python` is the text for Python
+    where it differs.
 
     >>> print(Args(kind="probs", ignore=["id"]), Args(columns=...), Args(sum_tolerance=None))
     kind="probs", ignore=["id"] columns=… sum_tolerance
@@ -47,10 +47,10 @@ def _literal(value: object) -> str:
 Words = str | tuple[str | Args, ...]
 
 
-class _Told(Exception):
+class _Fields(Exception):
     """The fields, of errors and of warnings alike.
 
-    `subject` is whom it is about (a file, mostly), `argument` the argument or array, `row` and `column` the place in it.
+    `subject` is what it is about (mostly a file), `argument` the argument or array, `row` and `column` the place in it.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class _Told(Exception):
         self.problem, self.remedy = problem, remedy
         self.subject, self.argument, self.row, self.column = subject, argument, row, column
 
-    def said(self, name: Callable[[Args], str] = str) -> str:
+    def sentence(self, name: Callable[[Args], str] = str) -> str:
         """The sentence; `name` gives arguments their names."""
         place = ", ".join(str(each) for each in (self.row, self.column) if each is not None)
         where = f"{self.argument}[{place}]" if place else name(Args(**{self.argument: None})) if self.argument else ""
         problem, remedy = _joined(self.problem, name), _joined(self.remedy, name)
-        sentence = " ".join(part for part in (where, problem) if part)
-        return f"{self.subject}{': ' * bool(self.subject)}{sentence}{'; ' * bool(remedy)}{remedy}"
+        what = " ".join(part for part in (where, problem) if part)
+        return f"{self.subject}{': ' * bool(self.subject)}{what}{'; ' * bool(remedy)}{remedy}"
 
     def __str__(self) -> str:
-        return self.said()
+        return self.sentence()
 
     @classmethod
     def of(cls, error: BaseException, **changes: Any) -> Self:
@@ -86,7 +86,9 @@ class _Told(Exception):
         InputError('a.csv: is empty; save it again')
         """
         names = ("problem", "subject", "argument", "row", "column", "remedy")
-        fields = {each: getattr(error, each) for each in names} if isinstance(error, _Told) else {"problem": str(error)}
+        fields = (
+            {each: getattr(error, each) for each in names} if isinstance(error, _Fields) else {"problem": str(error)}
+        )
         return cls(**(fields | changes))
 
     def at(self, rows: Any) -> Self:
@@ -98,14 +100,14 @@ class _Told(Exception):
         return self if self.row is None else self.of(self, row=int(rows[self.row]))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.said()!r})"
+        return f"{type(self).__name__}({self.sentence()!r})"
 
 
 def _joined(words: Words, name: Callable[[Args], str]) -> str:
     return words if isinstance(words, str) else "".join(name(it) if isinstance(it, Args) else it for it in words)
 
 
-class InputError(_Told, ValueError):
+class InputError(_Fields, ValueError):
     """Something that the caller gave and can change.
 
     >>> remedy = ("pass ", Args(kind="logits"), " or ", Args(kind="probs"))
@@ -118,5 +120,5 @@ class BadRowError(InputError):
     """A row that no prediction can be: NaN or infinite values, a scale that is not positive, probabilities that sum to 2."""
 
 
-class InputWarning(_Told, UserWarning):
+class InputWarning(_Fields, UserWarning):
     """Something that the caller gave and may not have meant."""

@@ -20,7 +20,7 @@ _loaded: dict[str, tuple[str, Path | None]] = {}
 
 
 class PluginError(InputError):
-    """A plugin that cannot be imported; the message names it and says why."""
+    """A plugin that cannot be imported; the message names it and the reason."""
 
 
 def load(named: Iterable[str] = ()) -> None:
@@ -73,7 +73,7 @@ def _imported(name: str) -> ModuleType:
 def _from_file(name: str) -> ModuleType:
     path = _path(name).resolve()
     if path.suffix != ".py" or not path.is_file():
-        there = "is no .py file" if path.exists() else "does not exist"
+        there = "is not a .py file" if path.exists() else "does not exist"
         raise PluginError(f"the plugin {name} {there}; name a Python file, or a module that can be imported")
     if "." in path.stem or not _own(path):
         raise PluginError(
@@ -106,5 +106,5 @@ def _explained(error: BaseException) -> str:
     text = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    where = "" if isinstance(error, SyntaxError) else where  # it says so itself
+    where = "" if isinstance(error, SyntaxError) else where  # its message has the line
     return f"{type(error).__name__}{': ' if text else ''}{text}{where}"

@@ -1,4 +1,4 @@
-"""A name → object table that refuses duplicates and, on a miss, says what it knows."""
+"""A name → object table that refuses duplicates and, for an unknown name, lists those it knows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Registry(Mapping[str, T]):
     ...
     calattn.registry.UnknownName: unknown colour 'rde'; did you mean 'red'? known: red
 
-    `aliases` are other people's names: not taken, but answered by the one that is meant.
+    `aliases` are other people's names: not accepted, but the error names the one that is meant.
     """
 
     def __init__(self, kind: str, *, aliases: Mapping[str, str] | None = None) -> None:
@@ -46,7 +46,7 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         if not isinstance(name, str):
             raise TypeError(
-                f"a {self.kind} is asked for by its name, got {type(name).__name__}; register it under one first, with "
+                f"a {self.kind} must be given by its name, got {type(name).__name__}; register it under one first, with "
                 '.register("name"), and pass that'
             )
         try:

@@ -116,17 +116,12 @@ class Predictions:
         """Predictions whose logits are log-probabilities.
 
         A probability of exactly 0 becomes a logit of −inf and an NLL of ∞ if it was the label's: that is what the file
-        says. `floor` (say 1e-6) replaces smaller probabilities first, for models that emit exact zeros, such as forests.
+        states. `floor` (such as 1e-6) replaces smaller probabilities first, for models that emit exact zeros, such as forests.
         """
         given = checks.matrix(probs, "probs", labels=labels)
         probs = checks.widened(given)
-        checks.finite_rows(probs.amax(dim=1), "probs", probs)
-        negative = (probs < 0).any(dim=1)
-        if negative.any():
-            remedy, row = "pass logits as Predictions(logits=…)", checks.first(negative)
-            raise BadRowError("has a negative entry", argument="probs", row=row, remedy=remedy)
-        sums, tolerance = probs.sum(dim=1), checks.sum_tolerance(given.dtype)
-        checks.sums_to_one(sums, tolerance, otherwise=_NOT_PROBS)
+        use_logits = "pass logits as Predictions(logits=…)"
+        checks.probabilities(probs, checks.sum_tolerance(given.dtype), negative=use_logits, otherwise=_NOT_PROBS)
         keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
         logits = probs.clamp_min(floor).log()
         return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)
@@ -136,7 +131,7 @@ class Predictions:
         """Predictions of a model's output, detached, whatever head made it.
 
         Logits and the scale are kept apart. An offset becomes part of the logits, ℓ + s · offset, so that `logits / scale` is
-        what the head says.
+        the head's output.
         """
         features = fields.pop("features", output.features.detach())
         logits, scale = output.logits.detach(), output.scale.detach()
@@ -146,10 +141,10 @@ class Predictions:
 
     @staticmethod
     def cat(parts: Iterable[Predictions]) -> Predictions:
-        """The rows of several predictions of one model, one part after another, where the first part lies.
+        """The rows of several predictions of one model, one part after another, on the device of the first.
 
         All parts must hold the same fields. `split` and `spec_hash` stay where all parts agree, `stated_probs` where all
-        have them (else the logits, their logarithms, say the same up to rounding).
+        have them (else their logarithms, the logits, are the same up to rounding).
 
         >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
         >>> Predictions.cat([p, p]).labels
@@ -283,7 +278,7 @@ class MetricRow:
 
 
 def check_source(predictions: object, *labels: object) -> None:
-    """Predictions, or something that gives them, and nothing beside: other libraries take logits and labels."""
+    """Predictions, or something that gives them, and nothing else: other libraries take logits and labels."""
     if labels or isinstance(predictions, Tensor | np.ndarray):
         got = ", ".join(type(value).__name__ for value in (predictions, *labels))
         raise ValueError(
@@ -296,7 +291,7 @@ def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slic
     """Consecutive row slices of at most `max_elements` entries each.
 
     2**18 float32 values are 1 MB: a block stays in L2 between the handful of passes made over it, which is where the
-    speed of the metrics comes from (measured: 4 ms a pass over 50,000 × 1,000 in cache, 20 ms from memory).
+    speed of the metrics comes from (measured: 4 ms per pass over 50,000 × 1,000 in cache, 20 ms from memory).
     """
     step = max(1, max_elements // max(1, width))
     for start in range(0, n, step):
@@ -319,13 +314,13 @@ def _like_probs() -> InputWarning:
 
 def _not_a_scale(scale: Tensor, logits: Tensor) -> str:
     """Of a head's scale with a shape that is not [n]."""
-    remedy = "give a factor a class as the offset log(factor), ModelOutput(logits, scale, features, offset)"
+    remedy = "give one factor per class as the offset log(factor), ModelOutput(logits, scale, features, offset)"
     if scale.ndim == 0:
         remedy = "one for all is scale.expand(len(logits))"
     elif scale.shape[1:].numel() == 1:
         remedy = "squeeze(1) it"
     return (
-        f"scale must have shape [{logits.shape[0]}], a number a sample, got {list(scale.shape)} for logits "
+        f"scale must have shape [{logits.shape[0]}], one number per sample, got {list(scale.shape)} for logits "
         f"{list(logits.shape)}; {remedy}"
     )
 

@@ -430,10 +430,10 @@ def test_damage_to_what_was_written_is_found_when_it_is_read(capsys, tmp_path, s
     ("names", "why"),
     [
         (("a", "a"), "several classes are named 'a'"),
-        (("", "b"), "the class name '' is no plain text"),
-        (("  ", "b"), "the class name ' ' is no plain text"),
-        (("x\ny", "b"), r"the class name 'x\ny' is no plain text"),
-        (("NA", "b"), "the class name 'NA' is no plain text"),  # a missing label, to readers of CSV
+        (("", "b"), "the class name '' is not plain text"),
+        (("  ", "b"), "the class name ' ' is not plain text"),
+        (("x\ny", "b"), r"the class name 'x\ny' is not plain text"),
+        (("NA", "b"), "the class name 'NA' is not plain text"),  # a missing label, to readers of CSV
         (("2", "1"), "the class name '2' is a number"),
         (("b", "1e3"), "the class name '1e3' is a number"),
     ],

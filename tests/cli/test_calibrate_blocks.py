@@ -235,7 +235,7 @@ def test_a_row_file_is_a_safetensors_file(tmp_path, types):
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"), [(600, "more rows than the 600"), (640, "620 rows where it was to have 640")]
+    ("rows", "message"), [(600, "more rows than the 600"), (640, "620 rows where it should have 640")]
 )
 def test_rows_that_are_not_as_many_as_announced(tmp_path, rows, message):
     whole = predictions()

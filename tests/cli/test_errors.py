@@ -102,7 +102,8 @@ def test_arguments_become_flags(args, python, flags):
 
 def test_every_flag_that_is_suggested_is_there(capsys):
     named = {errors._flag(name, None) for name in {*errors._FLAGS, *errors._ALIKE}}
-    helps = "".join(invoke(capsys, command, "--help").out for command in ("evaluate", "compare", "calibrate"))
+    commands = (["evaluate"], ["compare"], ["calibrate"], ["data", "get"])
+    helps = "".join(invoke(capsys, *command, "--help").out for command in commands)
     assert [flag for flag in sorted(named) if flag not in helps] == []
 
 

@@ -50,7 +50,7 @@ def test_idx_damage(tmp_path, rng):
         images.write_bytes(good[:cut])
         refused("mnist", tmp_path, r"train-images-idx3-ubyte\.gz")
     images.write_bytes(gzip.compress(content[:-1]))
-    refused("mnist", tmp_path, "5487 bytes of data where its header says 5488")
+    refused("mnist", tmp_path, "5487 bytes of data where its header states 5488")
     images.write_bytes(gzip.compress(content + b"x"))
     refused("mnist", tmp_path, "5489 bytes")
     images.write_bytes(gzip.compress(b"\x00\x00\x0d\x03" + content[4:]))  # float32
@@ -157,7 +157,7 @@ def test_imagenet_layout(tmp_path, rng):
     write_imagenet(folder, rng)
     stray = folder / "val" / "ILSVRC2012_val_00000001.JPEG"
     stray.write_bytes(b"")
-    with pytest.raises(data.DataError, match="lies outside a class folder"):
+    with pytest.raises(data.DataError, match="is not in a class folder"):
         data.load("imagenet1k", "test", root=tmp_path)
     stray.unlink()
     (folder / "LOC_synset_mapping.txt").write_text("n00000000 tench, Tinca\nn00000001 crane\nn00000002 crane\n")

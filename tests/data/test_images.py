@@ -13,8 +13,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from calattn import data
-from calattn.data.decoding import EncodedImages, as_image, as_tensor, centre_box, fitted
-from calattn.data.packed import PackedBytes, write_packed
+from calattn.data.decoding import EncodedImages, PackedBytes, as_image, as_tensor, centre_box, fitted, write_packed
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_modes_become_the_data_sets_channels(rng, mode, channels):
 def test_values_without_a_scale_are_refused_by_name(kind, dtype):
     """They were cut to 8 bits: values in [0, 1], or counts up to 255, became all black."""
     content = encoded(Image.fromarray(np.full((4, 4), 1, dtype)), "TIFF")
-    with pytest.raises(data.DataError, match=rf"file, image 0 holds {kind} values.*8 bits a channel"):
+    with pytest.raises(data.DataError, match=rf"file, image 0 holds {kind} values.*8 bits per channel"):
         lazy([content], 1).decode(0)
 
 

@@ -15,14 +15,13 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 
 from calattn import data
-from calattn.data import streaming
+from calattn.data import loading
 from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import in_memory
 from calattn.data.images import ArrayImages, DataError, Images
-from calattn.data.loading import Batch, EvalLoader, TrainLoader, input_size
+from calattn.data.loading import Batch, Decoder, EvalLoader, Request, TrainLoader, input_size, random_box
 from calattn.data.plan import epoch_plan
 from calattn.data.resize import resize
-from calattn.data.streaming import Decoder, Request, random_box
 
 CLASSES = ("a", "b", "c")
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3, "num_classes": 3, "channels": 3}  # normalising then changes nothing
@@ -287,7 +286,7 @@ def test_an_image_that_cannot_be_resized_is_named_in_one_line(tmp_path, monkeypa
     for name in ("a", "b"):
         (tmp_path / "train" / name).mkdir(parents=True)
         Image.new("RGB", (20, 20)).save(tmp_path / "train" / name / "x.png")
-    monkeypatch.setattr(streaming, "centre_box", lambda size, **_: (-1.0, 0.0, *size))
+    monkeypatch.setattr(loading, "centre_box", lambda size, **_: (-1.0, 0.0, *size))
     images = data.load(f"imagefolder:{tmp_path}", "train")
     augment = Augment(channels=3, size_in=(8, 8), mean=(0.0,) * 3, std=(1.0,) * 3, num_classes=2)
     with pytest.raises(DataError, match=r"train/a/x\.png cannot be resized to 8 × 8 px \(.*offset") as caught:
@@ -307,7 +306,7 @@ def test_a_worker_that_dies_says_what_to_try():
 def test_input_size():
     assert input_size(arrays(), 224) == input_size(arrays(), None) == (8, 8)
     assert input_size(drawn(), 224) == (224, 224)
-    with pytest.raises(DataError, match=r"differ in size; set data.size"):
+    with pytest.raises(DataError, match=r"differ in size; set the side"):
         input_size(drawn(), None)
 
 
@@ -315,9 +314,12 @@ def test_input_size():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch_size": 51}, "train.batch_size=51 is more than the 50 training images"),
-        ({"batch_size": 7, "world_size": 2}, "a batch of 7 .* does not divide among 2 processes"),
-        ({"batch_size": 6, "world_size": 2, "augment": plain(mixup=1.0)}, "must be even; it is 3"),
+        ({"batch_size": 51}, "batch_size is 51, more than the 50 training images"),
+        ({"batch_size": 7, "world_size": 2}, "batch_size is 7, which 2 processes cannot share equally"),
+        (
+            {"batch_size": 6, "world_size": 2, "augment": plain(mixup=1.0)},
+            "leaves 3 images for each process.*must be even",
+        ),
         ({"rank": 2, "world_size": 2}, "rank=2 of world_size=2"),
         ({"batch_size": 0}, "batch_size must be a positive integer, got 0"),
         ({"augment": plain((9, 9))}, r"the images are \(8, 8\), the augmentation is for \(9, 9\)"),

@@ -113,10 +113,10 @@ def test_soft_labels(tmp_path, rng, column):
 @pytest.mark.parametrize(
     ("row", "match"),
     [
-        ([0.5, 0.6], r"row 1 of probs is no distribution \(0.5, 0.6, …; sum 1.1\)"),
-        ([-0.5, 1.5], "no distribution"),
-        ([float("nan"), 1.0], "no distribution"),
-        ([float("inf"), 0.0], "no distribution"),
+        ([0.5, 0.6], r"row 1 of probs is not a distribution \(0.5, 0.6, …; sum 1.1\)"),
+        ([-0.5, 1.5], "not a distribution"),
+        ([float("nan"), 1.0], "not a distribution"),
+        ([float("inf"), 0.0], "not a distribution"),
         ([1.0], "row 1 of probs has 1 entries where there are 2 classes"),
         (None, "row 1 of probs has None entries"),
     ],

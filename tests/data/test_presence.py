@@ -12,30 +12,21 @@ from calattn.data.corruptions import CORRUPTIONS
 from calattn.data.sources import download
 from tests.data.test_download import mnist_members, replaced
 
+IDX = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
+TINY = ("wnids.txt", "words.txt", "val/val_annotations.txt", "train/a.JPEG", "val/images/b.JPEG")
+
 
 @pytest.mark.parametrize(
     ("name", "files"),
     [
         (
             "cifar10",
-            [f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)] + ["cifar-10-batches-bin/test_batch.bin"],
+            [f"cifar-10-batches-bin/{f}.bin" for f in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")],
         ),
         ("cifar100", ["train.bin", "test.bin"]),
-        (
-            "tiny_imagenet",
-            [
-                f"tiny-imagenet-200/{file}"
-                for file in ("wnids.txt", "words.txt", "val/val_annotations.txt", "train/a.JPEG", "val/images/b.JPEG")
-            ],
-        ),
+        ("tiny_imagenet", [f"tiny-imagenet-200/{file}" for file in TINY]),
         ("cifar10_c", [f"CIFAR-10-C/{name}.npy" for name in (*CORRUPTIONS, "labels")]),
-        (
-            "fashion_mnist",
-            [
-                f"{part}-ubyte"
-                for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-            ],
-        ),
+        ("fashion_mnist", IDX),
     ],
 )
 def test_what_somebody_unpacked_is_here_when_all_of_it_is(tmp_path, name, files):
@@ -44,9 +35,6 @@ def test_what_somebody_unpacked_is_here_when_all_of_it_is(tmp_path, name, files)
         (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name / file).touch()
     assert download.is_here(name, root=tmp_path)
-
-
-IDX = [f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 import torchvision.transforms.v2.functional as F
 from PIL import Image
 
-from calattn.data.augment.randaugment import OPERATIONS, RandAugment, blend, histogram
+from calattn.data.augment.distortions import OPERATIONS, RandAugment, blend, histogram
 from calattn.data.plan import epoch_plan
 
 UNSIGNED = ("identity", "autocontrast", "equalize", "solarize", "posterize")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from calattn.data.augment.randaugment import CODES, OPERATIONS, RandAugment
-from calattn.data.augment.shifts import GRIDS, KINDS, ORDERS, Shifts
+from calattn.data.augment.distortions import CODES, GRIDS, OPERATIONS, ORDERS, SHIFTS, RandAugment, Shifts
 
 
 def images(n: int = 6, channels: int = 3, size: tuple[int, int] = (12, 16)) -> torch.Tensor:
@@ -19,7 +18,7 @@ def images(n: int = 6, channels: int = 3, size: tuple[int, int] = (12, 16)) -> t
 def drawn(kind: str, *, n: int = 6, strength: float | None = None, size: tuple[int, int] = (12, 16)) -> torch.Tensor:
     shifts = Shifts(size=size)
     draws = torch.rand(n, shifts.num_draws, generator=torch.Generator().manual_seed(1))
-    draws[:, 0] = (KINDS.index(kind) + 0.5) / len(KINDS)
+    draws[:, 0] = (SHIFTS.index(kind) + 0.5) / len(SHIFTS)
     if strength is not None:
         draws[:, 1] = strength
     return shifts.derive(draws)

@@ -1,14 +1,18 @@
-"""The Predictions seam: what it takes, what it refuses, what it derives."""
+"""Predictions: what they take, refuse and derive, what is noticed, how they print."""
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import calattn
-from calattn import ModelOutput, Predictions
+from calattn import ModelOutput, Predictions, attach, evaluate
+from calattn.backbones import create
+from calattn.metrics import MetricState
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -43,6 +47,7 @@ def test_calibrated_logits_divide_by_the_scale():
         ({"logits": torch.full((6, 3), math.nan)}, r"logits\[0, 0\] is nan"),
         ({"logits": torch.full((6, 3), math.inf)}, r"logits\[0, 0\] is inf"),
         ({"labels": torch.tensor([0, 1, 2, 3, 0, 1])}, r"labels\[3\] is 3, outside \[0, 2\]"),
+        ({"labels": torch.tensor([1, 2, 3, 1, 2, 3])}, "look 1-based: subtract 1"),
     ],
 )
 def test_bad_fields(changes, message):
@@ -88,6 +93,8 @@ def test_probabilities_in_half_precision_are_made_to_sum_to_one(dtype):
         ([[0.5, 0.4]], r"probs\[0\] sums to 0.9, not 1"),
         ([[1.5, -0.5]], r"probs\[0\] has a negative entry"),
         ([[math.nan, 0.5]], r"probs\[0, 0\] is nan"),
+        ([[0.9, 0.8, 0.48]], "sums to 2.18, not 1; .*sigmoid for each class are multi-label: every metric here"),
+        ([[60.0, 39.5, 0.5]], "sums to 100, not 1; these look like per cent: divide by 100"),
     ],
 )
 def test_from_probs_refuses(probs, message):
@@ -122,18 +129,6 @@ def test_maps_of_logits_say_how_to_flatten_them(kind, classes_first):
 def test_labels_of_another_shape_are_refused_with_the_remedy(labels, message):
     with pytest.raises(ValueError, match=message):
         Predictions(logits=torch.zeros(3, 3), labels=labels)
-
-
-@pytest.mark.parametrize(
-    ("probs", "message"),
-    [
-        ([[0.9, 0.8, 0.48]], "sums to 2.18, not 1; .*sigmoid for each class are multi-label: every metric here"),
-        ([[60.0, 39.5, 0.5]], "sums to 100, not 1; these look like per cent: divide by 100"),
-    ],
-)
-def test_what_is_no_distribution_is_refused_with_the_remedy(probs, message):
-    with pytest.raises(ValueError, match=message):
-        Predictions.from_probs(torch.tensor(probs), torch.tensor([0]))
 
 
 def test_select_and_split_keep_rows_together():
@@ -227,3 +222,42 @@ def test_cat_wants_predictions(parts, got):
 def test_a_calibrator_says_how_to_fit_on_several_parts():
     with pytest.raises(ValueError, match=r"predictions is a list: join its parts with Predictions.cat\(parts\)"):
         calattn.posthoc.TemperatureScaling().fit([whole(), whole()])
+
+
+def test_stated_probabilities_end_with_new_logits_or_a_scale():
+    stated = Predictions.from_probs(torch.tensor([[0.9, 0.1]] * 4), torch.tensor([0, 0, 1, 1]))
+    assert stated.select(torch.arange(2)).stated_probs is not None
+    assert stated.replace(scale=torch.full((4,), 2.0)).stated_probs is None
+    assert float(stated.replace(scale=torch.full((4,), 2.0)).probs[0, 0]) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="stated_probs needs the shape"):
+        Predictions(logits=torch.zeros(4, 2), labels=torch.zeros(4).long(), stated_probs=torch.zeros(4, 3))
+
+
+def test_from_output_keeps_what_every_head_says():
+    for head in calattn.heads.HEADS:
+        model = attach(create("vit_nano_patch8_32", num_classes=10), head=head).eval()
+        for parameter in model.head.parameters():
+            nn.init.normal_(parameter, std=0.1)
+        out = model.output(torch.randn(4, 3, 32, 32))
+        p = Predictions.from_output(out, torch.arange(4), split="test")
+        assert torch.allclose(p.probs, out.probs, atol=1e-6), head
+        assert p.features is not None
+        assert not p.logits.requires_grad
+    with pytest.raises(ValueError, match=r"use Predictions\.from_output"):
+        Predictions(logits=out, labels=torch.arange(4))
+
+
+def test_probabilities_passed_as_logits_are_noticed():
+    probs = torch.randn(10, 4).softmax(1)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        Predictions(logits=probs, labels=torch.zeros(10).long())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Predictions(logits=probs.log(), labels=torch.zeros(10).long())
+
+
+def test_reprs_are_short():
+    p = Predictions(logits=torch.randn(60, 3), labels=torch.zeros(60).long(), split="test")
+    assert repr(p) == "Predictions(60 samples, 3 classes, float32, split='test')"
+    assert repr(evaluate(p, num_bootstrap=0)).startswith("60 samples, 3 classes")
+    assert "no predictions" in repr(MetricState("ece"))

@@ -52,26 +52,19 @@ def assert_same(one: Predictions, other: Predictions) -> None:
     assert (one.class_names, one.split, one.spec_hash) == (other.class_names, other.split, other.spec_hash)
 
 
-def test_everything_comes_back_bit_for_bit(tmp_path):
-    original = example()
-    assert_same(load_predictions(save_predictions(original, tmp_path / "run" / "test")), original)
+WIDE, SHARED = torch.randn(8, 10, generator=torch.Generator().manual_seed(0)), torch.arange(4) % 3
+ROUND_TRIPS = {
+    "everything": example(),
+    "the least": Predictions(logits=torch.tensor([[0.0, -torch.inf]]).double(), labels=torch.tensor([0])),
+    "views and shared memory": Predictions(
+        logits=WIDE[::2, :3], features=WIDE[::2, 3:], labels=SHARED, indices=SHARED, scale=torch.ones(1).expand(4)
+    ),
+}
 
 
-def test_the_least_comes_back_with_nothing_added(tmp_path):
-    original = Predictions(logits=torch.tensor([[0.0, -torch.inf]], dtype=torch.float64), labels=torch.tensor([0]))
-    assert_same(load_predictions(save_predictions(original, tmp_path / "p")), original)
-
-
-def test_views_and_shared_memory_are_saved_as_what_they_show(tmp_path):
-    wide, labels = torch.randn(8, 10), torch.arange(4) % 3
-    original = Predictions(
-        logits=wide[::2, :3],
-        features=wide[::2, 3:],
-        labels=labels,
-        indices=labels,
-        scale=torch.ones(1).expand(4),
-    )
-    assert_same(load_predictions(save_predictions(original, tmp_path / "p")), original)
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_predictions_come_back_bit_for_bit(tmp_path, name):
+    assert_same(load_predictions(save_predictions(ROUND_TRIPS[name], tmp_path / "run" / "test")), ROUND_TRIPS[name])
 
 
 def test_features_are_a_sidecar_that_need_not_be_read(tmp_path):
@@ -221,7 +214,7 @@ def test_a_manifest_cannot_point_elsewhere(tmp_path):
     folder = save_predictions(example(), tmp_path / "p")
     files = json.loads((folder / "manifest.json").read_text("utf-8"))["files"]
     files["predictions"]["name"] = "../secret.safetensors"
-    with pytest.raises(PredictionFileError, match="no tensor file of ours"):
+    with pytest.raises(PredictionFileError, match="not a tensor file of ours"):
         load_predictions(edited(folder, files=files))
 
 
@@ -231,7 +224,7 @@ def test_a_tensor_file_that_disagrees_with_its_manifest(tmp_path):
     save_file({"logits": torch.zeros(2, 2), "labels": torch.zeros(2, dtype=torch.int64)}, path)
     files = json.loads((folder / "manifest.json").read_text("utf-8"))["files"]
     files["predictions"]["bytes"] = path.stat().st_size
-    with pytest.raises(PredictionFileError, match="its manifest says"):
+    with pytest.raises(PredictionFileError, match="its manifest states"):
         load_predictions(edited(folder, files=files), verify=False)
 
 

@@ -383,7 +383,7 @@ CASES = [
     Case(
         "one class",
         npz(logits=np.zeros((4, 1)), labels=np.zeros(4, int)),
-        ("one value per row", "class 1 of a binary problem", "--kind logits"),
+        ("one value per row", "class 1 in a binary problem", "--kind logits"),
     ),
     Case("NaN logits", npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), ("logits[0, 3] is nan", "fix the model")),
     Case(
@@ -418,7 +418,7 @@ CASES = [
     Case(
         "multi-label",
         npz(logits=np.eye(3), labels=[[1, 0, 0], [1, 1, 0], [0, 0, 1]]),
-        ("labels[1] has not exactly one 1", "multi-label files are not read, because"),
+        ("labels[1] does not have exactly one 1", "multi-label files are not read, because"),
     ),
     Case(
         "maps of logits",

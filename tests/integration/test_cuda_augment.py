@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from calattn.data.augment.distortions import OPERATIONS, RandAugment
 from calattn.data.augment.pipeline import Augment
-from calattn.data.augment.randaugment import OPERATIONS, RandAugment
 from calattn.data.images import ArrayImages
 from calattn.data.loading import Batch, EvalLoader, TrainLoader
 

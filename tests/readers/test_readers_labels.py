@@ -88,7 +88,7 @@ def test_true_beside_false_is_a_class(tmp_path):
 def test_words_are_told_from_numbers_that_are_written_oddly(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text('place,cat,dog,label\nhere,"0,5","0,5",cat\n')
-    fails("'0,5' is no number; it has a decimal comma", path, columns="*", kind="probs")
+    fails("'0,5' is not a number; it has a decimal comma", path, columns="*", kind="probs")
     path.write_text("place,cat,dog,label\nhere,,0.5,cat\nthere,0.5,0.5,cat\n")
     fails(r"probs\[0, 0\] is nan", path, columns="*", kind="probs")
     path.write_text("here,0.5,0.5,cat\n")
@@ -200,13 +200,13 @@ def test_other_matrices_of_labels_are_not_called_one_hot(tmp_path):
         several = one_hot.copy()
         several[17] = np.arange(C) < ones
         fails(
-            r"labels\[17\] has not exactly one 1: multi-label files are not read, because",
+            r"labels\[17\] does not have exactly one 1: multi-label files are not read, because",
             write_npz(path, logits=LOGITS, labels=several),
         )
     soft = one_hot.copy()
     soft[18] = 1 / C
     fails(
-        r"labels\[18\] has other entries than 0 and 1; shares of classes \(soft labels\)",
+        r"labels\[18\] has entries other than 0 and 1; shares of classes \(soft labels\)",
         write_npz(path, logits=LOGITS, labels=soft),
     )
     fails("nor one-hot with 4 classes; save the class", write_npz(path, logits=LOGITS, labels=np.eye(6)[TRUE]))

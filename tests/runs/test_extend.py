@@ -150,8 +150,8 @@ def test_a_head_may_be_a_module():
 @pytest.mark.parametrize(
     ("scale", "remedy"),
     [
-        (torch.ones(3, 1), r"\[3\], a number a sample, got \[3, 1\] for logits \[3, 4\]; squeeze\(1\) it"),
-        (torch.ones(3, 4), r"got \[3, 4\].*a factor a class as the offset"),
+        (torch.ones(3, 1), r"\[3\], one number per sample, got \[3, 1\] for logits \[3, 4\]; squeeze\(1\) it"),
+        (torch.ones(3, 4), r"got \[3, 4\].*one factor per class as the offset"),
         (torch.ones(()), r"got \[\].*scale.expand\(len\(logits\)\)"),
     ],
 )
@@ -165,7 +165,9 @@ def test_a_scale_of_another_shape_is_not_broadcast(scale, remedy):
 
 def test_a_registry_is_asked_by_name():
     predictions = calattn.Predictions(logits=torch.randn(3, 2), labels=torch.tensor([0, 1, 0]))
-    with pytest.raises(TypeError, match="a metric is asked for by its name, got function; register it under one first"):
+    with pytest.raises(
+        TypeError, match="a metric must be given by its name, got function; register it under one first"
+    ):
         calattn.evaluate(predictions, metrics=[lambda _: 0.0], num_bootstrap=0)
 
 

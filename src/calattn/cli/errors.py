@@ -180,9 +180,20 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
 
 
 # What Python calls otherwise than the command line; an argument that is neither here nor in `_ALIKE` has no flag.
-_FLAGS = {"num_bins": "--bins", "num_bootstrap": "--bootstrap", "ignore_index": "--ignore-label"}
+_FLAGS = {"num_bins": "--bins", "num_bootstrap": "--bootstrap", "ignore_index": "--ignore-label", "root": "--data-root"}
 _ALIKE = {"kind", "columns", "labels", "label_offset", "class_names", "ignore", "features", "sum_tolerance", "floor"}
-_ALIKE |= {"delimiter", "header", "level", "threshold", "bandwidth", "target", "fraction", "folds", "overwrite"}
+_ALIKE |= {
+    "delimiter",
+    "header",
+    "level",
+    "threshold",
+    "bandwidth",
+    "target",
+    "fraction",
+    "folds",
+    "overwrite",
+    "source",
+}
 _PLACEHOLDER = {"class_names": "A,B,…", "header": "A,B,…"}  # a NAME for all others
 _IN_FILE = {"features": "as an array named features (calattn predict --features)"}  # what no flag can give
 
@@ -213,7 +224,7 @@ def _flag(name: str, value: object) -> str:
 
 def words_of(told: BaseException) -> str:
     """An error or a warning in one line; one of ours in flags."""
-    return " ".join((told.said(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
+    return " ".join((told.sentence(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
 
 
 def _usage(error: Any) -> str:

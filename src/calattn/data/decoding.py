@@ -11,10 +11,10 @@ import os
 import struct
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -24,10 +24,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.data.images import ArrayImages, DataError, Images
-from calattn.data.packed import PackedBytes
 from calattn.data.resize import Interpolation
+from calattn.files.atomic import PathArg, atomic_write
 
-Progress = Callable[[str, int, int | None], None]  # what, how much is done, of how much
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 # Pillow resizes in fixed point: the same on every machine, and fast on big images.
@@ -50,9 +49,67 @@ _TURNS = {
 }
 
 
+class PackedBytes:
+    """A sequence of byte strings, in memory or mapped from a file; pickles as the file's name where there is one.
+
+    A list of Python objects would be copied into every worker process page by page, as its reference counts change.
+
+    >>> packed = PackedBytes.of([b"one", b"", b"three"])
+    >>> len(packed), packed[2]
+    (3, b'three')
+    """
+
+    def __init__(self, data: np.ndarray, offsets: np.ndarray, *, path: Path | None = None) -> None:
+        self._data, self._offsets, self._path = data, offsets, path
+
+    @classmethod
+    def of(cls, items: Iterable[bytes]) -> PackedBytes:
+        content, ends = bytearray(), [0]
+        for item in items:
+            content += item
+            ends.append(len(content))
+        return cls(np.frombuffer(bytes(content), dtype=np.uint8), np.array(ends, dtype=np.int64))
+
+    @classmethod
+    def mapped(cls, path: Path) -> PackedBytes:
+        """What `write_packed` wrote; only the pages that are read come into memory."""
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            file.seek(max(0, size - 8))
+            count = int.from_bytes(file.read(8), "little")
+            start = size - 8 * (count + 2)  # of the offsets, which follow the bytes
+            file.seek(max(0, start))
+            offsets = np.fromfile(file, dtype="<i8", count=min(count + 1, size))
+        if start < 0 or int(offsets[-1]) != start:
+            raise DataError(f"{path} is damaged; delete it, and it is made again")
+        return cls(np.memmap(path, dtype=np.uint8, mode="r", shape=(start,)), offsets, path=path)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self._path} if self._path is not None else self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state if "_data" in state else PackedBytes.mapped(state["path"]).__dict__)
+
+
+def write_packed(path: PathArg, items: Iterable[bytes]) -> None:
+    """Write byte strings as they come, for `PackedBytes.mapped`: the bytes, their offsets, their number."""
+    ends = [0]
+    with atomic_write(path) as partial, open(partial, "wb") as file:
+        for item in items:
+            ends.append(ends[-1] + file.write(item))
+        file.write(np.array(ends, dtype="<i8").tobytes())
+        file.write((len(ends) - 1).to_bytes(8, "little"))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class LazyImages(Images):
-    """Images that wait in encoded form. `rows` says which of the stored ones this split holds, in order.
+    """Images that wait in encoded form. `rows` are those of the stored images that this split holds, in order.
 
     `declared_size` is what every image must turn out to be, if the data set knows it.
     """
@@ -71,13 +128,13 @@ class LazyImages(Images):
 
     @abstractmethod
     def source(self, index: int) -> str:
-        """Where image `index` lies, for people."""
+        """Where image `index` is stored, for messages."""
 
     @abstractmethod
     def encoded(self, index: int) -> bytes: ...
 
     def open(self, index: int) -> Image.Image:
-        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or nothing says what is white in it."""
+        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or its white level is not known."""
         try:
             image = Image.open(io.BytesIO(self.encoded(index)))
             image.load()
@@ -89,8 +146,8 @@ class LazyImages(Images):
             ) from None
         kind = "floating-point" if image.mode == "F" else "32-bit"
         raise DataError(
-            f"{self.source(index)} holds {kind} values, and nothing says which of them is white; scale them yourself and save "
-            "the image with 8 bits a channel"
+            f"{self.source(index)} holds {kind} values, and their white level is not known; scale them yourself and save "
+            "the image with 8 bits per channel"
         )
 
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
@@ -108,7 +165,7 @@ class LazyImages(Images):
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class FileImages(LazyImages):
-    """One file an image: paths relative to `folder`."""
+    """One file per image: paths relative to `folder`."""
 
     folder: Path
     paths: PackedBytes
@@ -147,7 +204,7 @@ def has_known_range(image: Image.Image) -> bool:
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
+    """Turned by its EXIF orientation, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
     turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
     if turn is not None:
         image = image.transpose(turn)
@@ -177,7 +234,7 @@ def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
     """
     scale = min(size[0] / wanted[0], size[1] / wanted[1])
     tall, wide = wanted[0] * scale, wanted[1] * scale
-    # Rounding may make the part a trifle larger than the image (450 px for 224), and Pillow refuses a corner below zero.
+    # Rounding may make the part slightly larger than the image (450 px for 224), and Pillow refuses a corner below zero.
     top, left = max((size[0] - tall) / 2, 0.0), max((size[1] - wide) / 2, 0.0)
     if scale == 1:  # only cut: from half a pixel on, every pixel would become the mean of two
         top, left = math.floor(top), math.floor(left)
@@ -216,7 +273,7 @@ def fitted(image: Image.Image, size: int, *, interpolation: Interpolation = "bil
 
 
 def source_of(images: Images, index: int) -> str:
-    """Where image `index` of any split lies, for people."""
+    """Where image `index` of any split is stored, for messages."""
     return images.source(index) if isinstance(images, LazyImages) else f"image {index}"
 
 
@@ -250,7 +307,8 @@ def in_memory(
             if image.shape != first.shape:
                 raise DataError(
                     f"{source_of(images, index)} is {_size_text(tuple(image.shape[1:]))} but the first image is "
-                    f"{_size_text(tuple(first.shape[1:]))} (height × width); choose one size for all, with size=… or data.size"
+                    f"{_size_text(tuple(first.shape[1:]))} (height × width); choose one size for all, with size=… "
+                    "(in a run: data.size)"
                 )
             array[index] = image
         return end
@@ -285,7 +343,7 @@ def _size_text(size: tuple[int, ...]) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What Pillow said, without the address of the in-memory stream, which says nothing to anybody."""
+    """Pillow's message, without the address of the in-memory stream, which helps nobody."""
     if "cannot identify image file" in str(error):
         return "not an image file that is known"
     return " ".join(str(error).split())[:120] or type(error).__name__

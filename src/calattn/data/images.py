@@ -22,11 +22,11 @@ class DataMissing(DataError, FileNotFoundError):
 
 
 class FilesMissing(DataMissing):
-    """A reader's word that its files are not in the folder; `load` adds the command that gets them."""
+    """Raised by a reader whose files are not in the folder; `load` adds the command that gets them."""
 
 
 class DamagedFile(DataError):
-    """A reader's word that a file is cut short, corrupt or something else; `load` adds the command that fixes it."""
+    """Raised by a reader whose file is cut short, corrupt or something else; `load` adds the command that fixes it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -33,8 +33,8 @@ def validation_split(
     count = round(fraction * n)
     if not 0 < count < n:
         raise DataError(
-            f"a validation share of {fraction} of {n} images leaves {n - count} for training and {count} for validation; "
-            "change data.validation"
+            f"fraction={fraction} of {n} images leaves {n - count} for training and {count} for validation; "
+            "change data.validation, or the fraction"
         )
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[count:].sort().values, order[:count].sort().values

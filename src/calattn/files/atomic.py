@@ -14,7 +14,7 @@ from pathlib import Path
 
 PathArg = str | os.PathLike[str]
 
-# A partial file that nobody has touched for this long belongs to a writer that was killed, not one at work.
+# A partial file that is untouched for this long belongs to a writer that was killed, not to one at work.
 STALE_SECONDS = 3600.0
 _PARTIAL = ".part-"
 # What only writing fails with; of a file that is open, and from Arrow, the error does not say which.
@@ -47,7 +47,7 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: PathArg) -> Iterator[Path]:
-    """A folder beside `path` that takes its name when the block ends without an error."""
+    """A folder next to `path` that takes its name when the block ends without an error."""
     target = Path(os.path.realpath(path))
     partial = target.parent / f"{_PARTIAL}{secrets.token_hex(6)}"
     old = target.parent / f"{_PARTIAL}old-{secrets.token_hex(6)}"
@@ -83,7 +83,7 @@ def check_writable(path: PathArg) -> None:
 
 @contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """The folder is there in the block; if that fails, it and its parents go again where they are new and still empty."""
+    """The folder is there in the block; if that fails, it and its parents are removed if new and empty."""
     new = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
-    """Errors about the temporary name (or what lies under it) name what the caller named."""
+    """Errors about the temporary name (or files in it) name what the caller named."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The predictions folder: safetensors beside a JSON manifest that names and vouches for them.
+"""The predictions folder: safetensors and a JSON manifest with their names and checksums.
 
     test/manifest.json                        what is in the folder, with shapes and checksums
     test/predictions-1f0c….safetensors        logits, labels, scale, indices
@@ -68,7 +68,7 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | Non
 
     All blocks must hold the same fields, of the same types and widths.
     """
-    if rows is None:  # what the stream of a text file says
+    if rows is None:  # the stream of a text file does not know it
         raise ValueError("rows must be the number of samples in all blocks, got None; count them in a pass before")
     folder = Path(path)
     before = _referenced(_replaceable(folder, overwrite))
@@ -194,7 +194,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def has_features(folder: Path) -> bool:
-    """Whether a predictions folder that can be read keeps features beside the logits."""
+    """Whether a predictions folder that can be read keeps features with the logits."""
     try:
         return "features" in read_manifest(folder)["files"]
     except (PredictionFileError, OSError):
@@ -211,7 +211,7 @@ def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify:
     """The path of a part's tensor file, after checking that it is there, whole and (`verify`) unchanged."""
     entry = manifest["files"][part]
     if not _TENSOR_FILE.fullmatch(str(entry["name"])):  # also keeps "../elsewhere" out
-        raise PredictionFileError(f"{folder / MANIFEST} names {entry['name']!r}, which is no tensor file of ours")
+        raise PredictionFileError(f"{folder / MANIFEST} names {entry['name']!r}, which is not a tensor file of ours")
     path = folder / entry["name"]
     try:
         size = path.stat().st_size
@@ -220,7 +220,7 @@ def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify:
         raise PredictionFileMissing(f"{path} is named by the manifest but missing; copy the folder again") from None
     if size != entry["bytes"]:
         raise PredictionFileError(
-            f"{path} has {size} bytes, the manifest says {entry['bytes']}: truncated or changed; copy the folder again"
+            f"{path} has {size} bytes, the manifest states {entry['bytes']}: truncated or changed; copy the folder again"
         )
     if digest != entry["sha256"]:
         raise PredictionFileError(f"{path} does not match its checksum: it was changed; copy the folder again")
@@ -305,7 +305,9 @@ def _load_part(folder: Path, manifest: Mapping[str, Any], part: str, verify: boo
         raise PredictionFileError(f"{path} is not a whole safetensors file ({error}); copy the folder again") from None
     found = {name: _described(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     if found != entry["tensors"]:
-        raise PredictionFileError(f"{path} holds {found}, its manifest says {entry['tensors']}; copy the folder again")
+        raise PredictionFileError(
+            f"{path} holds {found}, its manifest states {entry['tensors']}; copy the folder again"
+        )
     return tensors
 
 
@@ -315,9 +317,9 @@ def _replaceable(folder: Path, overwrite: bool) -> dict[str, Any] | None:
         raise FileExistsError(f"{folder} is a file; predictions are saved as a folder, choose another name")
     if not folder.exists():
         return None
-    strangers = [p.name for p in folder.iterdir() if not (p.name == MANIFEST or _is_ours(p))]
-    if strangers:
-        raise FileExistsError(f"{folder} holds other things ({strangers[0]!r}); choose a folder of its own")
+    others = [p.name for p in folder.iterdir() if not (p.name == MANIFEST or _is_ours(p))]
+    if others:
+        raise FileExistsError(f"{folder} holds other things ({others[0]!r}); choose a folder of its own")
     if not (folder / MANIFEST).exists():
         return None
     if not overwrite:

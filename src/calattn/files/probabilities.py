@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
-# Of a row group of Parquet. Its description takes 1.6 MB of memory a thousand columns: one for each block of 4 MB would add up.
+# Of a row group of Parquet. Its description takes 1.6 MB of memory per thousand columns: one for each block of 4 MB would add up.
 _GROUP_BYTES = 64 << 20
 
 
@@ -128,14 +128,14 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _first_and_all(found: Predictions | Iterable[Predictions]) -> tuple[Predictions, Iterator[Predictions]]:
-    """The first block, which says what all of them hold, and all of them."""
+    """The first block, whose fields all others have, and all blocks."""
     blocks = alike([found] if isinstance(found, Predictions) else found)
     first = next(blocks)
     return first, itertools.chain([first], blocks)
 
 
 def _beside(block: Predictions, labelled: bool) -> dict[str, np.ndarray]:
-    """What a row has beside its probabilities."""
+    """What a row has besides its probabilities."""
     index = {} if block.indices is None else {"index": block.indices.cpu().numpy()}
     return index | ({"labels": block.labels.cpu().numpy()} if labelled else {})
 
@@ -164,7 +164,7 @@ def _unfit(names: tuple[str, ...]) -> str:
     missing = pa_csv.ConvertOptions().null_values  # NA, null, nan, …: a label of that name would read as none
     for name in names:
         if not name.strip() or name in missing or _NO_TEXT.search(name):
-            return f"the class name {name!r} is no plain text"
+            return f"the class name {name!r} is not plain text"
         with contextlib.suppress(ValueError):
             float(name)
             return f"the class name {name!r} is a number, which readers take for a position"

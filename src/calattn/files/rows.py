@@ -57,11 +57,11 @@ class RowFile:
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         """The next rows of every tensor."""
         count = len(next(iter(tensors.values())))
-        # Other bytes a row would land on those of another tensor.
+        # Rows of another length would overwrite those of another tensor.
         alike = {name: (tensor.dtype, (self._rows, *tensor.shape[1:])) for name, tensor in tensors.items()}
         assert alike == self.tensors, f"{alike} among {self.tensors}"
         if self._done + count > self._rows:
-            raise ValueError(f"blocks has more rows than the {self._rows} that it was to have")
+            raise ValueError(f"blocks has more rows than the {self._rows} that it should have")
         for name, place in self._places.items():
             rows = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             self._write(place + self._done * (len(rows) // count), rows.numpy().data)
@@ -70,7 +70,7 @@ class RowFile:
     def finish(self) -> None:
         """Refuses a file that lacks rows."""
         if self._done != self._rows:
-            raise ValueError(f"blocks has {self._done} rows where it was to have {self._rows}")
+            raise ValueError(f"blocks has {self._done} rows where it should have {self._rows}")
 
     def __enter__(self) -> Self:
         return self

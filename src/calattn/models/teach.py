@@ -13,8 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from calattn.data.augment.randaugment import RandAugment
-from calattn.data.augment.shifts import Shifts
+from calattn.data.augment.distortions import RandAugment, Shifts
 from calattn.heads import NoHead
 from calattn.heads.lesson import MOST_OPERATIONS, Lesson, Reading, draws_of, teach_head
 from calattn.models.attach import CalibratedModel, attach

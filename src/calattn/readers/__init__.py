@@ -1,8 +1,8 @@
 """Readers for what other programs saved: .npz, .npy, .csv, Parquet, safetensors and torch files."""
 
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing
+from calattn.readers.choice import ReadOptions
 from calattn.readers.names import Kind
-from calattn.readers.options import ReadOptions
 from calattn.readers.reading import SUFFIXES, read_predictions, stream_predictions
 from calattn.readers.stream import PredictionStream
 

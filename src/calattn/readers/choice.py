@@ -1,21 +1,58 @@
-"""The choice: every field that will be read from a file, settled before the first row is."""
+"""The choice: what the caller knows about a file, and with it every field that will be read, before the first row is."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
 
 from calattn import checks
 from calattn.errors import Args
 from calattn.readers import names as known
 from calattn.readers.names import Chooser, Kind
-from calattn.readers.options import ReadOptions
-from calattn.readers.source import Source
+from calattn.readers.source import FieldSource
+
+LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ReadOptions:
+    """The options of `read_predictions` and `stream_predictions`.
+
+    `kind`: logits or probabilities, where the names do not tell. `columns` names them: one array or
+    list column, a pattern such as "out_*", or one column per class. `labels` names the labels, or is an array of them, or the
+    Path of an .npy file. Fields in `ignore` are left alone. Rows whose label, as written in the file, is `ignore_index` (or
+    among several) are left out. `floor` replaces smaller probabilities, as in `Predictions.from_probs`; `sum_tolerance` is how
+    far their rows may sum from 1. `delimiter` and `header` are of text files. `labels_optional` reads files without labels too:
+    `stream.labelled` is then False.
+
+    >>> dataclasses.replace(ReadOptions(kind="probs"), label_offset=1).kind
+    'probs'
+    """
+
+    kind: Kind | None = None
+    columns: str | Sequence[str] | None = None
+    labels: LabelsArg = None
+    label_offset: int | None = None
+    class_names: Sequence[str] | None = None
+    ignore: Sequence[str] = ()
+    ignore_index: int | Sequence[int] = ()
+    features: bool | Literal["auto"] = "auto"
+    split: str | None = None
+    floor: float = 0.0
+    sum_tolerance: float | None = None
+    delimiter: str | None = None
+    header: Sequence[str] | None = None
+    labels_optional: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One name in `values` is an array or list column (or, if `binary`, class 1); several are one a class."""
+    """One name in `values` is an array or list column (or, if `binary`, class 1); several are one per class."""
 
     kind: Kind
     values: tuple[str, ...]
@@ -30,34 +67,34 @@ class Choice:
     offset_given: bool
     # The caller named the classes and no offset: labels that are numbers may be names ("-1", "1").
     named_labels: bool
-    # Labels whose rows are left out, as they stand in the file.
+    # Labels whose rows are left out, as written in the file.
     ignored: tuple[int, ...]
     scale: str | None
     features: str | None
     indices: str | None
 
 
-def choose(source: Source, told: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
-    """Settle which fields are what, by name or as told; what stays open is an error saying what to pass."""
-    labels = told.labels if isinstance(told.labels, str) else None
-    columns, label_offset, class_names, features = told.columns, told.label_offset, told.class_names, told.features
-    chooser = Chooser(source, told.ignore, labels=labels, labels_given=labels_given)
-    found_kind, values = chooser.values(told.kind, columns)
+def choose(source: FieldSource, options: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
+    """Settle which fields are what, by name or by option; what stays open is an error with what to pass."""
+    labels = options.labels if isinstance(options.labels, str) else None
+    columns, label_offset, class_names = options.columns, options.label_offset, options.class_names
+    chooser = Chooser(source, options.ignore, labels=labels, labels_given=labels_given)
+    found_kind, values = chooser.values(options.kind, columns)
     classes: tuple[str, ...] | None = None
     offset_given = label_offset is not None
     named_labels = class_names is not None and not offset_given and not source.is_ours
     if len(values) > 1:
         values, classes, label_offset = _ordered(chooser, values, columns, label_offset)
-    num_classes, binary = _width(chooser, values, explicit=told.kind is not None)
-    label_field = None if labels_given else chooser.labels(values, optional=told.labels_optional)
+    num_classes, binary = _width(chooser, values, explicit=options.kind is not None)
+    label_field = None if labels_given else chooser.labels(values, optional=options.labels_optional)
     scale = chooser.one_of(known.SCALE, "scale")
     if scale is not None and found_kind == "probs":
         raise chooser.fail(
-            f"probabilities stand beside {scale!r}, which may be in them already",
+            f"there are probabilities and {scale!r}, which may be in them already",
             ("pass ", Args(ignore=[scale]), " if it is, else save logits"),
         )
-    feature_field = chooser.one_of(known.FEATURES, "features") if features else None
-    if features is True and feature_field is None:
+    feature_field = chooser.one_of(known.FEATURES, "features") if options.features else None
+    if options.features is True and feature_field is None:
         raise chooser.fail("there are no features", ("pass ", Args(features=False)))
     choice = Choice(
         kind=found_kind,
@@ -95,7 +132,7 @@ def _ordered(
     if not all(suffix.isdecimal() for suffix in suffixes):
         odd = next(name for name, suffix in zip(values, suffixes, strict=True) if not suffix.isdecimal())
         remedy = ("pass ", Args(columns=[...]), " with the class columns")
-        raise chooser.fail(f"{odd!r} stands among numbered class columns", remedy)
+        raise chooser.fail(f"{odd!r} is among numbered class columns", remedy)
     # prob_10 comes after prob_9, whatever the file's own order.
     pairs = sorted(zip((int(suffix) for suffix in suffixes), values, strict=True))
     numbers, count = [number for number, _ in pairs], len(pairs)
@@ -113,12 +150,12 @@ def _ordered(
 
 
 def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tuple[int, bool]:
-    """The number of classes, and whether one value a row has to stand for two of them."""
+    """The number of classes, and whether one value per row is the score of class 1 of two."""
     fields = [chooser.source.fields[name] for name in values]
     if len(values) > 1:
         wide = next((name for name, field in zip(values, fields, strict=True) if field.tail), None)
         if wide is not None:
-            raise chooser.fail(f"{wide!r} is not one number a row, so it cannot be one class of several")
+            raise chooser.fail(f"{wide!r} is not one number per row, so it cannot be one class of several")
         return len(values), False
     field, name = fields[0], values[0]
     if field.type == "object" or field.scalar or len(field.tail) > 1:
@@ -130,7 +167,7 @@ def _width(chooser: Chooser, values: tuple[str, ...], *, explicit: bool) -> tupl
         if not explicit:
             kinds = (Args(kind="probs"), " or ", Args(kind="logits"))
             raise chooser.fail(
-                f"{name!r} is one value per row", ("if it speaks for class 1 of a binary problem, say so with ", *kinds)
+                f"{name!r} is one value per row", ("if it is the score of class 1 in a binary problem, pass ", *kinds)
             )
         return 2, True
     return field.tail[0], False
@@ -176,7 +213,7 @@ def _check_shapes(chooser: Chooser, choice: Choice) -> None:
     fields = chooser.source.fields
     if choice.labels is not None and fields[choice.labels].tail not in ((), (1,), (choice.num_classes,)):
         raise chooser.fail(
-            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class a row, nor one-hot with "
+            f"labels {choice.labels!r} are {fields[choice.labels]}, not one class per row, nor one-hot with "
             f"{choice.num_classes} classes; save the class of each row"
         )
     if choice.features is not None and len(fields[choice.features].tail) != 1:

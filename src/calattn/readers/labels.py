@@ -22,7 +22,7 @@ _FILL_IN = "fill it in or remove the row"
 class LabelReader:
     """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
 
-    Labels are names if one of them is no number, or if all of them are class names: text unless `offset_given`, numbers
+    Labels are names if one of them is not a number, or if all of them are class names: text unless `offset_given`, numbers
     where `numbers_may_be_names`. That holds for the whole file: the first block decides, or `settle` before it.
     One-hot labels are read as the class that has the one.
 
@@ -89,11 +89,11 @@ class LabelReader:
         if numbers is not None:
             return numbers
         if self._names is None:
-            return self._from_names(array)  # says what to pass
+            return self._from_names(array)  # its error names the remedy
         words = np.array([not is_number(str(label)) for label in array])
-        why = "is no number, which the labels before it are"
+        why = "is not a number, which the labels before it are"
         _refuse(words, why, "save names or numbers, not both", shown=array)
-        raise AssertionError("text that is no array of numbers has a word in it")
+        raise AssertionError("text that is not all numbers has a word in it")
 
     def _from_one_hot(self, array: np.ndarray) -> np.ndarray:
         if array.ndim != 2 or array.shape[1] != self._num_classes:
@@ -102,9 +102,9 @@ class LabelReader:
             raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
         soft = ((array != 0) & (array != 1)).any(axis=1)
         shares = "shares of classes (soft labels) are not read" if array.dtype.kind == "f" else "so it is not one-hot"
-        _refuse(soft, f"has other entries than 0 and 1; {shares}", "save the class of each row")
+        _refuse(soft, f"has entries other than 0 and 1; {shares}", "save the class of each row")
         ones = (array == 1).sum(axis=1)
-        _refuse(ones != 1, f"has not exactly one 1: multi-label files are not read, because {ONE_TRUE_CLASS}")
+        _refuse(ones != 1, f"does not have exactly one 1: multi-label files are not read, because {ONE_TRUE_CLASS}")
         return array.argmax(axis=1).astype(np.int64)
 
     def _from_names(self, array: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ class LabelReader:
             raise ValueError(f"labels are booleans, but there are {self._num_classes} classes; save class indices")
         if array.dtype.kind == "f":
             _refuse(np.isnan(array), "is missing", _FILL_IN)
-            _refuse(array != np.floor(array), "is no whole number", "save class indices", shown=array)
+            _refuse(array != np.floor(array), "is not a whole number", "save class indices", shown=array)
         elif array.dtype.kind not in "iub":
             raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
         return array
@@ -176,7 +176,7 @@ def kept_rows(labels: Values, ignored: Sequence[int]) -> np.ndarray | None:
 
 
 def distinct_labels(blocks: Iterable[Values], ignored: Sequence[int]) -> np.ndarray:
-    """The labels that occur in any block, as they stand there, without missing ones and those of `ignored`.
+    """The labels that occur in any block, as written there, without missing ones and those of `ignored`.
 
     >>> distinct_labels([np.array(["2", "x"]), np.array(["-100", "2", ""])], [-100])
     array(['2', 'x'], dtype='<U4')
@@ -222,7 +222,7 @@ def _parsed(array: np.ndarray) -> np.ndarray | None:
 
 
 def _refuse(bad: np.ndarray, why: str, remedy: Words = "", *, shown: np.ndarray | None = None) -> None:
-    """An error about the first of the rows that are bad, which says what stands there where that is `shown`."""
+    """An error about the first of the rows that are bad, with the entry itself where that is `shown`."""
     if bad.any():
         row = int(np.argmax(bad))
         found = "" if shown is None else f"is {shown[row]!s} and "

@@ -11,7 +11,7 @@ from typing import Literal
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import Source
+from calattn.readers.source import FieldSource
 from calattn.registry import nearest
 
 Kind = Literal["logits", "probs"]
@@ -23,45 +23,21 @@ NAMES: dict[Kind, frozenset[str]] = {
         | {"y_prob", "y_probs", "y_proba", "test_probs", "val_probs"}
     ),
 }
-# Names that say "this came out of the model" and not what it is: `kind` has to say it.
+# Names of outputs of a model that do not tell which: `kind` has to.
 GENERIC = frozenset(
-    {
-        "predictions",
-        "prediction",
-        "preds",
-        "pred",
-        "y_pred",
-        "outputs",
-        "output",
-        "scores",
-        "score",
-        "y_score",
-    }
-    | {"arr_0"}
+    {"predictions", "prediction", "preds", "pred", "y_pred", "outputs", "output", "scores", "score", "y_score", "arr_0"}
 )
 LABELS = frozenset(
-    {
-        "labels",
-        "label",
-        "y",
-        "y_true",
-        "targets",
-        "target",
-        "y_test",
-        "test_labels",
-        "val_labels",
-        "label_ids",
-        "label_id",
-    }
-    | {"true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
+    {"labels", "label", "y", "y_true", "targets", "target", "y_test", "test_labels", "val_labels", "label_ids"}
+    | {"label_id", "true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
     | {"true_label", "true_labels", "true_class", "gt_label", "gt_labels", "gold_label", "actual_label", "actual_class"}
 )
 SCALE = frozenset({"scale", "temperature"})
 FEATURES = frozenset({"features", "embeddings"})
 INDICES = frozenset({"indices", "index", "sample_index", "ids", "id"})
 CLASS_NAMES = frozenset({"class_names", "classes"})
-# What tables hold beside the classes: no class unless named in `columns`. Only names that are hardly ever a class,
-# since a class left out is no better than a stranger let in.
+# What tables hold apart from the classes: no class unless named in `columns`. Only names that are hardly ever a class,
+# since a class left out is as bad as a false one taken in.
 AUXILIARY = GENERIC | frozenset(
     {"fold", "split", "subset", "partition", "weight", "weights", "sample_weight", "sample_weights"}
     | {"predicted", "predicted_label", "predicted_class", "pred_label", "pred_class", "y_hat", "yhat"}
@@ -69,12 +45,12 @@ AUXILIARY = GENERIC | frozenset(
     | {"correct", "is_correct", "confidence", "conf", "max_prob", "entropy", "uncertainty", "nll", "brier"}
     | {"sample_id", "row_id", "idx", "uid", "uuid", "image_id", "filename", "file_name", "filepath", "timestamp"}
 )
-# A field called so holds what the model said, whatever else it is called: never to be suggested as labels.
+# A field called so holds predictions, whatever else it is called: never to be suggested as labels.
 _PREDICTED = re.compile(r"pred|argmax|top[_-]?1|hat$|guess|output", re.IGNORECASE)
 # The index that pandas writes without being asked, in CSV and in Parquet.
 _UNNAMED = re.compile(r"\s*|unnamed: ?\d+(\.\d+)?|__index_level_\d+__", re.IGNORECASE)
 
-# logit_0, prob.cat, p_1, logit0: a prefix that says what it is, then the class.
+# logit_0, prob.cat, p_1, logit0: a prefix for the kind, then the class.
 _CLASS_COLUMN = re.compile(
     r"(?P<prefix>logits?|probs?|proba|probability|probabilities|softmax|p)(?:[_.:](?P<name>.+)|(?P<digits>\d+))",
     re.IGNORECASE,
@@ -88,7 +64,7 @@ class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
     def __init__(
-        self, source: Source, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
+        self, source: FieldSource, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
     ) -> None:
         self.source, self._labels, self._labels_given = source, labels, labels_given
         self.names = [name for name in source.fields if name not in set(ignore)]
@@ -97,7 +73,7 @@ class Chooser:
 
     def fail(self, problem: Words, remedy: Words = "", *, stop: str = ".") -> PredictionFileError:
         fields = self.source.fields
-        # Every column of a text file is text of unknown length: that is no news.
+        # Every column of a text file is text of unknown length, which helps nobody.
         described = (name if self.source.is_text else f"{name} ({fields[name]})" for name in self.names[:12])
         shown = ", ".join(part or "''" for part in described)
         more = f" and {len(self.names) - 12} more" if len(self.names) > 12 else ""
@@ -134,7 +110,7 @@ class Chooser:
             )
         only = groups[0]
         if not wide and len(only) == 1 and "pred" in only[0].lower() and self._leftover():
-            binary = (Args(columns=only[0]), " if it speaks for class 1 of a binary problem")
+            binary = (Args(columns=only[0]), " if it is the score of class 1 in a binary problem")
             raise self.fail(
                 f"{only[0]!r} is one value per row, a predicted class perhaps",
                 ("pass ", self._suggested(), " if there is one column per class, ", *binary),
@@ -169,7 +145,7 @@ class Chooser:
         return found[0]
 
     def is_label(self, name: str) -> bool:
-        """Whether a name says that these are the labels; beside a class "false", "true" is one too."""
+        """Whether a name says that these are the labels; next to a class "false", "true" is a class too."""
         lowered = name.lower()
         return lowered in LABELS and not (lowered == "true" and "false" in map(str.lower, self.names))
 
@@ -184,7 +160,7 @@ class Chooser:
 
     def _given(self, kind: Kind | None, columns: str | Sequence[str]) -> tuple[Kind, tuple[str, ...]]:
         if isinstance(columns, str) and columns not in self.source.fields and "*" in columns:
-            # "*" alone is every column that is not something else: a table with one column a class, named after it.
+            # "*" alone is every column that is not something else: a table with one column per class, named after it.
             among = self._leftover() if columns == "*" else self.names
             chosen = tuple(name for name in among if fnmatch.fnmatchcase(name, columns))
             if not chosen:
@@ -202,7 +178,7 @@ class Chooser:
         return kind, chosen
 
     def _groups(self, kind: Kind) -> list[tuple[str, ...]]:
-        """Everything whose name says `kind`: single fields, and columns that share a prefix."""
+        """Everything whose name means `kind`: single fields, and columns that share a prefix."""
         groups: list[tuple[str, ...]] = [(name,) for name in self.names if name.lower() in NAMES[kind]]
         prefixed: dict[str, list[str]] = {}
         for name in self.names:
@@ -223,14 +199,14 @@ class Chooser:
         return [*groups, tuple(digits)] if len(digits) > self.source.is_table else groups
 
     def _lone(self, kind: Kind) -> list[str]:
-        """Class columns without another: one value a row, such as prob_1."""
+        """Class columns without another: one value per row, such as prob_1."""
         return [n for n in self.names if n != self._labels and kind_of(n) == kind and not self._wide((n,))]
 
     def _class_one(self, kind: Kind) -> list[tuple[str, ...]]:
         return [(name,) for name in self._lone(kind) if class_suffixes([name]) == ("1",)]
 
     def _likely_labels(self, values: tuple[str, ...]) -> str | None:
-        """The one field beside `values` that could be labels; to be suggested, never to be taken."""
+        """The one field apart from `values` that could be labels: a suggestion, never a choice."""
         others = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [
             name
@@ -249,7 +225,7 @@ class Chooser:
         """Problem and remedy."""
         for kind, groups in named.items():
             if groups:
-                remedy = ("if it speaks for class 1 of a binary problem, say so with ", Args(kind=kind))
+                remedy = ("if it is the score of class 1 in a binary problem, pass ", Args(kind=kind))
                 return f"{groups[0][0]!r} is one value per row", remedy
         generic = self._generic()
         if generic:
@@ -266,7 +242,7 @@ class Chooser:
         return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
 
     def _leftover(self) -> list[str]:
-        """Columns of a table that nothing else explains: one a class, perhaps. To be suggested, never to be taken."""
+        """Columns of a table that nothing else explains, perhaps one per class: a suggestion, never a choice."""
         known = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [name for name in self.names if name != self._labels and name.strip().lower() not in known]
         found = [name for name in found if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)]
@@ -279,7 +255,7 @@ class Chooser:
 
 
 def kind_of(name: str) -> Kind | None:
-    """What a name says: "logits", "probs", or None where it does not say.
+    """What a name means: "logits", "probs", or None where it does not tell.
 
     >>> kind_of("logit_3"), kind_of("proba_cat"), kind_of("scores")
     ('logits', 'probs', None)
@@ -308,7 +284,7 @@ def numbered(columns: Sequence[str], prefix: str) -> tuple[str, ...] | None:
 def _lone_column(name: str, kind: Kind) -> tuple[Words, Words]:
     """What to pass for the only class column; unless it is numbered 1, it need not be class 1."""
     columns = () if class_suffixes([name]) == ("1",) else (Args(columns=name), " and ")
-    remedy = ("if it speaks for class 1 of a binary problem, say so with ", *columns, Args(kind=kind))
+    remedy = ("if it is the score of class 1 in a binary problem, pass ", *columns, Args(kind=kind))
     return f"{name!r} is one value per row and the only class column", remedy
 
 

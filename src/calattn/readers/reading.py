@@ -15,13 +15,11 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
-from calattn.readers.arrays import NumpySource
-from calattn.readers.choice import choose
-from calattn.readers.options import LabelsArg, ReadOptions
-from calattn.readers.source import Source, Values
+from calattn.readers.arrays import FolderSource, NumpySource, SafetensorsSource, TorchSource
+from calattn.readers.choice import LabelsArg, ReadOptions, choose
+from calattn.readers.source import FieldSource, Values
 from calattn.readers.stream import PredictionStream
 from calattn.readers.tables import CsvSource, ParquetSource
-from calattn.readers.tensors import FolderSource, SafetensorsSource, TorchSource
 from calattn.types import Predictions
 
 _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -35,23 +33,23 @@ SUFFIXES = (".npz", ".npy", *_TEXT, *_PARQUET, ".safetensors", *_TORCH)
 def stream_predictions(
     path: PathArg, options: ReadOptions | None = None, *, rows_per_block: int | None = None, **changes: Any
 ) -> PredictionStream:
-    """Open a file of anybody's making as a stream of `Predictions` blocks, in memory that stays small.
+    """Open a file of any program as a stream of `Predictions` blocks, in memory that stays small.
 
-    What the file does not say by itself is in `options`, or given as keywords: the fields of `ReadOptions`.
+    What the file does not state is in `options`, or given as keywords: the fields of `ReadOptions`.
     """
-    told = dataclasses.replace(options or ReadOptions(), **changes)
-    if told.kind not in (None, "logits", "probs"):
-        raise InputError(f'must be "logits" or "probs", got {told.kind!r}', argument="kind")
+    options = dataclasses.replace(options or ReadOptions(), **changes)
+    if options.kind not in (None, "logits", "probs"):
+        raise InputError(f'must be "logits" or "probs", got {options.kind!r}', argument="kind")
     if rows_per_block is not None:
         checks.positive_int(rows_per_block, "rows_per_block")
-    source = _opened(Path(path), told.delimiter, told.header)
-    given = _given_labels(told.labels)
-    choice = choose(source, told, labels_given=given is not None, ignored=_ignored(told.ignore_index))
-    return PredictionStream(source, choice, told, labels=given, rows_per_block=rows_per_block)
+    source = _opened(Path(path), options.delimiter, options.header)
+    given = _given_labels(options.labels)
+    choice = choose(source, options, labels_given=given is not None, ignored=_ignored(options.ignore_index))
+    return PredictionStream(source, choice, options, labels=given, rows_per_block=rows_per_block)
 
 
 def read_predictions(path: PathArg, options: ReadOptions | None = None, **changes: Any) -> Predictions:
-    """Read a whole file of anybody's making; options as in `stream_predictions`.
+    """Read a whole file of any program; options as in `stream_predictions`.
 
     >>> import tempfile
     >>> import numpy as np
@@ -70,7 +68,7 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
-def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> Source:
+def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldSource:
     if not path.exists():
         raise PredictionFileMissing(_why_missing(path))
     if path.is_dir():

@@ -40,18 +40,18 @@ class Field:
         return f"{self.dtype} [{', '.join(str(size) for size in (*rows, *self.tail))}]"
 
 
-class Source(abc.ABC):
+class FieldSource(abc.ABC):
     """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
 
     path: Path
     fields: Mapping[str, Field]
-    # What the file itself says about the split it holds, beside its fields.
+    # What the file itself states about its split, apart from its fields.
     class_names: tuple[str, ...] | None = None
     split: str | None = None
     spec_hash: str | None = None
     # Text rounds probabilities to a few decimals, so their sums may be further from one than binary ones.
     is_text: bool = False
-    # In a table every field has one entry a row, so none of them can be the list of class names.
+    # In a table every field has one entry per row, so none of them can be the list of class names.
     is_table: bool = False
     # Written by `save_predictions`: its labels are class indices, whatever the classes are called.
     is_ours: bool = False

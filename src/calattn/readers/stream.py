@@ -15,15 +15,14 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.choice import Choice
+from calattn.readers.choice import Choice, ReadOptions
 from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
-from calattn.readers.options import ReadOptions
-from calattn.readers.source import Role, Source, Values
+from calattn.readers.source import FieldSource, Role, Values
 from calattn.types import Predictions
 
 Rows = Sequence[int] | np.ndarray
 
-# 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small beside torch itself.
+# 2**20 values are 8 MB in float64: large enough that the work per block vanishes, small compared with torch itself.
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
 _SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
@@ -34,24 +33,24 @@ class PredictionStream:
     """Iterates over a file as `Predictions` blocks; every `for` starts again at the first row.
 
     `num_rows` is None where only reading to the end would tell (CSV, or rows that are left out). Row numbers in errors
-    count from 0 over the whole file. After a pass, `num_ignored` says how many rows were left out; within one, `block_rows` are
+    count from 0 over the whole file. After a pass, `num_ignored` is the number of rows left out; within one, `block_rows` are
     the rows of the file that the latest block holds, after `whole` all that it gave.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: FieldSource,
         choice: Choice,
-        told: ReadOptions,
+        options: ReadOptions,
         *,
         labels: Values | None,
         rows_per_block: int | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
-        self._floor, self._sum_tolerance = told.floor, told.sum_tolerance
+        self._floor, self._sum_tolerance = options.floor, options.sum_tolerance
         self._farthest_sum = 1.0
-        self._said: set[str] = set()  # warnings, of an earlier pass too
-        self.split = source.split if told.split is None else told.split
+        self._said: set[str] = set()  # warnings already given, in an earlier pass too
+        self.split = source.split if options.split is None else options.split
         self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
@@ -161,7 +160,7 @@ class PredictionStream:
             yield InputWarning(
                 f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
                 subject=str(self.path),
-                remedy="if these are sigmoids, one for each class, that is no softmax",
+                remedy="if these are sigmoids, one for each class, that is not a softmax",
             )
 
     def _check_end(self, rows: int, seen: int) -> None:
@@ -265,14 +264,9 @@ class PredictionStream:
         if tolerance is None:
             tolerance = 1e-3 if self._source.is_text else checks.sum_tolerance(probs.dtype)
         probs = checks.widened(checks.matrix(probs, "probs"))
-        checks.finite_rows(probs.amax(dim=1), "probs", probs)
-        negative = (probs < 0).any(dim=1)
-        if negative.any():
-            remedy = ("pass ", Args(kind="logits"), " if it is logits")
-            raise BadRowError("has a negative entry", argument="probs", row=checks.first(negative), remedy=remedy)
-        sums = probs.sum(dim=1)
+        use_logits = ("pass ", Args(kind="logits"), " if these are logits")
         larger = (", or a larger ", Args(sum_tolerance=None), " if the file was rounded")
-        checks.sums_to_one(sums, tolerance, otherwise=("pass ", Args(kind="logits"), " if these are logits", *larger))
+        sums = checks.probabilities(probs, tolerance, negative=use_logits, otherwise=(*use_logits, *larger))
         farthest = float(sums[(sums - 1).abs().argmax()])
         self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()
@@ -345,7 +339,7 @@ def _refuse_counters(raw: dict[str, Values], names: tuple[str, ...]) -> None:
         if column.dtype.kind in "iuf" and len(column) > 2 and (np.diff(column.astype(np.float64)) == 1).all():
             or_classes = (", or ", Args(columns=[...]), " with the class columns if it is one")
             raise InputError(
-                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is no class",
+                f"{name!r} counts the rows ({column[0]:g}, {column[1]:g}, {column[2]:g}, …), so it is not a class",
                 remedy=("pass ", Args(ignore=[name]), *or_classes),
             )
 

@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,7 @@ import pyarrow.parquet
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.dialect import DECIMAL_COMMA, MARKS, decimal_mark_in, delimiter_in
-from calattn.readers.source import Field, FieldType, Role, Source, Values
+from calattn.readers.source import Field, FieldSource, FieldType, Role, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
@@ -36,7 +35,12 @@ _BINARY = {
     b"\xfe\xff": "UTF-16 text",
 }
 
-# What Arrow says about a line with a field too many or too few, and about a cell that it cannot convert.
+_MARKS = ";\t|"  # other than the comma
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
+_DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
+
+# Arrow's message about a line with a field too many or too few, and about a cell that it cannot convert.
 _FIELDS = re.compile(
     r"CSV parse error: Row #(?P<line>\d+): Expected (?P<want>\d+) columns, got (?P<have>\d+): (?P<text>.*)", re.DOTALL
 )
@@ -47,7 +51,7 @@ _CELL = re.compile(
 )
 
 
-class CsvSource(Source):
+class CsvSource(FieldSource):
     """The columns of a delimited text file with a header line."""
 
     is_text = is_table = True
@@ -57,13 +61,13 @@ class CsvSource(Source):
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._header = None if header is None else list(header)
         self._check_text()
-        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else delimiter_in(self._first_line()))
+        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else _delimiter_in(self._first_line()))
         first, *lines = self._first_lines()
         if self._header is not None:
             first, lines = self._header, [first, *lines]
         self._check_header(first)
         self._names = first
-        self._decimal = decimal_mark_in(lines, self._delimiter)
+        self._decimal = _decimal_mark_in(lines, self._delimiter)
         columns = zip(*(line for line in lines if len(line) == len(first)), strict=True)
         words = {name for name, cells in zip(first, columns, strict=False) if _are_words(cells)}
         self.fields = {
@@ -85,7 +89,7 @@ class CsvSource(Source):
             self.path,
             # One thread: only then does Arrow know the line numbers of what it cannot parse.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
-            # No handler of invalid rows: Arrow cannot hand over one that is not UTF-8, but can word an error about it.
+            # No handler of invalid rows: Arrow cannot pass one that is not UTF-8, but it can report it.
             parse_options=pa.csv.ParseOptions(delimiter=self._delimiter),
             convert_options=pa.csv.ConvertOptions(
                 column_types=types, include_columns=list(types), strings_can_be_null=True, decimal_point=self._decimal
@@ -130,7 +134,7 @@ class CsvSource(Source):
             raise PredictionFileError(
                 f"{self.path}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
             )
-        other = next((mark for mark in MARKS if len(names) == 1 and mark in names[0]), None)
+        other = next((mark for mark in _MARKS if len(names) == 1 and mark in names[0]), None)
         if other is not None:
             remedy = ("pass ", Args(delimiter=other))
             raise PredictionFileError(f"{self.path} seems to be separated by {other!r}", remedy=remedy)
@@ -152,7 +156,7 @@ class CsvSource(Source):
             raise self._unread(str(error)) from None
 
     def _unread(self, arrow: str) -> PredictionFileError:
-        """Arrow's words about a line or a cell in ours, with what to do."""
+        """Arrow's message about a line or a cell, in our words and with a remedy."""
         again = "fix the file or save it again"
         if row := _FIELDS.match(arrow):
             return PredictionFileError(
@@ -169,30 +173,58 @@ class CsvSource(Source):
         if self._decimal == "," and _is_number(value):
             problem = f"{value!r} has a decimal point, and numbers in lines above have decimal commas"
             return PredictionFileError(problem, subject=where, remedy="use one of them")
-        return PredictionFileError(f"{value!r} is no number", subject=where, remedy=_number_hint(value, name))
+        return PredictionFileError(f"{value!r} is not a number", subject=where, remedy=_number_hint(value, name))
+
+
+def _delimiter_in(line: str) -> str:
+    """The comma, unless that leaves the line whole and one other mark alone parts it.
+
+    >>> _delimiter_in("logit_0;logit_1;label"), _delimiter_in("a,b;c"), _delimiter_in("a|b;c"), _delimiter_in('"a;b"')
+    (';', ',', ',', ',')
+    """
+
+    def parts(mark: str) -> bool:
+        return len(next(csv.reader([line], delimiter=mark), [])) > 1
+
+    found = [] if parts(",") else [mark for mark in _MARKS if parts(mark)]
+    return found[0] if len(found) == 1 else ","
+
+
+def _decimal_mark_in(lines: Iterable[Sequence[str]], delimiter: str) -> str:
+    """The comma, where it does not part columns and cells have decimal commas, none of them a decimal point.
+
+    Cells that may all be thousands (1,234) are in doubt, and left for an error to name.
+
+    >>> _decimal_mark_in([["0,5", "1"]], ";"), _decimal_mark_in([["0,5", "0.5"]], ";"), _decimal_mark_in([["1,234"]], "\\t")
+    (',', '.', '.')
+    """
+    cells = [cell.strip() for line in lines for cell in line] if delimiter != "," else []
+    commas = [cell for cell in cells if _DECIMAL_COMMA.fullmatch(cell)]
+    in_doubt = all(map(_THOUSANDS.fullmatch, commas)) or any(map(_DECIMAL_POINT.fullmatch, cells))
+    return "." if in_doubt else ","
 
 
 def _text_bytes(path: Path) -> int:
-    """How much text a gzip file holds, at the least or about: as it says, or as its first part expands.
+    """How much text a gzip file holds, at least or about: as its end states, or as its first part expands.
 
-    It says so for its last member alone, and modulo 4 GB: both make it too small, neither too large.
+    It states that of its last member alone, and modulo 4 GB: both make it too small, neither too large.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(_EXPANDED)
         file.seek(max(0, size - 4))
-        said = int.from_bytes(file.read(4), "little")
+        stated = int.from_bytes(file.read(4), "little")
     text, rest = 0, head
     with contextlib.suppress(zlib.error):  # damage is for Arrow to name
         while rest.startswith(_GZIP):
             member = zlib.decompressobj(wbits=31)
             text += len(member.decompress(rest))
             rest = member.unused_data
-    return max(said, text * size // len(head))
+    return max(stated, text * size // len(head))
 
 
-class ParquetSource(Source):
-    """The columns of a Parquet file: one column a class, or lists of one length."""
+class ParquetSource(FieldSource):
+    """The columns of a Parquet file: one column per class, or lists of one length."""
 
     is_table = True
 
@@ -239,7 +271,7 @@ class ParquetSource(Source):
             have = "is missing" if lengths[row] < 0 else f"has {lengths[row]} values"
             raise PredictionFileError(
                 f"{self.path}: {name!r} {have} in row {start + row}, the first row has {width}; "
-                "every row needs one value a class"
+                "every row needs one value per class"
             )
         return _column(pa.chunked_array([array.flatten()])).reshape(-1, width)
 
@@ -297,15 +329,15 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _number_hint(value: str, name: str) -> Words:
-    """What to do about a cell that is no number.
+    """What to do about a cell that is not a number.
 
     >>> _number_hint("0,5", "prob_1")
     'it has a decimal comma: save the file with decimal points (0.5)'
     """
     bare = value.strip()
-    if mark := next((mark for mark in MARKS if mark in bare), None):
+    if mark := next((mark for mark in _MARKS if mark in bare), None):
         return f"if columns are separated by {mark!r}, pass ", Args(delimiter=mark)
-    if DECIMAL_COMMA.fullmatch(bare):
+    if _DECIMAL_COMMA.fullmatch(bare):
         return f"it has a decimal comma: save the file with decimal points ({bare.replace(',', '.')})"
     if bare.endswith("%") and _is_number(bare[:-1].replace(",", ".")):
         return "it is per cent: save fractions between 0 and 1, without the sign"
@@ -313,7 +345,7 @@ def _number_hint(value: str, name: str) -> Words:
 
 
 def _are_words(cells: Sequence[str]) -> bool:
-    """Whether none of the cells can be meant as a number; missing ones say nothing.
+    """Whether none of the cells can be meant as a number; missing ones do not count.
 
     >>> _are_words(["a1.png", ""]), _are_words(["cat", "0.5"]), _are_words(["0,5", "12 %"]), _are_words([""])
     (True, False, False, False)

@@ -13,10 +13,9 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 
 from calattn import checks
+from calattn.data.augment.distortions import Magnitude, RandAugment, Shifts
 from calattn.data.augment.geometry import box_mask, crop
 from calattn.data.augment.mixing import Mixing
-from calattn.data.augment.randaugment import Magnitude, RandAugment
-from calattn.data.augment.shifts import Shifts
 from calattn.data.plan import upload
 from calattn.data.resize import Interpolation, resized_levels
 
@@ -65,10 +64,10 @@ class Augment:
         if not all(std > 0 for std in self.std):
             raise ValueError(f"std must be positive, got {self.std}")
         if self.crop != "resized" and (isinstance(self.crop, str) or self.crop < 0):
-            raise ValueError(f'augment.crop must be a number of pixels ≥ 0 or "resized", got {self.crop!r}')
+            raise ValueError(f'crop must be a number of pixels ≥ 0 or "resized", got {self.crop!r}')
         if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"data.interpolation must be bilinear or bicubic, got {self.interpolation!r}")
-        checks.in_unit_interval(self.erasing, "augment.erasing")
+            raise ValueError(f"interpolation must be bilinear or bicubic, got {self.interpolation!r}")
+        checks.in_unit_interval(self.erasing, "erasing")
         _ = self._mixing, self._distortion  # their own checks, now rather than in the first step
 
     @property
@@ -103,7 +102,7 @@ class Augment:
     def derive(self, draws: Float[Tensor, "n k"]) -> Float[Tensor, "n m"]:
         """What `train` reads, from uniform numbers [n, num_draws]: offsets, codes, boxes and weights, on the CPU.
 
-        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code an operation of RandAugment (or `Shifts`).
+        Columns: crop (4), mirrored (1), box of the erasing (4), mixing (6), one code per operation of RandAugment (or `Shifts`).
         """
         if draws.shape[1] != self.num_draws:
             raise ValueError(f"draws must have {self.num_draws} columns (num_draws), got {draws.shape[1]}")

@@ -16,7 +16,7 @@ def separable(
 
 
 def gaussian_matrix(size: int, sigma: float, *, mode: str, truncate: float) -> Float[Tensor, "size size"]:
-    """The matrix of scipy's Gaussian filter on `size` pixels; `mode` says what lies beyond the edge; no blur at σ = 0."""
+    """The matrix of scipy's Gaussian filter on `size` pixels; `mode` decides what is beyond the edge; no blur at σ = 0."""
     from scipy.ndimage import gaussian_filter1d
 
     if sigma == 0:

@@ -1,18 +1,20 @@
-"""The corruptions by name, and `corrupt`, which applies one to a batch."""
+"""Corruptions by name, `corrupt`, which applies one to a batch, and the random numbers that it draws."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from scipy.special import ndtri
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.corruptions.draws import Draws
 from calattn.data.images import DataError
 from calattn.registry import Registry
 from calattn.types import row_blocks
@@ -21,6 +23,53 @@ SEVERITIES = (1, 2, 3, 4, 5)
 
 # float64 values of a block: small enough to stay in cache between passes, large enough to hide Python's overhead.
 _BLOCK = 1 << 19
+_NUMBERS_PER_COUNTER = 8  # a step of Philox's counter gives four 64-bit words, each two numbers
+
+
+@final
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draws:
+    """Numbers for the images `first` … `first + count − 1` of a set.
+
+    Every (seed, stream, purpose) is a Philox stream of its own, cut into stretches of equal length: image i has the i-th. So an
+    image's numbers do not depend on which other images are corrupted with it. Numbers come from the raw bits, whose order numpy
+    promises to keep, and not from its distributions, which it may change.
+
+    >>> both, second = Draws(seed=1, stream="fog", first=0, count=2), Draws(seed=1, stream="fog", first=1, count=1)
+    >>> bool((both.uniform("angle", 3)[1] == second.uniform("angle", 3)[0]).all())
+    True
+    """
+
+    seed: int
+    stream: str
+    first: int
+    count: int
+
+    def uniform(self, purpose: str, *shape: int) -> Float[Tensor, "count ..."]:
+        """Numbers in (0, 1), never the ends, as float64 [count, *shape]."""
+        wanted = math.prod(shape)
+        counters = -(-wanted // _NUMBERS_PER_COUNTER)
+        key = np.array([self.seed, _number_of(f"{self.stream}/{purpose}")], dtype=np.uint64)
+        philox = np.random.Philox(key=key)
+        philox.advance(self.first * counters)
+        words = philox.random_raw(self.count * counters * _NUMBERS_PER_COUNTER // 2)
+        halves = words.astype("<u8", copy=False).view("<u4").reshape(self.count, -1)[:, :wanted]
+        return torch.from_numpy((halves + 0.5) * 2.0**-32).reshape(self.count, *shape)
+
+    def between(self, low: float, high: float, purpose: str, *shape: int) -> Float[Tensor, "count ..."]:
+        return low + (high - low) * self.uniform(purpose, *shape)
+
+    def normal(self, purpose: str, *shape: int) -> Float[Tensor, "count ..."]:
+        """Standard normal numbers, by the inverse of the distribution function: one uniform number each."""
+        return torch.from_numpy(ndtri(self.uniform(purpose, *shape).numpy()))
+
+    def whole(self, below: int, purpose: str, *shape: int) -> Tensor:
+        """Integers in [0, below)."""
+        return (self.uniform(purpose, *shape) * below).long()
+
+
+def _number_of(purpose: str) -> int:
+    return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
 
 
 class Apply(Protocol):
@@ -49,7 +98,7 @@ CORRUPTIONS: Registry[Corruption] = Registry("corruption")
 
 
 def corruption(title: str, **constants: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Register a function under its own name; each constant has five values, one a severity."""
+    """Register a function under its own name; each constant has five values, one per severity."""
 
     def register(function: Any) -> Any:
         levels = tuple(dict(zip(constants, values, strict=True)) for values in zip(*constants.values(), strict=True))

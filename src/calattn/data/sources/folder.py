@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from calattn.data.decoding import FileImages
+from calattn.data.decoding import FileImages, PackedBytes
 from calattn.data.images import DataError
-from calattn.data.packed import PackedBytes
 from calattn.data.sources.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset
 
 _HELD_OUT = ("val", "validation", "valid")
-# Beside a test folder, val holds the validation images; alone, it is what the network is tested on.
+# With a test folder, val holds the validation images; alone, it is what the network is tested on.
 SPLIT_FOLDERS = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
 # Grey images: about the mean and deviation of ImageNet's three channels taken together.
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
@@ -24,7 +23,7 @@ GREY_MODES = ("1", "L", "LA", "I", "F")
 
 
 def describe(path: Path) -> Dataset:
-    """What lies in the folder: classes are the sub-folders of train; grey if the first, middle and last of every class are."""
+    """What the folder holds: classes are the sub-folders of train; grey if the first, middle and last of every class are."""
     splits = tuple(split for split in SPLIT_FOLDERS if _split_folder(path, split))
     if not splits:
         if not path.is_dir():
@@ -41,11 +40,10 @@ def describe(path: Path) -> Dataset:
 
 
 def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple[str, ...], read: object) -> Dataset:
-    """A description of somebody's own images: sizes may differ, a mirrored image keeps its label."""
+    """A description of the user's own images: sizes may differ, a mirrored image keeps its label."""
     return Dataset(
         name=name,
         title="your own images",
-        channels=channels,
         size=None,
         num_classes=len(classes),
         mean=IMAGENET_MEAN if channels == 3 else GREY_MEAN,
@@ -60,7 +58,7 @@ def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple
 def read(
     folder: Path, split: str, *, folder_names: tuple[str, ...], class_names: tuple[str, ...], channels: int
 ) -> FileImages:
-    """A split whose class c lies in the sub-folder `folder_names[c]`."""
+    """A split whose class c is in the sub-folder `folder_names[c]`."""
     base = _split_folder(folder, split)
     if base is None:
         raise DataError(f"{folder} has no {' or '.join(SPLIT_FOLDERS[split])} folder")

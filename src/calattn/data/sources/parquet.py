@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,16 +20,20 @@ from PIL import Image
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.decoding import EncodedImages
+from calattn.data.decoding import EncodedImages, PackedBytes, write_packed
 from calattn.data.images import DamagedFile, DataError, FilesMissing
-from calattn.data.packed import PackedBytes, write_packed
 from calattn.data.sources.datasets import Dataset, default_root
 from calattn.data.sources.folder import is_grey, own_images
-from calattn.data.sources.shards import SPLIT_NAMES, shards
 
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 SOFT_COLUMNS = ("probs", "probabilities", "soft_label", "soft_labels", "label_probs")
+
+# Our splits, by the names that people give them; the first that exists counts. Where there are no test files, the
+# validation files are what a network is tested on.
+_HELD_OUT = ("validation", "valid", "val")
+SPLIT_NAMES = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
+_NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})")
 
 # Encoded images beyond this many bytes are unpacked once into a file that is mapped, instead of held in memory.
 MEMORY_LIMIT = 2 << 30
@@ -77,6 +82,43 @@ def _read_path(path: Path, channels: int, _folder: Path, split: str) -> EncodedI
     return read(path, split, channels=channels)
 
 
+def shards(path: Path, name: str) -> list[Path]:
+    """`name-*.parquet` or `name.parquet` in `path`, in its data folder, or in the one sub-folder that has them."""
+    if path.is_file():
+        return [path] if re.match(rf"{name}(?![a-z])", path.name) else []
+    if not path.is_dir():
+        return []
+    folders = [
+        path,
+        path / "data",
+        *sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name != "data"),
+    ]
+    found = [(folder, files) for folder in folders if (files := _shards_in(folder, name))]
+    if len(found) > 1:
+        raise DataError(f"{found[0][0]} and {found[1][0]} both hold {name}-*.parquet; give the path of one of them")
+    return _all_there(found[0][1]) if found else []
+
+
+def _shards_in(folder: Path, name: str) -> list[Path]:
+    """`name-…`, `name_…`, `name.parquet`, or anything in a folder called `name`."""
+    files = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+    return files if folder.name == name else [file for file in files if re.match(rf"{name}(?![a-z])", file.name)]
+
+
+def _all_there(files: list[Path]) -> list[Path]:
+    """All of 00000-of-0000N must be there: half a training set would pass unnoticed."""
+    numbers = [match for file in files if (match := _NUMBERED.search(file.name))]
+    if numbers:
+        total = int(numbers[0][2])
+        have = {int(match[1]) for match in numbers}
+        gone = sorted(set(range(total)) - have)
+        if gone:
+            raise DataError(
+                f"{files[0].parent} lacks shard {gone[0]:05d} of {total} ({files[0].name} is there); copy it too"
+            )
+    return files
+
+
 def _labelled_shards(path: Path, split: str) -> list[Path]:
     """The files of a split. Hub copies of benchmarks with secret test labels (all −1) have theirs under `validation`."""
     for name in SPLIT_NAMES.get(split, ()):
@@ -95,7 +137,7 @@ def _unlabelled(files: list[Path]) -> bool:
 
 
 def _class_names(path: Path, files: list[Path], dataset: Dataset | None) -> tuple[str, ...]:
-    """From the hub's own metadata, from a classes.txt beside the files, from the catalogue, else counted from the labels."""
+    """From the hub's own metadata, from a classes.txt next to the files, from `dataset`, else counted from the labels."""
     schema = _schema(files[0])
     column = _one_of(schema, LABEL_COLUMNS)
     stated = _hub_names(schema, column)
@@ -195,7 +237,7 @@ def _soft_labels(file: Path, column: str, num_classes: int) -> Float[Tensor, "n 
     values = _column(file, column)
     kind = values.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        raise DataError(f"{file}: {column} is {kind}; soft labels must be a list of one number a class")
+        raise DataError(f"{file}: {column} is {kind}; soft labels must be a list with one number per class")
     rows = values.to_pylist()
     wrong = next((i for i, row in enumerate(rows) if row is None or len(row) != num_classes or None in row), None)
     if wrong is not None:
@@ -209,7 +251,7 @@ def _soft_labels(file: Path, column: str, num_classes: int) -> Float[Tensor, "n 
         row = checks.first(bad)
         shown = ", ".join(f"{value:.4g}" for value in probs[row, :4].tolist())
         raise DataError(
-            f"{file}: row {row} of {column} is no distribution ({shown}, …; sum {float(probs[row].sum()):.6g}); "
+            f"{file}: row {row} of {column} is not a distribution ({shown}, …; sum {float(probs[row].sum()):.6g}); "
             "it must be finite, non-negative and sum to 1"
         )
     return probs
@@ -273,7 +315,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _column(file: Path, name: str) -> pa.ChunkedArray:
     if name not in _schema(file).names:
-        raise DataError(f"{file} has no column {name!r}, which its companions have")
+        raise DataError(f"{file} has no column {name!r}, which the other files have")
     values = _opened(file, lambda: pq.read_table(file, columns=[name], partitioning=None)[name])
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
@@ -293,7 +335,7 @@ def _metadata(file: Path) -> pq.FileMetaData:
 
 
 def _opened(file: Path, action):  # type: ignore[no-untyped-def]
-    """Run an Arrow call, turning what it says about damaged files into our words."""
+    """Run an Arrow call, and report damaged files in our words."""
     try:
         return action()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Tiny ImageNet: 200 synsets at 64 × 64, from the publisher's folder or straight from its zip."""
+"""Images by synset: ImageNet-1k as folders, Tiny ImageNet as the publisher's folder or straight from its zip."""
 
 from __future__ import annotations
 
@@ -11,20 +11,62 @@ from pathlib import Path
 
 import torch
 
-from calattn.data.decoding import EncodedImages, FileImages, LazyImages
+from calattn.data.decoding import EncodedImages, FileImages, LazyImages, PackedBytes
 from calattn.data.images import DamagedFile, FilesMissing
-from calattn.data.packed import PackedBytes
-from calattn.data.sources.datasets import DATASETS, Dataset, Remote
-from calattn.data.sources.imagenet import unique_names
+from calattn.data.sources import folder as folders
 
-TOP = "tiny-imagenet-200"
+_IMAGENET_CLASSES = 1000
+_TINY = "tiny-imagenet-200"
 _TEXTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")
 _TRAIN = re.compile(r"train/(?P<wnid>n\d+)/images/[^/]+\.JPEG")
 
 
-def read(folder: Path, split: str) -> LazyImages:
+def read_imagenet(folder: Path, split: str) -> FileImages:
+    """From train/n01440764/*.JPEG and val/n01440764/*.JPEG.
+
+    The validation images are our test split: labels of the true test images were never published.
+    """
+    find_imagenet(folder, split)
+    wnids = folders.class_folders(folder)
+    names = _words(folder, wnids)
+    return folders.read(folder, split, folder_names=wnids, class_names=names, channels=3)
+
+
+def find_imagenet(folder: Path, split: str) -> tuple[Path]:
+    """The folder of a split, if the classes are in it or next to it."""
+    base = folder / ("train" if split == "train" else "val")
+    if not base.is_dir():
+        raise FilesMissing(f"there is no {base}")
+    wnids = folders.class_folders(folder)
+    loose = next(base.glob("*.JPEG"), None)
+    if loose is not None:
+        raise DamagedFile(f"{loose} is not in a class folder; sort the images into {base}/WNID/")
+    if len(wnids) != _IMAGENET_CLASSES:
+        raise DamagedFile(f"{folder} has {len(wnids)} class folders where ImageNet-1k has {_IMAGENET_CLASSES}")
+    return (base,)
+
+
+def _words(folder: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
+    """The first word of each synset if LOC_synset_mapping.txt is there, else the synset's number."""
+    path = folder / "LOC_synset_mapping.txt"
+    if not path.is_file():
+        return wnids
+    lines = (line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines())
+    words = {wnid: text.split(",")[0].strip() for wnid, _, text in lines if text.strip()}
+    return _unique_names(wnids, words)
+
+
+def _unique_names(wnids: tuple[str, ...], words: dict[str, str]) -> tuple[str, ...]:
+    """A word for each synset; where two share one (crane the bird, crane the machine), the number is added."""
+    found = [words.get(wnid, wnid) for wnid in wnids]
+    return tuple(
+        word if found.count(word) == 1 else f"{word} ({wnid})" for word, wnid in zip(found, wnids, strict=True)
+    )
+
+
+def read_tiny(folder: Path, split: str) -> LazyImages:
     """Classes are the sorted synsets. The published validation images are our test split: the test labels are secret."""
-    found = find(folder, split)
+    found = find_tiny(folder, split)
     if found[0].suffix == ".zip":
         return _from_zip(found[0], split)
     base = found[0].parent
@@ -40,14 +82,14 @@ def read(folder: Path, split: str) -> LazyImages:
     )
 
 
-def find(folder: Path, split: str) -> list[Path]:
+def find_tiny(folder: Path, split: str) -> list[Path]:
     """The zip alone, or the three lists of the folder that it unpacks to and the folder of the split's images."""
-    archive = folder / f"{TOP}.zip"
+    archive = folder / f"{_TINY}.zip"
     if archive.is_file():
         return [archive]
-    base = next((path for path in (folder / TOP, folder) if (path / "wnids.txt").is_file()), None)
+    base = next((path for path in (folder / _TINY, folder) if (path / "wnids.txt").is_file()), None)
     if base is None:
-        raise FilesMissing(f"there is no {TOP}.zip and no {TOP}/wnids.txt in {folder}")
+        raise FilesMissing(f"there is no {_TINY}.zip and no {_TINY}/wnids.txt in {folder}")
     found = [base / name for name in (*_TEXTS, "train" if split == "train" else "val/images")]
     for path in found:
         if not path.exists():
@@ -58,10 +100,10 @@ def find(folder: Path, split: str) -> list[Path]:
 def _from_zip(archive: Path, split: str) -> EncodedImages:
     try:
         with zipfile.ZipFile(archive) as file:
-            members = {name.removeprefix(f"{TOP}/") for name in file.namelist()}
-            texts = {name: file.read(f"{TOP}/{name}").decode() for name in _TEXTS}
+            members = {name.removeprefix(f"{_TINY}/") for name in file.namelist()}
+            texts = {name: file.read(f"{_TINY}/{name}").decode() for name in _TEXTS}
             names, labels, class_names = _listing(archive, split, texts, iter(sorted(members)))
-            content = PackedBytes.of(file.read(f"{TOP}/{name}") for name in names)
+            content = PackedBytes.of(file.read(f"{_TINY}/{name}") for name in names)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, UnicodeDecodeError) as error:
         reason = error.args[0] if error.args else type(error).__name__
         raise DamagedFile(f"{archive} is not the whole zip of Tiny ImageNet ({reason})") from None
@@ -92,7 +134,7 @@ def _listing(
         wnid: text.split(",")[0].strip()
         for wnid, _, text in (line.partition("\t") for line in texts["words.txt"].splitlines())
     }
-    return [name for name, _ in pairs], torch.tensor([index[w] for _, w in pairs]), unique_names(wnids, words)
+    return [name for name, _ in pairs], torch.tensor([index[w] for _, w in pairs]), _unique_names(wnids, words)
 
 
 def _training(names: Iterator[str]) -> list[tuple[str, str]]:
@@ -111,8 +153,8 @@ def _annotated(source: Path, text: str) -> list[tuple[str, str]]:
 
 
 def _walk(folder: Path, base: Path) -> Iterator[str]:
-    for path, folders, files in os.walk(folder):
-        folders.sort()
+    for path, below, files in os.walk(folder):
+        below.sort()
         for file in sorted(files):
             yield Path(path, file).relative_to(base).as_posix()
 
@@ -122,30 +164,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DamagedFile(f"{path} is not text") from None
-
-
-DATASETS.add(
-    "tiny_imagenet",
-    Dataset(
-        name="tiny_imagenet",
-        title="Tiny ImageNet (64 × 64, 100,000 + 10,000, 200 classes)",
-        channels=3,
-        size=(64, 64),
-        num_classes=200,
-        mean=(0.4802, 0.4481, 0.3975),
-        std=(0.2770, 0.2691, 0.2821),
-        flip=True,
-        read=read,
-        find=find,
-        remotes=(
-            Remote(
-                name=f"{TOP}.zip",
-                urls=(f"http://cs231n.stanford.edu/{TOP}.zip",),
-                checksum="md5:90528d7ca1a48142e341f4ef8d21d0de",
-                bytes=248_100_043,
-            ),
-        ),
-        home="http://cs231n.stanford.edu/",
-        licence="ImageNet's: non-commercial research",
-    ),
-)

@@ -1,4 +1,4 @@
-"""A picture of every corruption at every severity: `python -m calattn.data.corruptions.specimens OUT.png`."""
+"""A picture of every corruption at every severity: `python -m examples.corruption_sheet OUT.png`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LABEL, _HEAD, _GAP = 150, 24, 4
 
 
 def corruption_sheet(images: UInt8[Tensor, "15 c h w"], path: PathArg, *, seed: int = 0, enlarge: int = 3) -> None:
-    """A row for each corruption, an image a row: clean, then severities 1 to 5, labelled, as PNG."""
+    """One row per corruption, each with its own image: clean, then severities 1 to 5, labelled, as PNG."""
     from PIL import Image, ImageDraw, ImageFont
 
     if len(images) != len(CORRUPTIONS):
@@ -45,10 +45,10 @@ def _versions(image: UInt8[Tensor, "1 c h w"], name: str, seed: int) -> list[Ten
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command: the first test images of a data set, CIFAR-10 unless told."""
+    """The command: the first test images of a data set, CIFAR-10 by default."""
     from calattn.data import load
 
-    parser = argparse.ArgumentParser(prog="python -m calattn.data.corruptions.specimens", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m examples.corruption_sheet", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", default="cifar10")
     parser.add_argument("--first", type=int, default=0, help="number of the first of the fifteen images")

@@ -1,0 +1,1 @@
+"""Small scripts, each run by the tests."""
