@@ -12,8 +12,8 @@ from rich.table import Table
 import calattn
 from calattn.cli import console as cli_console
 from calattn.report import difference_table, evaluation_table, leaderboard
-from calattn.report.parting import parted
 from calattn.report.ranking import ranking_table
+from calattn.report.table import parted
 from tests.cli_runner import invoke, predictions, write_npz
 
 _NUMBER = re.compile(r"[−+]?(?:\d+\.\d+|∞)")

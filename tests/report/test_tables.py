@@ -12,8 +12,8 @@ from rich.console import Console
 import calattn
 from calattn.metrics.evaluation import Difference
 from calattn.report import Cell, Table, difference_table, evaluation_table, leaderboard, sentence
-from calattn.report.latex import latex_text
 from calattn.report.style import between, number, percent
+from calattn.report.table import latex_text
 from tests.cli_runner import predictions
 
 

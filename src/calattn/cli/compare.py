@@ -116,7 +116,7 @@ class Compared:
     def summaries(self) -> Iterator[tuple[str, list[str], str]]:
         """Of each comparison its title, a sentence for each difference, and one for all."""
         from calattn.report import sentence
-        from calattn.report.differences import summary
+        from calattn.report.results import summary
 
         for title, part in self.comparisons.items():
             of_all = summary(part, a=plain(self.baseline), b=plain(title), options=self.options)

@@ -77,7 +77,7 @@ def report(
     and after temperature scaling fitted on their validation split. A run without predictions is listed with the reason.
     """
     from calattn.cli import subjects
-    from calattn.report.page.html import leaderboard_html, write_page
+    from calattn.report.page.writing import leaderboard_html, write_page
 
     measure.arguments()  # finds an unknown metric before anything is read
     if len(choice.splits()) > 1:

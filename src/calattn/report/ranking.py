@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from calattn.metrics.evaluation import Difference
 from calattn.posthoc import Contest
 from calattn.posthoc.contests import RANKED_BY
-from calattn.report.differences import Differences, mark_of, sentence
-from calattn.report.evaluations import leaderboard
+from calattn.report.results import Differences, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, title_of, unit_of
 from calattn.report.table import Cell, Table
 
