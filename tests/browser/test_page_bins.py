@@ -73,7 +73,7 @@ def test_repeated_heads_print(opened, tmp_path):
 
 
 def test_every_script_and_style_is_in_a_page_and_short():
-    folder = html.importlib.resources.files("calattn.report.page")
+    folder = writing.importlib.resources.files("calattn.report.page")
     for kind, used in (("scripts", {*writing._PAGE, *writing._LEADERBOARD}), ("styles", {*writing._STYLES})):
         files = {re.sub(r"\.\w+$", "", file.name): file for file in (folder / kind).iterdir()}
         assert files.keys() == used
