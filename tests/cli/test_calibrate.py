@@ -21,11 +21,11 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
-from calattn.cli.contest_report import learned
 from calattn.files.atomic import atomic_folder
 from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
+from calattn.report.contest import learned
 from tests.cli_runner import invoke, predictions, write_npz, write_run
 from tests.posthoc.test_crossfit import Scores
 

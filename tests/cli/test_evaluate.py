@@ -50,6 +50,25 @@ def test_table_is_in_per_cent(capsys, file):
     assert "[" not in result.out
 
 
+def test_five_metrics_are_shown_and_all_with_a_flag(capsys, file, tmp_path):
+    base = ("evaluate", file, "--bootstrap", 0)
+    brief = invoke(capsys, *base, "--out", tmp_path / "t.md")
+    rows = [line.split("|")[1].strip() for line in (tmp_path / "t.md").read_text().splitlines()[2:7]]
+    assert rows == ["accuracy", "NLL", "Brier score", "ECE", "AURC"]
+    assert all(title in brief.out for title in rows)
+    assert "smECE" not in brief.out
+    assert "5 of 15 metrics; --all shows all of them" in brief.err
+    every = invoke(capsys, *base, "--all", "--out", tmp_path / "t.csv")
+    assert "smECE" in every.out
+    assert "of 15 metrics" not in every.err
+    csv_in_full = (tmp_path / "t.csv").read_text()
+    invoke(capsys, *base, "--out", tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == csv_in_full
+    assert len(values(invoke(capsys, *base, "--json"))) == 15
+    assert "AURC" not in invoke(capsys, *base, "--target", 1).out
+    assert "smECE" in invoke(capsys, *base, "-m", "smooth_ece").out
+
+
 def test_options_reach_the_metrics(capsys, file):
     result = invoke(
         capsys,

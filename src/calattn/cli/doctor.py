@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
@@ -36,10 +36,7 @@ class Finding:
     remedy: str | None = None
 
 
-def doctor(
-    root: Annotated[Path | None, typer.Option("--data-root", help=options.DATA_ROOT)] = None,
-    json: options.Json = False,
-) -> None:
+def doctor(root: options.DataRoot = None, json: options.Json = False) -> None:
     """Versions, devices, disk, data sets and optional pieces, with what to do about those that are missing.
 
     Exit code 1 if something that calattn needs is broken.

@@ -11,8 +11,8 @@ import torch
 from rich.markup import escape
 
 from calattn.cli.console import note, progress
-from calattn.cli.evaluate import plain
-from calattn.cli.subjects import Blocks, Subject, text_of
+from calattn.cli.results import plain
+from calattn.cli.subjects import Blocks, PredictionSet, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
 from calattn.report.page.document import drawn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def write(
     path: Path,
-    found: Sequence[Subject],
+    found: Sequence[PredictionSet],
     sources: Sequence[Predictions | Blocks],
     evaluations: Sequence[Evaluation],
     *,
@@ -62,7 +62,7 @@ def write(
 
 
 def exhibit(
-    subject: Subject,
+    subject: PredictionSet,
     predictions: Predictions,
     evaluation: Evaluation,
     validation: Predictions | None = None,
@@ -114,7 +114,7 @@ def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | N
     return Predictions.cat(parts), rows
 
 
-def _validation(subject: Subject) -> Predictions | None:
+def _validation(subject: PredictionSet) -> Predictions | None:
     if subject.split == "validation":
         return None
     try:

@@ -16,12 +16,15 @@ from calattn.report.table import Cell, Table
 Evaluations = Mapping[str, Evaluation]
 
 
-def evaluation_table(evaluations: Evaluations) -> Table:
-    """Metrics as rows, evaluations as columns, per cent (NLL in nats). Its records: one for each number, as fractions."""
+def evaluation_table(evaluations: Evaluations, *, metrics: Sequence[str] | None = None) -> Table:
+    """Metrics (some, or all) as rows, evaluations as columns, per cent (NLL in nats).
+
+    Its records: one for each number of all metrics, as fractions.
+    """
     first = next(iter(evaluations.values()))
     rows: list[list[str | Cell]] = [
         [title_of(metric, first.options), *(_cell(each, metric) for each in evaluations.values())]
-        for metric in first.rows
+        for metric in (first.rows if metrics is None else metrics)
     ]
     records = [
         {"title": title.replace("\n", " "), "metric": row.name, "value": row.value, "low": row.low, "high": row.high}
@@ -72,7 +75,12 @@ Differences = Mapping[str, Difference]
 
 
 def difference_table(
-    comparisons: Mapping[str, Differences], *, baseline: str, level: float, options: Options | None = None
+    comparisons: Mapping[str, Differences],
+    *,
+    baseline: str,
+    level: float,
+    options: Options | None = None,
+    samples: int | None = None,
 ) -> Table:
     """Each comparison's difference from the baseline; green and red are better and worse, where more than chance.
 
@@ -93,11 +101,15 @@ def difference_table(
     return Table(
         header=["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))],
         rows=rows,
-        caption=f"{what}; per cent and points of it, NLL in nats",
+        caption=f"{what}; {_samples(samples)}per cent and points of it, NLL in nats",
         records=[_record(each, baseline, title) for title, part in comparisons.items() for each in part.values()],
         lead=2,
         group=3,
     )
+
+
+def _samples(count: int | None) -> str:
+    return "" if count is None else f"{count:,} samples; "
 
 
 def _parts(difference: Difference | None) -> tuple[str | Cell, ...]:
@@ -152,6 +164,13 @@ def sentence(difference: Difference, options: Options | None = None) -> str:
     mark = mark_of(difference)
     verdict = f"{mark}, more than chance" if mark else "within chance"
     return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {difference.too_few or verdict}"
+
+
+def described(difference: Difference, options: Options | None = None) -> dict[str, Any]:
+    """A difference as JSON has it: numbers as fractions, its verdict, and its sentence."""
+    names = ("a", "b", "difference", "low", "high", "p_value", "significant", "std_a", "std_b", "num_seeds")
+    numbers = {name: getattr(difference, name) for name in names if hasattr(difference, name)}
+    return numbers | {"sentence": sentence(difference, options)}
 
 
 def improved(difference: Difference) -> bool | None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from calattn.metrics.evaluation import Difference
-from calattn.report.ranking import ranking_table, verdict
+from calattn.report.contest import ranking_table, verdict
 
 
 def nll(a: float, b: float, half: float) -> Difference:
