@@ -81,8 +81,10 @@ def calibrate(
     the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
     calibrator by NLL, and says which differences are more than chance; Ctrl-C ranks those that are done.
     """
+    from calattn.cli import subjects
     from calattn.posthoc import Methods, contest
 
+    part.check_one_split("calibrate")
     labels = None if reader.labels is None else Path(reader.labels)
     check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:
@@ -91,14 +93,14 @@ def calibrate(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
         _refuse_with_apply(method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
-        calibration_files.apply(
-            apply, _subject(path, part, reader), out=out, write=write, overwrite=overwrite, json=json
-        )
+        (subject,) = subjects.find([path], reader=reader, part=part)
+        calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
     wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
-    material = _material(_subject(path, part, reader), validation, folds=folds, fraction=fraction, seed=seed)
+    (subject,) = subjects.find([path], reader=reader, part=part)
+    material = _material(subject, validation, folds=folds, fraction=fraction, seed=seed)
     with progress() as bar:
         found = contest(
             material.judge,
@@ -197,15 +199,6 @@ class Material:
         return skipped.reason if skipped.error is None else words_of(skipped.error)
 
 
-def _subject(path: Path, part: options.RunPart, reader: options.Reader) -> PredictionSet:
-    from calattn.cli import subjects
-
-    found = subjects.find([path], reader=reader, part=part)
-    if len(found) > 1:
-        raise ValueError("--split names several splits; calibrate takes one at a time")
-    return found[0]
-
-
 def _material(
     subject: PredictionSet, validation: Path | None, *, folds: int | None, fraction: float | None, seed: int
 ) -> Material:
@@ -233,15 +226,8 @@ def _material(
         judge, judge_rows = subject.with_rows()
         fit_rows = judge_rows
         origin |= {"validation": None}
-    return Material(
-        fit=fit,
-        fit_rows=fit_rows,
-        judge=judge,
-        judge_rows=judge_rows,
-        seed=seed,
-        floor=reader.floor,
-        origin=origin,
-    )
+    rows = {"fit_rows": fit_rows, "judge_rows": judge_rows}
+    return Material(fit=fit, judge=judge, **rows, seed=seed, floor=reader.floor, origin=origin)
 
 
 def _training(subject: PredictionSet) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from calattn.cli.results import Results, check_outputs, doubts, plain, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
+    from calattn.cli.pages import Judged
     from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.comparison import Method, SeedsDifference
 
@@ -54,8 +55,7 @@ def compare(
 
     check_outputs([*paths, *scaling.files], out=out, html=html)
     measure.arguments()  # finds an unknown metric before anything is read
-    if len(part.splits()) > 1:
-        raise ValueError("--split names several splits; compare takes one at a time")
+    part.check_one_split("compare")
     found = subjects.find(paths, reader=reader, part=part)
     if len(found) < 2:
         raise ValueError("compare needs two or more paths: calattn compare A B")
@@ -77,7 +77,10 @@ def compare(
     results.show(as_json=json)
     results.write(out)
     if html is not None:
-        _page(html, found, sources, comparisons, measure=measure, target=target, doubted=doubted, data_root=data_root)
+        from calattn.cli import pages
+
+        judged = _judged(found, sources, comparisons, measure, target)
+        pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
@@ -132,26 +135,24 @@ def _results(
     )
 
 
-def _page(
-    html: Path,
+def _judged(
     found: list[PredictionSet],
     sources: list[Predictions | Blocks],
     comparisons: Comparisons,
-    *,
     measure: options.Measure,
     target: str | None,
-    doubted: list[str],
-    data_root: Path | None,
-) -> None:
+) -> list[Judged]:
+    """For the page, each evaluated as well."""
     import calattn
-    from calattn.cli import pages
+    from calattn.cli.pages import Judged
 
-    evaluations = []
+    judged = []
     for each, source in zip(found, sources, strict=True):
         with working(f"evaluating {each.title}", source):
-            evaluations.append(calattn.evaluate(source, target=target, **measure.arguments()))
-    numbered = dict(enumerate(comparisons.values(), start=1))
-    pages.write(html, found, sources, evaluations, comparisons=numbered, warnings=doubted, data_root=data_root)
+            evaluation = calattn.evaluate(source, target=target, **measure.arguments())
+        differences = comparisons.get(each.title)
+        judged.append(Judged(subject=each, source=source, evaluation=evaluation, differences=differences))
+    return judged
 
 
 def _singly(

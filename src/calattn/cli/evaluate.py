@@ -87,17 +87,20 @@ def evaluate(
     if html is not None:
         from calattn.cli import pages
 
+        differences = _differences(found, next(iter(sources.values())), paired, measure, target)
         files = [subjects.of_file(path, reader) for path in scaling.files]
-        pages.write(
-            html,
-            found,
-            list(sources.values()),
-            list(evaluations.values()),
-            comparisons=_comparisons(found, next(iter(sources.values())), paired, measure, target),
-            validations={2 * i: each.predictions() for i, each in enumerate(files)},
-            warnings=doubted,
-            data_root=data_root,
-        )
+        validations = {2 * i: each.predictions() for i, each in enumerate(files)}  # each is followed by itself, scaled
+        judged = [
+            pages.Judged(
+                subject=each,
+                source=sources[each.title],
+                evaluation=evaluations[each.title],
+                differences=differences.get(place),
+                validation=validations.get(place),
+            )
+            for place, each in enumerate(found)
+        ]
+        pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
@@ -159,7 +162,7 @@ def _paired(found: list[PredictionSet], sources: list[Predictions | Blocks]) -> 
     return result  # type: ignore[return-value]
 
 
-def _comparisons(
+def _differences(
     found: list[PredictionSet],
     first: Predictions | Blocks,
     paired: dict[int, Predictions],

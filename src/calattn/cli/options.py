@@ -212,6 +212,10 @@ class RunPart:
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]
 
+    def check_one_split(self, command: str) -> None:
+        if len(self.splits()) > 1:
+            raise ValueError(f"--split names several splits; {command} takes one at a time")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scaling:

@@ -1,4 +1,4 @@
-"""From subjects to the HTML page: what a command knows about each, gathered into exhibits."""
+"""The HTML page of what a command has judged: all that is known about each, gathered into exhibits."""
 
 from __future__ import annotations
 
@@ -23,29 +23,34 @@ if TYPE_CHECKING:
     from calattn import Difference, Evaluation
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A set of predictions, read and evaluated; its differences from the first, and what T* may be fitted on, if known."""
+
+    subject: PredictionSet
+    source: Predictions | Blocks
+    evaluation: Evaluation
+    differences: Mapping[str, Difference] | None = None
+    validation: Predictions | None = None
+
+
 def write(
     path: Path,
-    found: Sequence[PredictionSet],
-    sources: Sequence[Predictions | Blocks],
-    evaluations: Sequence[Evaluation],
+    judged: Sequence[Judged],
     *,
-    comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
-    validations: Mapping[int, Predictions] | None = None,
     title: str | None = None,
     home: str | None = None,
     warnings: Sequence[str] = (),
     data_root: Path | None = None,
 ) -> None:
-    """Writes the page of the subjects; `validations` by subject number, where a caller was given some."""
-    given = validations or {}
-    read = [sampled(source) for source in sources]
+    """Writes the page of what was judged."""
+    read = [sampled(each.source) for each in judged]
     with progress() as bar:
-        task = bar.add_task("page", total=2 * len(found) + 1)
+        task = bar.add_task("page", total=2 * len(judged) + 1)
         exhibits = []
-        for place, each in enumerate(found):
-            bar.update(task, description=escape(f"page: gathering {plain(each.title)}"))
-            predictions, rows = read[place]
-            made = exhibit(each, predictions, evaluations[place], given.get(place), data_root)
+        for each, (predictions, rows) in zip(judged, read, strict=True):
+            bar.update(task, description=escape(f"page: gathering {plain(each.subject.title)}"))
+            made = exhibit(each.subject, predictions, each.evaluation, each.validation, data_root)
             exhibits.append(dataclasses.replace(made, rows=rows))
             bar.advance(task)
 
@@ -53,8 +58,9 @@ def write(
             bar.update(task, description=escape(text))
             bar.advance(task)
 
+        differences = {place: each.differences for place, each in enumerate(judged) if each.differences is not None}
         document = build_document(
-            exhibits, comparisons=comparisons, title=title, home=home, warnings=warnings, step=step
+            exhibits, comparisons=differences, title=title, home=home, warnings=warnings, step=step
         )
         write_page(page_html(document), path)
         bar.advance(task)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ _FACTS = {
     "epochs": ("train", "epochs"),
     "seed": ("seed",),
 }
+_FOLDER = Path("report")
 
 
 @options.flat
@@ -39,9 +41,7 @@ def report(
     ],
     part: options.RunPart,
     measure: options.Measure,
-    out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = Path(
-        "report"
-    ),
+    out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = _FOLDER,
     title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
     reader: options.Reader = options.READER,
     data_root: options.DataRoot = None,
@@ -57,17 +57,16 @@ def report(
     from calattn.report.page.writing import leaderboard_html, write_page
 
     measure.arguments()  # finds an unknown metric before anything is read
-    if len(part.splits()) > 1:
-        raise ValueError("--split names several splits; report takes one at a time")
+    part.check_one_split("report")
     _check_folder(out)
     places = list(_places(paths))
     titles = subjects.titles(places)
     names = _file_names(titles)
-    rows = []
+    rows, find = [], functools.partial(subjects.find, reader=reader, part=part)
     for number, (place, shown) in enumerate(zip(places, titles, strict=True), start=1):
         note(f"[{number}/{len(places)}] {shown}")
         page = out / "pages" / f"{names[shown]}.html"
-        rows.append(_row(place, shown, page, reader=reader, part=part, measure=measure, data_root=data_root))
+        rows.append(_row(place, shown, page, find=find, measure=measure, data_root=data_root))
     document = leaderboard_document(
         rows, title=title or "Calibration leaderboard", split=part.splits()[0], checkpoint=part.checkpoint
     )
@@ -151,13 +150,12 @@ def _row(
     title: str,
     page: Path,
     *,
-    reader: options.Reader,
-    part: options.RunPart,
+    find: Callable[[list[Path]], list[PredictionSet]],
     measure: options.Measure,
     data_root: Path | None,
 ) -> Standing:
     import calattn
-    from calattn.cli import pages, subjects
+    from calattn.cli import pages
     from calattn.cli.errors import words_of
     from calattn.cli.results import working
     from calattn.comparison import labels_of
@@ -166,7 +164,7 @@ def _row(
 
     facts = _facts(place)
     try:
-        subject = dataclasses.replace(subjects.find([place], reader=reader, part=part)[0], title=title)
+        subject = dataclasses.replace(find([place])[0], title=title)
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())
@@ -176,7 +174,8 @@ def _row(
         note(f"{title} has no page: {reason}")
         return Standing(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
     scaled, temperature = _scaled(subject, measure)
-    pages.write(page, [subject], [source], [evaluation], title=title, home="../index.html", data_root=data_root)
+    judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
+    pages.write(page, [judged], title=title, home="../index.html", data_root=data_root)
     return Standing(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
