@@ -74,6 +74,18 @@ def test_every_command_helps_with_examples(capsys, name):
         assert f"calattn {name} " in result.out.partition("Examples")[2] or name == "doctor"
 
 
+def test_every_flag_of_work_with_runs_and_files_is_in_a_panel_and_shared_ones_say_the_same():
+    texts: dict[str, set[str]] = {}
+    for name in ("train", "teach", "predict", "evaluate", "compare", "calibrate", "report"):
+        (command,) = [entry.load() for entry in app.COMMANDS if entry.name == name]
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and parameter.name != "help":
+                assert parameter.rich_help_panel, (name, parameter.opts)
+                texts.setdefault(parameter.opts[0], set()).add(parameter.help)
+    own = {"--out", "--checkpoint", "--split", "--data", "--seed", "--overwrite", "--validation", "--features"}
+    assert {flag for flag, said in texts.items() if len(said) > 1} == own, "these mean something else in each command"
+
+
 @pytest.mark.parametrize("name", ["list", "get", "show"])
 def test_data_commands_help_with_examples(capsys, name):
     result = invoke(capsys, "data", name, "--help")

@@ -77,7 +77,7 @@ def test_the_picture_is_that_of_the_sample(run):
     from calattn import data
     from calattn.cli import options
 
-    subject = subjects.find([run], reader=options.READER, part=options.RunPart())[0]
+    subject = subjects.find([run], reader=options.FILE_FLAGS, part=options.RunPart())[0]
     p = subject.predictions()
     made = pages.exhibit(subject, p, calattn.evaluate(p, num_bootstrap=0))
     picture = made.images([5])[5]

@@ -64,7 +64,7 @@ def calibrate(
         _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest."),
     ] = None,
     seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
-    reader: options.Reader = options.READER,
+    reader: options.FileFlags = options.FILE_FLAGS,
     out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
     write: Annotated[
         Path | None,

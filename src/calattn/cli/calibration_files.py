@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calattn.cli.console import json_text, note, print_json, results_to
-from calattn.cli.results import check_output
+from calattn.cli.judgement import check_output
 from calattn.files.atomic import atomic_folder, check_writable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.results import Results, check_outputs, doubts, plain, working
+from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
@@ -40,7 +40,7 @@ def compare(
         ),
     ] = False,
     target: options.Target = None,
-    reader: options.Reader = options.READER,
+    reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
@@ -73,9 +73,9 @@ def compare(
         sides = {each.title: each.described() for each in found}
         comparisons = _singly(found, sources, measure, target)
         samples, remark = subjects.count(sources[0]), _remark(found)
-    results = _results(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
-    results.show(as_json=json)
-    results.write(out)
+    judgement = _judgement(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
+    judgement.show(as_json=json)
+    judgement.write(out)
     if html is not None:
         from calattn.cli import pages
 
@@ -93,7 +93,7 @@ compare.epilog = examples(  # type: ignore[attr-defined]
 )
 
 
-def _results(
+def _judgement(
     sides: dict[str, dict[str, Any]],
     comparisons: Comparisons,
     *,
@@ -101,10 +101,10 @@ def _results(
     level: float,
     remark: str | None,
     doubted: list[str],
-) -> Results:
+) -> Judgement:
     """`sides` are described for JSON, the baseline first; `comparisons` are those of the others. Both by title."""
     from calattn.report import difference_table
-    from calattn.report.results import described, summary
+    from calattn.report.evaluations import described, summary
 
     (baseline, first), *others = sides.items()
     # What all differences were measured with, the target's name included; None where nothing could be compared.
@@ -112,7 +112,7 @@ def _results(
     summaries = [
         summary(part, a=plain(baseline), b=plain(title), options=measured) for title, part in comparisons.items()
     ]
-    return Results(
+    return Judgement(
         table=difference_table(comparisons, baseline=baseline, level=level, options=measured, samples=samples),
         said=summaries,
         notes=[] if remark is None else [remark],

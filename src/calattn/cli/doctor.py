@@ -24,7 +24,7 @@ _MARK = {"ok": "[green]✓[/green]", "missing": "[dim]–[/dim]", "warning": "[y
 _LITTLE_DISK = 2 << 30
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """One line: `missing` is something optional that is not there, `broken` something required."""
 
     section: str
@@ -61,7 +61,7 @@ def doctor(root: options.DataRoot = None, json: options.Json = False) -> None:
 doctor.epilog = examples("calattn doctor", "calattn doctor --json")  # type: ignore[attr-defined]
 
 
-def _show(found: list[Finding]) -> None:
+def _show(found: list[Diagnosis]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -79,12 +79,12 @@ def _show(found: list[Finding]) -> None:
     console.print(f"\n[red]{bad} required things are broken[/red]" if bad else "\n[green]calattn can run here[/green]")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     """Python and every declared dependency, against the range that calattn declares."""
     from packaging.requirements import Requirement
 
-    yield Finding("installed", "python", "ok", f"{platform.python_version()} ({sys.executable})")
-    yield Finding("installed", "calattn", "ok", importlib.metadata.version("calattn"))
+    yield Diagnosis("installed", "python", "ok", f"{platform.python_version()} ({sys.executable})")
+    yield Diagnosis("installed", "calattn", "ok", importlib.metadata.version("calattn"))
     for line in importlib.metadata.requires("calattn") or ():
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -92,14 +92,14 @@ def _packages() -> Iterator[Finding]:
         name, wanted = requirement.name, str(requirement.specifier)
         have, remedy = _version(name), f"pip install '{name}{wanted}'"
         if have is None:
-            yield Finding("installed", name, "broken", f"not installed ({wanted})", remedy)
+            yield Diagnosis("installed", name, "broken", f"not installed ({wanted})", remedy)
         elif requirement.specifier.contains(have, prereleases=True):
-            yield Finding("installed", name, "ok", have)
+            yield Diagnosis("installed", name, "ok", have)
         else:
-            yield Finding("installed", name, "broken", f"{have}, but calattn needs {wanted}", remedy)
+            yield Diagnosis("installed", name, "broken", f"{have}, but calattn needs {wanted}", remedy)
 
 
-def _torchvision() -> Iterator[Finding]:
+def _torchvision() -> Iterator[Diagnosis]:
     """A CUDA build of torchvision beside a CPU-only torch dies on import, unless calattn was imported first."""
     from calattn import _torchvision
 
@@ -108,15 +108,15 @@ def _torchvision() -> Iterator[Finding]:
     except (ImportError, RuntimeError, OSError) as error:
         text = f"does not import: {' '.join(str(error).split())}"
         remedy = "install the torchvision that was built for this torch: see pytorch.org"
-        yield Finding("installed", "torchvision", "broken", text, remedy)
+        yield Diagnosis("installed", "torchvision", "broken", text, remedy)
         return
     if _torchvision.cure():
         text = f"torchvision {torchvision.__version__} was built for another torch; calattn works around it"
         remedy = "in scripts of your own, import calattn before torchvision or timm"
-        yield Finding("installed", "torchvision beside torch", "warning", text, remedy)
+        yield Diagnosis("installed", "torchvision beside torch", "warning", text, remedy)
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Diagnosis]:
     import torch
 
     built = torch.version.cuda or getattr(torch.version, "hip", None)
@@ -124,49 +124,49 @@ def _devices() -> Iterator[Finding]:
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
             text = f"{properties.name}, {_gigabytes(properties.total_memory)}"
-            yield Finding("devices", f"cuda:{index}", "ok", text)
+            yield Diagnosis("devices", f"cuda:{index}", "ok", text)
     elif built:
         text = f"torch was built for CUDA {built}, but no GPU or driver answers"
         remedy = "check nvidia-smi; on a machine without a GPU this is harmless, a CPU build is smaller"
-        yield Finding("devices", "cuda", "warning", text, remedy)
+        yield Diagnosis("devices", "cuda", "warning", text, remedy)
     elif shutil.which("nvidia-smi"):
         text = "there is an NVIDIA driver, but this torch is a CPU-only build"
-        yield Finding("devices", "cuda", "warning", text, "install a CUDA build of torch: see pytorch.org")
+        yield Diagnosis("devices", "cuda", "warning", text, "install a CUDA build of torch: see pytorch.org")
     if torch.backends.mps.is_available():
-        yield Finding("devices", "mps", "ok", "Apple GPU")
+        yield Diagnosis("devices", "mps", "ok", "Apple GPU")
     text = f"{_usable_cores()} of {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
-    yield Finding("devices", "cpu", "ok", text)
+    yield Diagnosis("devices", "cpu", "ok", text)
 
 
-def _half_precision() -> Iterator[Finding]:
+def _half_precision() -> Iterator[Diagnosis]:
     """Whether bf16 works. Tried in another process: on some CPUs the kernel is an illegal instruction, which kills."""
     import torch
 
     if torch.cuda.is_available():
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            yield Finding("devices", "bf16 on the GPU", "ok", "in hardware")
+            yield Diagnosis("devices", "bf16 on the GPU", "ok", "in hardware")
         else:
             remedy = "train with --set train.precision=16-mixed or 32-true"
-            yield Finding("devices", "bf16 on the GPU", "warning", "not in hardware", remedy)
+            yield Diagnosis("devices", "bf16 on the GPU", "warning", "not in hardware", remedy)
     code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert float((a @ a)[0, 0]) == 64"
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False).returncode
     except subprocess.TimeoutExpired:
         done = 1
     if done == 0:
-        yield Finding("devices", "bf16 on the CPU", "ok", "works")
+        yield Diagnosis("devices", "bf16 on the CPU", "ok", "works")
         return
     text = "kills the process" if done < 0 else "does not work"
     remedy = "train with --set train.precision=32-true on this CPU"
-    yield Finding("devices", "bf16 on the CPU", "warning", text, remedy)
+    yield Diagnosis("devices", "bf16 on the CPU", "warning", text, remedy)
 
 
-def _machine(root: Path | None) -> Iterator[Finding]:
+def _machine(root: Path | None) -> Iterator[Diagnosis]:
     from calattn.data import default_root
 
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        yield Finding("machine", "memory", "ok", _gigabytes(memory))
+        yield Diagnosis("machine", "memory", "ok", _gigabytes(memory))
     helps = {
         "data": "set CALATTN_DATA to a folder with more space that you may write to",
         "runs": "run calattn train where there is space, or name a folder with --out",
@@ -177,21 +177,21 @@ def _machine(root: Path | None) -> Iterator[Finding]:
         writable = os.access(existing, os.W_OK)
         text = f"{_gigabytes(free)} free in {place}" + ("" if writable else ", which cannot be written to")
         good = writable and free > _LITTLE_DISK
-        yield Finding("machine", name, "ok" if good else "warning", text, None if good else helps[name])
+        yield Diagnosis("machine", name, "ok" if good else "warning", text, None if good else helps[name])
 
 
-def _data(root: Path | None) -> Iterator[Finding]:
+def _data(root: Path | None) -> Iterator[Diagnosis]:
     from calattn.data import DATASETS
     from calattn.data.sources.datasets import folder_of, remedy
     from calattn.data.sources.download import is_here
 
     for name, dataset in DATASETS.items():
         if dataset.embedded:
-            yield Finding("data", name, "ok", "built in")
+            yield Diagnosis("data", name, "ok", "built in")
         elif is_here(name, root=root):
-            yield Finding("data", name, "ok", str(folder_of(name, root)))
+            yield Diagnosis("data", name, "ok", str(folder_of(name, root)))
         else:
-            yield Finding("data", name, "missing", "not here", remedy(dataset, root))
+            yield Diagnosis("data", name, "missing", "not here", remedy(dataset, root))
 
 
 _PIECES = (
@@ -201,13 +201,13 @@ _PIECES = (
 )
 
 
-def _optional() -> Iterator[Finding]:
+def _optional() -> Iterator[Diagnosis]:
     for name, kind, use, remedy in _PIECES:
         where = shutil.which(name) if kind == "program" else _version(name)
         if where:
-            yield Finding("optional", name, "ok", f"{where}: {use}")
+            yield Diagnosis("optional", name, "ok", f"{where}: {use}")
         else:
-            yield Finding("optional", name, "missing", f"not installed: {use}", remedy)
+            yield Diagnosis("optional", name, "missing", f"not installed: {use}", remedy)
 
 
 def _version(package: str) -> str | None:

@@ -39,7 +39,7 @@ def examples(*lines: str) -> str:
 
 
 @dataclasses.dataclass
-class Outcome:
+class ExitCode:
     code: int = OK
 
 
@@ -72,7 +72,7 @@ def notice_signals() -> None:
 
 
 @contextlib.contextmanager
-def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
+def reported(*, as_json: bool, debug: bool) -> Iterator[ExitCode]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
     with readers_may_leave() as outcome, warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
@@ -93,9 +93,9 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
 
 
 @contextlib.contextmanager
-def readers_may_leave() -> Iterator[Outcome]:
+def readers_may_leave() -> Iterator[ExitCode]:
     """`| head` has read enough: that is no error, and has a code of its own."""
-    outcome = Outcome()
+    outcome = ExitCode()
     try:
         yield outcome
     except BaseException as error:

@@ -10,7 +10,7 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.results import Results, check_outputs, doubts, plain, working
+from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
@@ -35,7 +35,7 @@ def evaluate(
     everything: Annotated[
         bool, options.option(options.MEASURING, "--all", text="Show every metric, not only the main five.")
     ] = False,
-    reader: options.Reader = options.READER,
+    reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     diagram: Annotated[
         Path | None,
@@ -70,15 +70,15 @@ def evaluate(
     shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
     paired = {} if html is None else _paired(found, list(sources.values()))
     doubted = doubts([found[0], *(found[place] for place in paired)])
-    results = Results(
+    judgement = Judgement(
         table=evaluation_table(evaluations, metrics=shown),
         document=_document(evaluations, found, doubted),
         warnings=doubted,
     )
-    results.show(as_json=json)
+    judgement.show(as_json=json)
     if len(shown) < len(measured) and not json:
         note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
-    results.write(out)
+    judgement.write(out)
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 

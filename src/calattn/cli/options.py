@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Panels of `--help`.
 RUN, FITTING, OUTPUT, WHERE = "The run", "What is fitted", "Output", "Where it runs"
 READING, MEASURING, IMAGES = "What is in the file", "What is measured", "Which images"
+SCALING = "Temperature scaling"
 
 
 def option(panel: str, *names: str, text: str, least: int | None = None, complete: Any = None, **more: Any) -> Any:
@@ -86,11 +87,11 @@ class Objective(enum.StrEnum):
     nll = "nll"
 
 
-_read, _measure, _where = (functools.partial(option, panel) for panel in (READING, MEASURING, WHERE))
+_read, _measure, _scale, _where = (functools.partial(option, panel) for panel in (READING, MEASURING, SCALING, WHERE))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reader:
+class FileFlags:
     """What the caller knows about the files; the arguments of `calattn.read_predictions`, spelt as flags."""
 
     kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not say.")] = None
@@ -142,7 +143,7 @@ class Reader:
         }
 
 
-READER = Reader()
+FILE_FLAGS = FileFlags()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -222,17 +223,12 @@ class Scaling:
     """Whether results are shown after temperature scaling, and what it is fitted on."""
 
     ts: Annotated[
-        bool,
-        _measure(
-            "--ts", text="After temperature scaling, fitted on a run folder's validation predictions or --validation."
-        ),
+        bool, _scale("--ts", text="Scale, fitted on a run folder's validation predictions or on --validation.")
     ] = False
     validation: Annotated[
-        list[Path] | None, _measure("--validation", text="Fit --ts on this file; one for each path.")
+        list[Path] | None, _scale("--validation", text="Fit --ts on this file; one for each path.")
     ] = None
-    objective: Annotated[Objective, _measure("--objective", text="What the temperature of --ts minimises.")] = (
-        Objective.ece
-    )
+    objective: Annotated[Objective, _scale("--objective", text="What the temperature minimises.")] = Objective.ece
 
     @property
     def files(self) -> list[Path]:

@@ -11,7 +11,7 @@ import torch
 from rich.markup import escape
 
 from calattn.cli.console import note, progress
-from calattn.cli.results import plain
+from calattn.cli.judgement import plain
 from calattn.cli.subjects import Blocks, PredictionSet, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page

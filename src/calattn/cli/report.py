@@ -43,7 +43,7 @@ def report(
     measure: options.Measure,
     out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = _FOLDER,
     title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
-    reader: options.Reader = options.READER,
+    reader: options.FileFlags = options.FILE_FLAGS,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
@@ -157,7 +157,7 @@ def _row(
     import calattn
     from calattn.cli import pages
     from calattn.cli.errors import words_of
-    from calattn.cli.results import working
+    from calattn.cli.judgement import working
     from calattn.comparison import labels_of
     from calattn.readers import PredictionFileMissing
     from calattn.report.page.leaderboard import Standing

@@ -126,7 +126,7 @@ class PredictionSet:
     """One column of a table: a file, a predictions folder, or a split of a run folder."""
 
     path: Path
-    reader: options.Reader
+    reader: options.FileFlags
     title: str = ""
     run: Path | None = None
     split: str | None = None
@@ -227,12 +227,12 @@ def scaled(found: Sequence[PredictionSet], scaling: options.Scaling) -> list[Pre
     return [each.scaled(on, scaling.objective.value) for each, on in zip(found, validations, strict=True)]
 
 
-def of_file(path: Path, reader: options.Reader) -> PredictionSet:
+def of_file(path: Path, reader: options.FileFlags) -> PredictionSet:
     """What a --validation names; of a run folder, its validation split."""
     return find([path], reader=reader, part=options.RunPart(split=["validation"]))[0]
 
 
-def find(paths: Sequence[Path], *, reader: options.Reader, part: options.RunPart) -> list[PredictionSet]:
+def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunPart) -> list[PredictionSet]:
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
     if part.checkpoint not in RULES:
         raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {part.checkpoint!r}")

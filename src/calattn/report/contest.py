@@ -9,7 +9,7 @@ from typing import Any
 from calattn.metrics.evaluation import Difference
 from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
 from calattn.posthoc.contests import RANKED_BY
-from calattn.report.results import Differences, described, leaderboard, mark_of, sentence
+from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, title_of, unit_of
 from calattn.report.table import Cell, Table
 

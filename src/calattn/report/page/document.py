@@ -20,10 +20,10 @@ from calattn.metrics.evaluation import Difference, Evaluation
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.canvas import columns_in
+from calattn.report.evaluations import improved, sentence, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import Event, event_verdict, verdict
-from calattn.report.results import improved, sentence, summary
 from calattn.report.style import percent, title_of, unit_of
 from calattn.types import Predictions
 

@@ -1,4 +1,4 @@
-"""Results as tables and in words: evaluations, and paired differences."""
+"""Evaluations and paired differences, as tables and in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of `evaluate` and `compare`: a table and words for people, a document for programs, and the files of both."""
+"""A judgement, as `evaluate` and `compare` give: a table and words for people, a document for programs, and their files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIGURES = (".png", ".pdf", ".svg")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Results:
+class Judgement:
     """What a command found. `document` is its JSON (schema 1): fractions in full precision.
 
     `table` is for people, and its records are complete; `said` stands under it, `notes` are about it, `warnings` doubt it.
