@@ -128,7 +128,7 @@ def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path,
     subject = document_in(tmp_path / "p.html")["subjects"][0]
     assert subject["samples"] == 600
     assert subject["shown"] == "drawn from 100 of 600 samples, chosen at random"
-    expected = torch.bincount(predictions().labels[pages.drawn(600)], minlength=10)
+    expected = torch.bincount(predictions().labels[documents.drawn(600)], minlength=10)
     assert [row["count"] for row in subject["per_class"]] == expected.tolist()
     top = predictions().logits.argmax(dim=1)
     for error in subject["errors"]:

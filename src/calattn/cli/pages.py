@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.markup import escape
 
 from calattn.cli.console import note, progress
@@ -15,7 +14,7 @@ from calattn.cli.judgement import plain
 from calattn.cli.subjects import Blocks, PredictionSet, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
-from calattn.report.page.document import drawn
+from calattn.report.page.document import sampled
 from calattn.runs.facts import RunFacts
 from calattn.types import Predictions
 
@@ -44,7 +43,10 @@ def write(
     data_root: Path | None = None,
 ) -> None:
     """Writes the page of what was judged."""
-    read = [sampled(each.source) for each in judged]
+    read = [
+        (each.source, None) if isinstance(each.source, Predictions) else sampled(each.source, each.source.count())
+        for each in judged
+    ]
     with progress() as bar:
         task = bar.add_task("page", total=2 * len(judged) + 1)
         exhibits = []
@@ -102,22 +104,6 @@ def exhibit(
         provenance=provenance,
         **facts,
     )
-
-
-def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | None]:
-    """The predictions; of a file that does not fit into memory, some at random, and their rows."""
-    if isinstance(source, Predictions):
-        return source, None
-    total = source.count()
-    rows = drawn(total)
-    rows = torch.arange(total) if rows is None else rows
-    parts, offset = [], 0
-    for block in source:
-        inside = rows[(rows >= offset) & (rows < offset + len(block))] - offset
-        if len(inside):
-            parts.append(block.select(inside))
-        offset += len(block)
-    return Predictions.cat(parts), rows
 
 
 def _validation(subject: PredictionSet) -> Predictions | None:

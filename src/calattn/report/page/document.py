@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from warnings import catch_warnings, simplefilter
 
@@ -162,6 +162,19 @@ def drawn(n: int) -> Int[Tensor, " m"] | None:
     if n <= MOST_SAMPLES:
         return None
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:MOST_SAMPLES].sort().values
+
+
+def sampled(blocks: Iterable[Predictions], total: int) -> tuple[Predictions, Int[Tensor, " m"]]:
+    """Of predictions that do not fit into memory, `total` samples in blocks, those that are drawn; and their rows."""
+    chosen = drawn(total)
+    rows = torch.arange(total) if chosen is None else chosen
+    parts, offset = [], 0
+    for block in blocks:
+        inside = rows[(rows >= offset) & (rows < offset + len(block))] - offset
+        if len(inside):
+            parts.append(block.select(inside))
+        offset += len(block)
+    return Predictions.cat(parts), rows
 
 
 def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
