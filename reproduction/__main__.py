@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calattn import data, plugins
+from calattn.cli.errors import readers_may_leave
 from calattn.data.sources.datasets import remedy
 from calattn.data.sources.download import is_here
 from calattn.files.atomic import check_writable
@@ -55,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0, or 1 where a cell failed; 2 for wrong usage, 130 and 143 when stopped."""
+    """0, or 1 where a cell failed; 2 for wrong usage, 130 and 143 when stopped, 141 when the reader left."""
     command = parser()
     asked = command.parse_args(argv)
     report = asked.report or asked.out / asked.scale / "REPRODUCTION.md"
@@ -111,6 +112,9 @@ def _show_plan(cells: Sequence[Cell], work: Work) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        sys.exit(main())
+        with readers_may_leave() as outcome:
+            outcome.code = main()
+            sys.stdout.flush()
+        sys.exit(outcome.code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

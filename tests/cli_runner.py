@@ -36,6 +36,13 @@ def invoke(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
     return Result(code, captured.out, captured.err)
 
 
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """What a command line with wrong usage or input says on stderr; its exit code is 2."""
+    result = invoke(capsys, *arguments)
+    assert result.code == 2, result.err
+    return result.err
+
+
 def document_in(path: Path) -> dict:
     """What a page shows, read back from the file."""
     text = path.read_text(encoding="utf-8")

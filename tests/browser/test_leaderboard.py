@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calattn.report.page.html import leaderboard_html, write_page
+from calattn.report.page.writing import leaderboard_html, write_page
 from tests.browser import chromium
 
 pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import calattn
-from calattn.report.page import Exhibit, build_document, html, page_html, write_page
+from calattn.report.page import Exhibit, build_document, page_html, write_page, writing
 from tests.browser import chromium
 from tests.browser.test_page import at, choose, ece, made, shown
 
@@ -73,8 +73,8 @@ def test_repeated_heads_print(opened, tmp_path):
 
 
 def test_every_script_and_style_is_in_a_page_and_short():
-    folder = html.importlib.resources.files("calattn.report.page")
-    for kind, used in (("scripts", {*html._PAGE, *html._LEADERBOARD}), ("styles", {*html._STYLES})):
+    folder = writing.importlib.resources.files("calattn.report.page")
+    for kind, used in (("scripts", {*writing._PAGE, *writing._LEADERBOARD}), ("styles", {*writing._STYLES})):
         files = {re.sub(r"\.\w+$", "", file.name): file for file in (folder / kind).iterdir()}
         assert files.keys() == used
         for file in files.values():

@@ -17,7 +17,7 @@ from calattn.cli import subjects
 from calattn.posthoc import TemperatureScaling
 from calattn.runs.folder import RunFolder
 from calattn.runs.spec import RunSpec
-from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
 
 
 @pytest.fixture
@@ -50,23 +50,28 @@ def test_table_is_in_per_cent(capsys, file):
     assert "[" not in result.out
 
 
+def test_five_metrics_are_shown_and_all_with_a_flag(capsys, file, tmp_path):
+    base = ("evaluate", file, "--bootstrap", 0)
+    brief = invoke(capsys, *base, "--out", tmp_path / "t.md")
+    rows = [line.split("|")[1].strip() for line in (tmp_path / "t.md").read_text().splitlines()[2:7]]
+    assert rows == ["accuracy", "NLL", "Brier score", "ECE", "AURC"]
+    assert all(title in brief.out for title in rows)
+    assert "smECE" not in brief.out
+    assert "5 of 15 metrics; --all shows all of them" in brief.err
+    every = invoke(capsys, *base, "--all", "--out", tmp_path / "t.csv")
+    assert "smECE" in every.out
+    assert "of 15 metrics" not in every.err
+    csv_in_full = (tmp_path / "t.csv").read_text()
+    invoke(capsys, *base, "--out", tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == csv_in_full
+    assert len(values(invoke(capsys, *base, "--json"))) == 15
+    assert "AURC" not in invoke(capsys, *base, "--target", 1).out
+    assert "smECE" in invoke(capsys, *base, "-m", "smooth_ece").out
+
+
 def test_options_reach_the_metrics(capsys, file):
-    result = invoke(
-        capsys,
-        "evaluate",
-        file,
-        "--bins",
-        7,
-        "--threshold",
-        0.6,
-        "--bandwidth",
-        0,
-        "--bootstrap",
-        20,
-        "--level",
-        0.5,
-        "--json",
-    )
+    flags = "--bins 7 --threshold 0.6 --bandwidth 0 --bootstrap 20 --level 0.5 --json"
+    result = invoke(capsys, "evaluate", file, *flags.split())
     want = calattn.evaluate(predictions(), num_bins=7, threshold=0.6, bandwidth=None, num_bootstrap=0)
     assert values(result) == {name: row.value for name, row in want.rows.items()}
     assert (result.json["bins"], result.json["resamples"], result.json["level"]) == (7, 20, 0.5)
@@ -112,19 +117,8 @@ def test_reader_flags(capsys, tmp_path):
         tmp_path / "odd.npz", outputs=found.probs.numpy(), truth=found.labels.numpy() + 1, label=found.labels.numpy()
     )
     np.save(tmp_path / "labels.npy", found.labels.numpy())
-    base = (
-        "evaluate",
-        tmp_path / "odd.npz",
-        "--kind",
-        "probs",
-        "--columns",
-        "outputs",
-        "--json",
-        "-m",
-        "accuracy",
-        "--bootstrap",
-        0,
-    )
+    flags = "--kind probs --columns outputs --json -m accuracy --bootstrap 0"
+    base = ("evaluate", tmp_path / "odd.npz", *flags.split())
     want = calattn.metrics.accuracy(found.probs, found.labels)
     for flags in (
         ("--labels", "truth", "--label-offset", 1),
@@ -231,9 +225,9 @@ def test_a_run_without_a_checkpoint_is_not_sent_to_predict(capsys, tmp_path):
 def test_of_a_folder_of_runs_the_runs_are_listed(capsys, tmp_path, command):
     write_run(tmp_path / "runs" / "b.pt")
     write_run(tmp_path / "runs" / "a")
-    result = invoke(capsys, command, tmp_path / "runs")
-    assert result.code == 2
-    assert "name one of the runs in it: a, b.pt; all of them: calattn report" in result.err
+    assert "name one of the runs in it: a, b.pt; all of them: calattn report" in refused(
+        capsys, command, tmp_path / "runs"
+    )
 
 
 def test_a_diagram_that_cannot_be_written_does_not_cost_the_table(capsys, monkeypatch, tmp_path):
@@ -305,7 +299,7 @@ def test_chance_is_not_called_below_chance(capsys, tmp_path):
         labels = torch.where(torch.arange(600) < hits, right, wrong)
         path = write_npz(tmp_path / f"{hits}.npz", found.replace(labels=labels))
         said = invoke(capsys, "evaluate", path, "-m", "accuracy", "--bootstrap", 0).err
-        assert ("is below chance" in said) == noted
+        assert ("is below chance (10.0 % of 10 classes)" in said) == noted
 
 
 def test_out_in_three_formats(capsys, file, tmp_path):

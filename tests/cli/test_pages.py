@@ -18,7 +18,7 @@ from calattn.cli import pages, subjects
 from calattn.report.page import document as documents
 from calattn.runs.folder import RunFolder
 from calattn.runs.train import train_run
-from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
+from tests.cli_runner import document_in, invoke, predictions, refused, write_npz, write_run
 from tests.small_runs import CPU, small_spec
 
 
@@ -31,9 +31,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def npz(tmp_path) -> Path:
-    path, p = tmp_path / "test.npz", predictions()
-    np.savez(path, logits=p.logits.numpy(), labels=p.labels.numpy())
-    return path
+    return write_npz(tmp_path / "test.npz", predictions())
 
 
 def test_a_page_of_a_csv_file_that_scikit_learn_predicted(capsys, tmp_path):
@@ -79,7 +77,7 @@ def test_the_picture_is_that_of_the_sample(run):
     from calattn import data
     from calattn.cli import options
 
-    subject = subjects.find([run], reader=options.READER, choice=options.Choice())[0]
+    subject = subjects.find([run], reader=options.FILE_FLAGS, part=options.RunPart())[0]
     p = subject.predictions()
     made = pages.exhibit(subject, p, calattn.evaluate(p, num_bootstrap=0))
     picture = made.images([5])[5]
@@ -88,11 +86,8 @@ def test_the_picture_is_that_of_the_sample(run):
 
 
 def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
-    p = predictions(sharpness=0.3)
-    other = tmp_path / "other.npz"
-    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
-    shorter = tmp_path / "short.npz"
-    np.savez(shorter, logits=p.logits[:50].numpy(), labels=p.labels[:50].numpy())
+    other = write_npz(tmp_path / "other.npz", predictions(sharpness=0.3))
+    shorter = write_npz(tmp_path / "short.npz", predictions(sharpness=0.3, n=50))
     found = invoke(capsys, "evaluate", npz, other, shorter, "--html", tmp_path / "p.html", "--bootstrap", 30)
     assert found.code == 0, found.err
     assert "short.npz is not compared with test.npz on the page" in found.err
@@ -102,7 +97,9 @@ def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
 
     found = invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30, "--json")
     assert found.code == 0, found.err
-    rows = document_in(tmp_path / "c.html")["comparisons"][0]["rows"]
+    (compared,) = document_in(tmp_path / "c.html")["comparisons"]
+    rows = compared["rows"]
+    assert (compared["a"], compared["b"]) == ("s0", "s1")
     assert {row["name"]: row["difference"] for row in rows} == pytest.approx(
         {name: each["difference"] for name, each in found.json["comparisons"][0]["differences"].items()}
     )
@@ -110,8 +107,7 @@ def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
 
 def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     p = predictions(seed=4, sharpness=2.0)
-    validation = tmp_path / "v.npz"
-    np.savez(validation, logits=p.logits.numpy(), labels=p.labels.numpy())
+    validation = write_npz(tmp_path / "v.npz", p)
     found = invoke(
         capsys, "evaluate", npz, "--ts", "--validation", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
     )
@@ -132,7 +128,7 @@ def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path,
     subject = document_in(tmp_path / "p.html")["subjects"][0]
     assert subject["samples"] == 600
     assert subject["shown"] == "drawn from 100 of 600 samples, chosen at random"
-    expected = torch.bincount(predictions().labels[pages.drawn(600)], minlength=10)
+    expected = torch.bincount(predictions().labels[documents.drawn(600)], minlength=10)
     assert [row["count"] for row in subject["per_class"]] == expected.tolist()
     top = predictions().logits.argmax(dim=1)
     for error in subject["errors"]:
@@ -200,9 +196,8 @@ def test_a_page_that_cannot_be_written_is_an_error_in_a_line(capsys, npz):
 
 def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_path, npz):
     p = predictions(sharpness=0.3)
-    other, wrong = tmp_path / "other.npz", tmp_path / "wrong.npz"
-    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
-    np.savez(wrong, logits=p.logits.numpy(), labels=p.labels.flip(0).numpy())
+    other = write_npz(tmp_path / "other.npz", p)
+    wrong = write_npz(tmp_path / "wrong.npz", p.replace(labels=p.labels.flip(0)))
     whole = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json").json
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(subjects.PredictionStream, "whole", None)
@@ -211,9 +206,7 @@ def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_
     assert streamed.json["samples"] == 600
     assert streamed.json["comparisons"][0]["differences"] == whole["comparisons"][0]["differences"]
     assert len(document_in(tmp_path / "p.html")["comparisons"]) == 1
-    refused = invoke(capsys, "compare", npz, wrong, "--bootstrap", 50)
-    assert refused.code == 2
-    assert "the labels of test.npz and wrong.npz differ" in refused.err
+    assert "the labels of test.npz and wrong.npz differ" in refused(capsys, "compare", npz, wrong, "--bootstrap", 50)
 
 
 @pytest.mark.slow
@@ -326,9 +319,7 @@ def test_nothing_measured_is_a_failure(capsys, tmp_path, run):
 
 def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
     (tmp_path / "index.html").write_text("<h1>my site</h1>", encoding="utf-8")
-    found = invoke(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
-    assert found.code == 2
-    assert "did not write" in found.err
+    assert "did not write" in refused(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
     assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
 
@@ -339,9 +330,7 @@ def test_an_input_is_not_replaced(capsys, tmp_path, command):
     path.write_text("label,p_0,p_1\n0,0.9,0.1\n1,0.2,0.8\n", encoding="utf-8")
     before = path.read_bytes()
     more = (path,) if command == "compare" else ()
-    found = invoke(capsys, command, path, *more, "--out", tmp_path / "." / "in.csv")
-    assert found.code == 2
-    assert "is also read" in found.err
+    assert "is also read" in refused(capsys, command, path, *more, "--out", tmp_path / "." / "in.csv")
     assert path.read_bytes() == before
 
 
@@ -379,39 +368,12 @@ def test_the_table_is_printed_even_if_the_page_cannot_be_written(capsys, npz, mo
     assert "accuracy" in found.out
 
 
-def test_far_below_chance_is_remarked(capsys, tmp_path):
-    p = predictions()
-    path = tmp_path / "shifted.npz"
-    np.savez(path, logits=p.logits.numpy(), labels=(p.logits.argmin(dim=1)).numpy())
-    assert "is below chance (10.0 % of 10 classes)" in invoke(capsys, "evaluate", path, "--bootstrap", 0).err
-
-
-def test_large_files_of_other_tasks_are_refused(monkeypatch, capsys, tmp_path, npz):
-    other = tmp_path / "five.npz"
-    p = predictions()
-    np.savez(other, logits=p.logits[:, :5].numpy(), labels=(p.labels % 5).numpy())
-    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
-    found = invoke(capsys, "compare", npz, other, "--bootstrap", 20)
-    assert found.code == 2
-    assert "test.npz has 10 classes and five.npz has 5" in found.err
-
-
-def test_the_second_of_two_is_compared_with_the_first(capsys, tmp_path, npz):
-    """Not the first with itself: its place on the page counts."""
-    p = predictions(sharpness=0.3)
-    other = tmp_path / "other.npz"
-    np.savez(other, logits=p.logits.numpy(), labels=p.labels.numpy())
-    assert invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30).code == 0
-    found = document_in(tmp_path / "c.html")["comparisons"][0]
-    assert (found["a"], found["b"]) == ("s0", "s1")
-
-
 def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
     files = []
     for place, sharpness in enumerate((0.5, 1.0)):
         p = predictions(seed=4 + place, sharpness=sharpness)
         files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling(objective="nll").fit(p)))
-        np.savez(files[-1][0], logits=p.logits.numpy(), labels=p.labels.numpy())
+        write_npz(files[-1][0], p)
     flags = [flag for path, _ in files for flag in ("--validation", path)] + ["--ts"]
     found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert found.code == 0, found.err
@@ -429,6 +391,4 @@ def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):
     shutil.move(out, tmp_path / "contest" / "temperature")
     report = {"command": "calibrate", "leader": "temperature"}
     (tmp_path / "contest" / "report.json").write_text(json.dumps(report), encoding="utf-8")
-    found = invoke(capsys, "evaluate", tmp_path / "contest", "--bootstrap", 0)
-    assert found.code == 2
-    assert "name one, such as" in found.err
+    assert "name one, such as" in refused(capsys, "evaluate", tmp_path / "contest", "--bootstrap", 0)

@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 import calattn
-from calattn.cli.training_progress import TrainingProgress, epoch_line
+from calattn.cli.train import TrainingProgress, epoch_line
 from calattn.engine import checkpoint
 from calattn.runs.folder import RunFolder
 from calattn.runs.train import is_finished
@@ -158,7 +158,7 @@ def test_overwrite_trains_again(capsys):
 
 def test_a_resumed_run_says_where_it_goes_on(capsys, monkeypatch):
     """Interrupted after the second epoch: exit code 143, one line, and the same command goes on."""
-    write = calattn.cli.training_progress.TrainingProgress.epoch
+    write = TrainingProgress.epoch
 
     def interrupting(self, row):
         write(self, row)

@@ -45,6 +45,9 @@ def test_of_blocks_the_labels_are_compared():
     assert same_samples({"a": a, "b": blocks})["b"] is blocks
     with pytest.raises(ValueError, match="a has 600 samples and b has 400"):
         same_samples({"a": a, "b": blocks[:1]})
+    narrow = a.replace(logits=a.logits[:, :5], labels=a.labels % 5)
+    with pytest.raises(ValueError, match="a has 10 classes and b has 5"):
+        same_samples({"a": a, "b": [narrow]})
     with pytest.raises(ValueError, match="the labels of a and b differ"):
         same_samples({"a": a, "b": blocks[::-1]})
 

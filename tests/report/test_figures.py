@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 import calattn
 from calattn import report
-from calattn.report.gather import gather
+from calattn.report.canvas import gather
+from calattn.report.reliability import smooth_curve, smooth_curve_of
 from calattn.report.scale import scale_groups, scales_of
-from calattn.report.smoothing import smooth_curve, smooth_curve_of
 from calattn.report.temperature import best_temperatures, errors_at
 from tests.cli_runner import predictions
 

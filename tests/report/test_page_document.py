@@ -18,12 +18,12 @@ import calattn
 from calattn.metrics import METRICS
 from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.state import Options
-from calattn.report.definitions import definitions
 from calattn.report.page import Exhibit, build_document, page_html, panels, write_html, write_page
 from calattn.report.page import document as documents
-from calattn.report.page.html import json_for_script
+from calattn.report.page.document import definitions
 from calattn.report.page.temperatures import FINE, slider_grid
 from calattn.report.page.verdict import p_of_bins, verdict
+from calattn.report.page.writing import json_for_script
 
 
 def made(n: int = 1500, c: int = 7, *, seed: int = 0, boost: float = 2.5, **fields: object) -> calattn.Predictions:

@@ -12,8 +12,8 @@ from rich.table import Table
 import calattn
 from calattn.cli import console as cli_console
 from calattn.report import difference_table, evaluation_table, leaderboard
-from calattn.report.parting import parted
-from calattn.report.ranking import ranking_table
+from calattn.report.contest import ranking_table
+from calattn.report.table import parted
 from tests.cli_runner import invoke, predictions, write_npz
 
 _NUMBER = re.compile(r"[−+]?(?:\d+\.\d+|∞)")
@@ -98,7 +98,7 @@ def test_intervals_break_after_the_comma_where_nothing_else_helps():
     assert lines == ["12.34", "[10.00,", "15.00]"]
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["calibrate", "--method", "temperature_nll"]])
+@pytest.mark.parametrize("command", [["evaluate", "--all"], ["calibrate", "--method", "temperature_nll"]])
 def test_commands_part_their_tables(capsys, tmp_path, monkeypatch, command):
     path = write_npz(tmp_path / "a.npz", predictions())
     arguments = [*command, path, "--bootstrap", 50]

@@ -195,16 +195,6 @@ def test_unknown_format_is_refused_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_into_given_axes():
-    from matplotlib.figure import Figure
-
-    figure = Figure()
-    left, right = figure.subplots(1, 2)
-    assert reliability_diagram(predictions(), ax=right) is figure
-    assert right.patches
-    assert not left.patches
-
-
 def test_no_global_state():
     code = (
         "import sys, torch, matplotlib, calattn\n"

@@ -12,8 +12,8 @@ from rich.console import Console
 import calattn
 from calattn.metrics.evaluation import Difference
 from calattn.report import Cell, Table, difference_table, evaluation_table, leaderboard, sentence
-from calattn.report.latex import latex_text
 from calattn.report.style import between, number, percent
+from calattn.report.table import latex_text
 from tests.cli_runner import predictions
 
 
@@ -113,39 +113,24 @@ def test_sentence(name, difference, low, high, words):
 
 
 def test_sentence_of_what_is_undefined():
-    nothing = Difference(
-        name="high_confidence_error_rate",
-        a=math.nan,
-        b=math.nan,
-        difference=math.nan,
-        low=math.nan,
-        high=math.nan,
-        p_value=math.nan,
-    )
+    numbers = dict.fromkeys(("a", "b", "difference", "low", "high", "p_value"), math.nan)
+    nothing = Difference(name="high_confidence_error_rate", **numbers)
     assert sentence(nothing) == "error rate at p ≥ t is not defined for both"
 
 
 def test_differences_as_table_markdown_and_rows(differences):
     ece = differences["b"]["ece"]
-    text = rendered(difference_table(differences, baseline="a", level=0.9))
+    table = difference_table(differences, baseline="a", level=0.9)
+    text = rendered(table)
     signed = f"{100 * ece.difference:+.2f}".replace("-", "−")
     assert signed in text
     assert between("ece", ece.low, ece.high, signed=True) in text
     assert "90 % intervals" in text
-    row = next(
-        row for row in cells(difference_table(differences, baseline="a", level=0.9).markdown()) if row[0] == "ECE"
-    )
+    row = next(row for row in cells(table.markdown()) if row[0] == "ECE")
     assert row[1:3] == [f"{100 * ece.a:.2f}", f"{100 * ece.b:.2f}"]
     assert row[3].startswith(signed)
-    plain = next(
-        row for row in difference_table(differences, baseline="a", level=0.9).records if row["metric"] == "ece"
-    )
-    assert (plain["a"], plain["b"], plain["difference"], plain["p_value"]) == (
-        ece.a,
-        ece.b,
-        ece.difference,
-        ece.p_value,
-    )
+    plain = next(row for row in table.records if row["metric"] == "ece")
+    assert all(plain[key] == getattr(ece, key) for key in ("a", "b", "difference", "p_value"))
 
 
 def test_numbers_at_the_edges():

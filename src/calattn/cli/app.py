@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,22 +17,19 @@ from calattn.cli import console, errors
 WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Command:
-    """A command: its line in `calattn --help`, and where its function (or its own Typer application) is defined."""
+class Command(NamedTuple):
+    """A command: its line in `calattn --help`, and which function (or Typer application of its own) of which module it is."""
 
     name: str
-    target: str
-    help: str
     panel: str
-
-    @property
-    def module(self) -> str:
-        return self.target.partition(":")[0]
+    help: str
+    module: str = ""
+    function: str = ""
 
     def load(self) -> Any:
         """The command itself; its module is imported now and not before, so that help and completion are quick."""
-        found = getattr(importlib.import_module(self.module), self.target.partition(":")[2])
+        module = importlib.import_module(f"calattn.cli.{self.module or self.name}")
+        found = getattr(module, self.function or self.name)
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -42,55 +37,18 @@ class Command:
         return typer.main.get_command(single)
 
 
-# One line a command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
+# One line per command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
 COMMANDS = (
-    Command(name="train", target="calattn.cli.train:train", help="Train a run from a recipe or a spec.", panel=WORK),
-    Command(
-        name="teach",
-        target="calattn.cli.teach:teach",
-        help="Give a trained network a head that calibrates it.",
-        panel=WORK,
-    ),
-    Command(
-        name="predict", target="calattn.cli.predict:predict", help="Write a trained run's predictions.", panel=WORK
-    ),
-    Command(name="data", target="calattn.cli.data:app", help="List, fetch and look at data sets.", panel=WORK),
-    Command(
-        name="evaluate",
-        target="calattn.cli.evaluate:evaluate",
-        help="Metrics of saved predictions, with intervals.",
-        panel=JUDGE,
-    ),
-    Command(
-        name="compare",
-        target="calattn.cli.compare:compare",
-        help="Is B better than A, or is it chance? (paired)",
-        panel=JUDGE,
-    ),
-    Command(
-        name="calibrate",
-        target="calattn.cli.calibrate:calibrate",
-        help="Fit a calibrator on held-out predictions and apply it.",
-        panel=JUDGE,
-    ),
-    Command(
-        name="report",
-        target="calattn.cli.report:report",
-        help="A leaderboard page of many runs, with a page for each.",
-        panel=JUDGE,
-    ),
-    Command(
-        name="list",
-        target="calattn.cli.listing:listing",
-        help="What there is: backbones, losses, heads, calibrators, metrics, …",
-        panel=LOOK,
-    ),
-    Command(
-        name="doctor",
-        target="calattn.cli.doctor:doctor",
-        help="What is installed, which devices, what is missing.",
-        panel=LOOK,
-    ),
+    Command("train", WORK, "Train a run from a recipe or a spec."),
+    Command("teach", WORK, "Give a trained network a head that calibrates it."),
+    Command("predict", WORK, "Write a trained run's predictions."),
+    Command("data", WORK, "List, fetch and look at data sets.", function="app"),
+    Command("evaluate", JUDGE, "Metrics of saved predictions, with intervals."),
+    Command("compare", JUDGE, "Is B better than A, or is it chance? (paired)"),
+    Command("calibrate", JUDGE, "Fit a calibrator on held-out predictions and apply it."),
+    Command("report", JUDGE, "A leaderboard page of many runs, with a page for each."),
+    Command("list", LOOK, "What there is: backbones, losses, heads, calibrators, metrics, …", "listing", "listing"),
+    Command("doctor", LOOK, "What is installed, which devices, what is missing."),
 )
 
 
@@ -102,9 +60,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         options["commands"] = {
-            entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
-            for entry in COMMANDS
-            if importlib.util.find_spec(entry.module) is not None
+            entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel) for entry in COMMANDS
         }
         super().__init__(**options)
 
@@ -112,12 +68,7 @@ class LazyGroup(TyperGroup):
         """The real command, where the help made do with a line."""
         name, command, rest = super().resolve_command(ctx, args)
         entry = next((entry for entry in COMMANDS if entry.name == name), None)
-        if entry is None:
-            return name, command, rest
-        command = entry.load()
-        if _takes_data_root(command):  # elsewhere an error would name a flag that nobody typed
-            command.context_settings = command.context_settings | {"token_normalize_func": _flag}
-        return name, command, rest
+        return name, command if entry is None else entry.load(), rest
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,23 +79,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _takes_data_root(command: Any) -> bool:
-    """Whether a command has the flag, or one of its own commands, which take over its settings."""
-    own = any("--data-root" in parameter.opts for parameter in command.params)
-    return own or any(_takes_data_root(each) for each in getattr(command, "commands", {}).values())
-
-
-def _flag(name: str) -> str:
-    """A flag by the name in the help: `--root`, as `data` and `doctor` once called it, is `--data-root`."""
-    return {"root": "data-root"}.get(name, name)
-
-
-app = typer.Typer(
-    cls=LazyGroup,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 @app.callback(

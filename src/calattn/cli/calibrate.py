@@ -3,84 +3,76 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calattn.cli import calibration_files, completion, options
+from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
-from calattn.cli.console import print_json, print_table, progress, results_to
-from calattn.cli.errors import examples
+from calattn.cli.console import note, print_json, print_table, progress, results_to
+from calattn.cli.errors import Failure, MethodFailed, examples, failure_of, reraise_if_stopped, words_of
+from calattn.errors import InputError
 
 if TYPE_CHECKING:
     from calattn import Predictions
-    from calattn.cli.contest_report import Material
-    from calattn.cli.subjects import Subject
-    from calattn.posthoc import Contest
+    from calattn.cli.subjects import PredictionSet
+    from calattn.posthoc import Contest, Skipped, Watcher
+    from calattn.posthoc.overlap import Overlap
     from calattn.readers.stream import Rows
 
 _FOLDS = 5
+_CALIBRATORS = "calattn.posthoc:CALIBRATORS"
+_fit, _output = (functools.partial(options.option, panel) for panel in (options.FITTING, options.OUTPUT))
 
 
 @options.flat
 def calibrate(
     path: Annotated[Path, typer.Argument(help="Predictions to calibrate: a file, predictions folder or run folder.")],
-    choice: options.Choice,
+    part: options.RunPart,
     measure: options.Measure,
     method: Annotated[
         list[str] | None,
-        typer.Option(
+        _fit(
             "--method",
-            help="Of calattn list calibrators; several (a,b, or repeated) or all for a leaderboard.",
+            text="Of calattn list calibrators; several (a,b, or repeated) or all for a leaderboard.",
             show_default="temperature",
-            autocompletion=completion.names("calattn.posthoc:CALIBRATORS", "all"),
+            complete=options.names(_CALIBRATORS, "all"),
         ),
     ] = None,
     skip: Annotated[
         list[str] | None,
-        typer.Option(
-            "--skip",
-            help="Methods to leave out of --method all: a,b.",
-            autocompletion=completion.names("calattn.posthoc:CALIBRATORS"),
-        ),
+        _fit("--skip", text="Methods to leave out of --method all: a,b.", complete=options.names(_CALIBRATORS)),
     ] = None,
     apply: Annotated[
         Path | None,
-        typer.Option("--apply", help="Fit nothing: apply this saved calibrator to PATH, which needs no labels."),
+        _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels."),
     ] = None,
     validation: Annotated[
         Path | None,
-        typer.Option("--validation", help="Fit on this file; empty: a run's validation split, or PATH in folds."),
+        _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds."),
     ] = None,
     folds: Annotated[
-        int | None,
-        typer.Option("--folds", help="Cross-fit a single file in so many parts.", show_default=str(_FOLDS)),
+        int | None, _fit("--folds", text="Cross-fit a single file in so many parts.", show_default=str(_FOLDS))
     ] = None,
     fraction: Annotated[
         float | None,
-        typer.Option("--fraction", help="No folds: fit on this random share of a single file, judge on the rest."),
+        _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Draws the folds or the share, and seeds the fits.")] = 0,
-    reader: options.Reader = options.READER,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="Folder for the calibrated predictions and calibrator.", rich_help_panel=options.OUTPUT
-        ),
-    ] = None,
+    seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
+    reader: options.FileFlags = options.FILE_FLAGS,
+    out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write",
-            help=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's.",
-            rich_help_panel=options.OUTPUT,
+        _output(
+            "--write", text=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's."
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what an earlier --out wrote.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    overwrite: Annotated[bool, _output("--overwrite", text="Replace what an earlier --out wrote.")] = False,
     json: options.Json = False,
 ) -> None:
     """Fit a post-hoc calibrator, and show metrics before and after on predictions that it has not seen.
@@ -89,20 +81,26 @@ def calibrate(
     the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
     calibrator by NLL, and says which differences are more than chance; Ctrl-C ranks those that are done.
     """
-    from calattn.cli import contest_report
+    from calattn.cli import subjects
     from calattn.posthoc import Methods, contest
 
-    check_outputs(out, write, _inputs(path, validation, apply, reader), overwrite=overwrite)
+    part.check_one_split("calibrate")
+    labels = None if reader.labels is None else Path(reader.labels)
+    check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:
+        if out is None and write is None:
+            raise ValueError(
+                f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
+            )
         _refuse_with_apply(method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
-        from calattn.cli import applying
-
-        applying.apply(apply, path, choice=choice, reader=reader, out=out, write=write, overwrite=overwrite, json=json)
+        (subject,) = subjects.find([path], reader=reader, part=part)
+        calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
     wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
-    material = _material(path, validation, choice=choice, reader=reader, folds=folds, fraction=fraction, seed=seed)
+    (subject,) = subjects.find([path], reader=reader, part=part)
+    material = _material(subject, validation, folds=folds, fraction=fraction, seed=seed)
     with progress() as bar:
         found = contest(
             material.judge,
@@ -111,17 +109,17 @@ def calibrate(
             folds=_FOLDS if folds is None else folds,
             seed=seed,
             floor=reader.floor,
-            watcher=contest_report.Bar(bar, leader_needed=write is not None and not single),
+            watcher=_watcher(bar, leader_needed=write is not None and not single),
             **arguments,
         )
     if not found.rows:
-        raise contest_report.nothing_done(found, material)
-    report = contest_report.document(found, material)
+        raise _nothing_done(found, material)
+    report = material.document(found)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
-            then.callback(calibration_files.write, write, found.rows[0].predictions, found.rows[0].method)
+            then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if json:
@@ -131,7 +129,7 @@ def calibrate(
     if found.not_run:
         raise KeyboardInterrupt
     if any(each.failed for each in found.skipped):
-        raise contest_report.failure(found)
+        raise _failure(found)
 
 
 calibrate.epilog = examples(  # type: ignore[attr-defined]
@@ -147,24 +145,67 @@ def _each(texts: list[str] | None) -> list[str]:
     return [name for text in texts or () for name in options.listed(text) or ()]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Material:
+    """What is fitted on (None: what is judged, in folds) and what is judged, with the rows of their files that they are."""
+
+    fit: Predictions | None
+    fit_rows: Rows
+    judge: Predictions
+    judge_rows: Rows
+    seed: int
+    floor: float
+    origin: dict[str, Any]
+
+    @functools.cached_property
+    def raised(self) -> tuple[int, int]:
+        """How many probabilities of `judge` stand at the floor, where reading put them, and how many are the label's.
+
+        Nothing is below a floor that was applied; logits, to which it does nothing, do not stop there.
+        """
+        above = self.judge.logits - math.log(self.floor) if self.floor else None
+        if above is None or float(above.min()) < -1e-5:
+            return 0, 0
+        at_floor = above < 1e-5
+        of_labels = at_floor.gather(1, self.judge.labels[:, None])
+        return int(at_floor.sum()), int(of_labels.sum())
+
+    @property
+    def floor_text(self) -> str:
+        """What a title adds for predictions that the floor has changed; empty where it has not."""
+        return f", floor {self.floor:g}" if self.raised[0] else ""
+
+    def document(self, contest: Contest) -> dict[str, Any]:
+        """The stable JSON form (schema 1)."""
+        from calattn.report.contest import contest_document
+
+        return {
+            "schema": 1,
+            "command": "calibrate",
+            **self.origin,
+            "seed": self.seed,
+            "floor": self.floor,
+            "labels_at_floor": self.raised[1],
+            **contest_document(contest, words=words_of, reason=self.reason),
+        }
+
+    def reason(self, skipped: Skipped) -> str:
+        """Why a method was skipped, in the words of the command line, with the row of the file."""
+        if skipped.failed:
+            return _failure_of(skipped).text
+        rows = {"fit": self.fit_rows, "apply": self.judge_rows}.get(skipped.stage)
+        if isinstance(skipped.error, InputError) and rows is not None:
+            return words_of(skipped.error.at(rows))
+        return skipped.reason if skipped.error is None else words_of(skipped.error)
+
+
 def _material(
-    path: Path,
-    validation: Path | None,
-    *,
-    choice: options.Choice,
-    reader: options.Reader,
-    folds: int | None,
-    fraction: float | None,
-    seed: int,
+    subject: PredictionSet, validation: Path | None, *, folds: int | None, fraction: float | None, seed: int
 ) -> Material:
     """What to fit on, what to judge on, and where the two come from."""
     from calattn.cli import subjects
-    from calattn.cli.contest_report import Material
 
-    found = subjects.find([path], reader=reader, choice=choice)
-    if len(found) > 1:
-        raise ValueError("--split names several splits; calibrate takes one at a time")
-    subject = found[0]
+    reader = subject.reader
     origin = subject.described() | {"training": _training(subject) if validation is None else None}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
@@ -179,24 +220,17 @@ def _material(
         origin |= {"validation": str(fitted_on.path)}
     elif fraction is not None:
         (fit, fit_rows), (judge, judge_rows) = _halves(subject, folds, fraction, seed)
-        origin |= {"validation": f"a random {100 * fraction:g} % of {path} (seed {seed})"}
+        origin |= {"validation": f"a random {100 * fraction:g} % of {subject.named} (seed {seed})"}
     else:
         fit = None
         judge, judge_rows = subject.with_rows()
         fit_rows = judge_rows
         origin |= {"validation": None}
-    return Material(
-        fit=fit,
-        fit_rows=fit_rows,
-        judge=judge,
-        judge_rows=judge_rows,
-        seed=seed,
-        floor=reader.floor,
-        origin=origin,
-    )
+    rows = {"fit_rows": fit_rows, "judge_rows": judge_rows}
+    return Material(fit=fit, judge=judge, **rows, seed=seed, floor=reader.floor, origin=origin)
 
 
-def _training(subject: Subject) -> dict[str, Any] | None:
+def _training(subject: PredictionSet) -> dict[str, Any] | None:
     """What the report keeps of the run that the predictions are of; None where there is none, or no spec that can be read."""
     try:
         return None if subject.run is None else subject.training()._asdict()
@@ -220,7 +254,9 @@ def _refuse_with_apply(**flags: object) -> None:
             )
 
 
-def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> Iterator[tuple[Predictions, Rows]]:
+def _halves(
+    subject: PredictionSet, folds: int | None, fraction: float, seed: int
+) -> Iterator[tuple[Predictions, Rows]]:
     """Two random parts, each with its rows of the file."""
     import torch
 
@@ -236,10 +272,35 @@ def _halves(subject: Subject, folds: int | None, fraction: float, seed: int) -> 
         yield part.replace(indices=of_file if whole.indices is None else whole.indices[part.indices]), of_file.numpy()
 
 
+def _watcher(bar: Any, *, leader_needed: bool) -> Watcher:
+    """Shows the progress of a contest, refuses one without a leader where one is needed, and knows Ctrl-C in disguise."""
+    from calattn.posthoc import Watcher
+
+    task = bar.add_task("")
+
+    class Bar(Watcher):
+        def start(self, overlap: Overlap, steps: int) -> None:
+            bar.update(task, total=steps)
+            if leader_needed and overlap.nearly_all:
+                raise ValueError(
+                    "--write takes the leader's probabilities, and there is no leader where methods are judged on the samples "
+                    "they were fitted on; name one --method, or fit on other samples"
+                )
+
+        def step(self, text: str) -> None:
+            bar.update(task, description=text, advance=1)
+
+        def note(self, text: str) -> None:
+            note(text)
+
+        def broke(self, error: Exception) -> None:
+            reraise_if_stopped(error)
+
+    return Bar()
+
+
 def _show(found: Contest, material: Material, *, single: bool) -> None:
-    from calattn.cli.contest_report import remarks
-    from calattn.report import contest_tables, evaluation_table
-    from calattn.report.ranking import contest_verdict
+    from calattn.report import contest_tables, contest_verdict, evaluation_table
 
     console = results_to()
     if single:
@@ -250,11 +311,90 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
             print_table(table)
     for line in contest_verdict(found):
         console.print(line, markup=False, soft_wrap=True)
-    for line in remarks(found, material, single=single):
+    for line in _remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _inputs(path: Path, validation: Path | None, apply: Path | None, reader: options.Reader) -> list[Path]:
-    """The files and folders that are read; results may not replace them."""
-    labels = None if reader.labels is None else Path(reader.labels)
-    return [each for each in (path, validation, apply, labels) if each is not None and each.exists()]
+def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
+    """What was left out, what the numbers are of, and what is kept."""
+    from calattn.report.contest import learned
+
+    if contest.not_run:
+        yield f"not run, because it was stopped: {', '.join(contest.not_run)}"
+    for reason, names in _by_reason(contest, material).items():
+        yield f"skipped {', '.join(names)}: {reason}"
+    infinite = [each.method for each in contest.rows if each.evaluation["nll"].value == math.inf]
+    if infinite and not material.floor:
+        yield f"NLL is infinite where a label has the probability 0 ({', '.join(infinite)}); --floor 1e-6 forbids that"
+    if material.floor:
+        yield _about_floor(material)
+    if not contest.before.num_bootstrap:
+        yield "without resamples (--bootstrap 0) nothing is said about chance"
+    elif contest.best is not None and len(contest.rows) > 1:
+        yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
+    yield from _fitting(contest, material)
+    if single:
+        yield learned(contest.rows[0].calibrator)
+
+
+def _by_reason(contest: Contest, material: Material) -> dict[str, list[str]]:
+    """Reason → the methods skipped for it."""
+    found: dict[str, list[str]] = {}
+    for each in contest.skipped:
+        found.setdefault(material.reason(each), []).append(each.method)
+    return found
+
+
+def _about_floor(material: Material) -> str:
+    count, of_labels = material.raised
+    if not count:
+        return (
+            f"--floor {material.floor:g} raised no probability of these predictions: they are as the file states them"
+        )
+    return (
+        f"--floor {material.floor:g} raised {count:,} probabilities before anything was measured, {of_labels:,} of "
+        "them a label's: what is shown as it is has these changes too"
+    )
+
+
+def _fitting(contest: Contest, material: Material) -> Iterator[str]:
+    judged = f"{len(material.judge):,}"
+    if contest.folds:
+        yield (
+            f"numbers are of {judged} out-of-fold predictions: {contest.folds} folds, stratified by label, seed {material.seed}; "
+            "each sample was calibrated by a fit that had not seen it"
+        )
+        yield f"the calibrator itself (--out) is one more fit, on all {judged} samples"
+        return
+    which = f"{judged} {'samples' if contest.overlap.shared else 'others'}"
+    if contest.in_sample:
+        same = contest.fitted_on == len(material.judge) == contest.overlap.shared
+        which = "the same ones" if same else f"{judged}, all or nearly all of them among these"
+        which += ": the numbers say nothing about new data"
+    yield f"fitted on {contest.fitted_on:,} samples: {material.origin['validation']}; judged on {which}"
+
+
+def _nothing_done(contest: Contest, material: Material) -> Exception:
+    """The error of a contest without rows: why each method has none."""
+    text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in _by_reason(contest, material).items())
+    return _failed(text, contest) if any(each.failed for each in contest.skipped) else ValueError(text)
+
+
+def _failure(contest: Contest) -> MethodFailed:
+    """The error of a contest in which methods broke, after all that the others gave was shown and kept."""
+    failed = [each for each in contest.skipped if each.failed]
+    told = ", ".join(f"{each.method} ({type(each.error).__name__})" for each in failed)
+    count = f"{len(failed)} of {len(contest.rows) + len(contest.skipped)} methods failed"
+    return _failed(f"{count}, and the results are without: {told}", contest)
+
+
+def _failure_of(skipped: Skipped) -> Failure:
+    assert skipped.error is not None
+    return failure_of(skipped.error, skipped.made)
+
+
+def _failed(text: str, contest: Contest) -> MethodFailed:
+    found = [_failure_of(each) for each in contest.skipped if each.failed]
+    error = MethodFailed(text, code=max(each.code for each in found))  # 70, a bug of ours, above 1
+    error.__cause__ = found[0].error  # for --debug
+    return error

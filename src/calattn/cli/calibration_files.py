@@ -1,26 +1,27 @@
-"""The files of `calattn calibrate`: what may be written where, and the writing, all at once or not at all."""
+"""The files of `calattn calibrate`: what may be written where, the writing, and a saved calibrator on new predictions."""
 
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calattn.cli.console import json_text, note
-from calattn.cli.evaluate import check_output
+from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.judgement import check_output
 from calattn.files.atomic import atomic_folder, check_writable
 
 if TYPE_CHECKING:
     from calattn import Predictions
-    from calattn.cli.subjects import Blocks
+    from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.posthoc import Calibrator, Contest
 
 WRITTEN = (".npz", ".csv", ".parquet")  # by --write
 _PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
 
 
-def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, overwrite: bool) -> None:
+def check_outputs(out: Path | None, write: Path | None, inputs: Sequence[Path | None], *, overwrite: bool) -> None:
     """Refuse early what could not be written in the end, and what would replace an input."""
     check_output(write, WRITTEN, "--write")
     if out is not None and out.exists() and not out.is_dir():
@@ -31,7 +32,7 @@ def check_outputs(out: Path | None, write: Path | None, inputs: list[Path], *, o
         raise ValueError(
             f"--out {out} is to be a folder and ends as a file does; for probabilities in a file, --write {out}"
         )
-    for each in inputs:
+    for each in (path for path in inputs if path is not None and path.exists()):
         if write is not None and write.exists() and write.samefile(each):
             raise ValueError(f"--write {write} is the input {each}, which it would replace; name another file")
         if out is not None and each.resolve().is_relative_to(out.resolve()):
@@ -126,10 +127,8 @@ def save(
                 calibrator.save(place / CALIBRATOR)
             except SafetensorError as error:  # of a full disk; it is no OSError
                 raise OSError(f"cannot write {out}: {error}; free some space, or write elsewhere") from error
-            except (
-                ValueError
-            ) as error:  # no registered class, an option that no file holds: the others' files are sound
-                if not name:
+            except ValueError as error:  # no registered class, an option that no file holds
+                if not name:  # else the others' files are sound
                     raise
                 note(f"{out / name} has no {CALIBRATOR}: {error}")
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
@@ -137,10 +136,76 @@ def save(
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
 
 
-def write(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
+def write_probabilities(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
     """The probabilities of --write."""
     from calattn.cli.subjects import count
-    from calattn.files.probabilities import write_probabilities
+    from calattn.files import probabilities
 
-    write_probabilities(found, path, rows=count(found) if path.suffix == ".npz" else None, labelled=labelled)
+    probabilities.write_probabilities(
+        found, path, rows=count(found) if path.suffix == ".npz" else None, labelled=labelled
+    )
     note(f"wrote {path}: probabilities by {by}")
+
+
+def apply(
+    saved: Path, subject: PredictionSet, *, out: Path | None, write: Path | None, overwrite: bool, json: bool
+) -> None:
+    """Calibrates predictions, which need no labels, by a saved calibrator, and writes them; of large files, block by block."""
+    from calattn.cli import subjects
+    from calattn.files.predictions import PredictionFileError
+    from calattn.posthoc import TemperatureScaling, load
+    from calattn.readers import stream_predictions
+    from calattn.report.contest import learned
+
+    file = _calibrator_file(saved)
+    calibrator = load(file)
+    stream = stream_predictions(subject.path, **subject.reader.arguments(), labels_optional=True)
+    if out is not None and not stream.labelled:
+        raise PredictionFileError(
+            f"{subject.path} has no labels, and the predictions that --out keeps have; --write FILE takes probabilities without "
+            "(or name the labels with --labels)"
+        )
+    calibrator.check_classes(stream.num_classes)  # before a large file is read to its end
+    calibrated = subjects.opened(stream, subject.title, calibrator)
+    name = type(calibrator).__name__
+    described = subject.described()
+    del described["temperature"]
+
+    def report() -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "command": "calibrate",
+            **described,
+            "applied": subjects.text_of(file),
+            "calibrator": name,
+            "samples": subjects.count(calibrated),
+            "classes": stream.num_classes,
+            "labelled": stream.labelled,
+            "written": [subjects.text_of(each) for each in (out, write) if each is not None],
+        }
+
+    if out is not None:
+        save(out, {"": (calibrator, calibrated)}, report(), overwrite=overwrite, write=write)
+    if write is not None:
+        write_probabilities(write, calibrated, name, labelled=stream.labelled)
+    if json:
+        print_json(report())  # not before it is written: then the number of rows is known
+        return
+    rows = f"{subjects.count(calibrated):,} samples of {subject.title}"
+    what = f"{name}, {learned(calibrator)}," if isinstance(calibrator, TemperatureScaling) else name
+    results_to().print(f"applied {what} to {rows}", markup=False, soft_wrap=True)
+    if stream.labelled and out is not None:
+        note(f"what it changed: {shlex.join(['calattn', 'compare', str(subject.named), str(out)])}")
+
+
+def _calibrator_file(path: Path) -> Path:
+    """The calibrator's file; of a folder that `calattn calibrate --out` wrote, the one in it."""
+    from calattn.cli import subjects
+
+    if not path.is_dir():
+        return path
+    if (path / CALIBRATOR).is_file():
+        return path / CALIBRATOR
+    several = sorted(each.parent.name for each in path.glob(f"*/{CALIBRATOR}"))
+    which = f"; it holds several, name one: {subjects.leader_in(path) or path / several[0]}" if several else ""
+    raise FileNotFoundError(f"no {CALIBRATOR} in {path}{which}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import json_text, note, print_json, print_table, results_to
+from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.evaluate import OUTPUTS, check_not_input, check_output, doubts, plain, working, write_text
+from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
-    from calattn.cli.subjects import Blocks, Subject
+    from calattn.cli.pages import Judged
+    from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.comparison import Method, SeedsDifference
-    from calattn.metrics.state import Options
-    from calattn.report import Table
+
+    Comparisons = Mapping[str, Mapping[str, Difference]]
 
 
 @options.flat
@@ -29,52 +28,59 @@ def compare(
         list[Path],
         typer.Argument(metavar="A B...", help="Files, predictions folders or run folders; the first is the baseline."),
     ],
-    choice: options.Choice,
+    part: options.RunPart,
     measure: options.Measure,
     scaling: options.Scaling,
     over_seeds: Annotated[
         bool,
-        typer.Option(
+        options.option(
+            options.MEASURING,
             "--over-seeds",
-            help="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
+            text="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
         ),
     ] = False,
     target: options.Target = None,
-    reader: options.Reader = options.READER,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write the table: .json, .csv, .md or .tex.", rich_help_panel=options.OUTPUT),
-    ] = None,
+    reader: options.FileFlags = options.FILE_FLAGS,
+    out: options.TableOut = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
-    """The difference of every metric from the first path's, with a paired interval, in numbers and in words.
+    """The difference of every metric from the first path's, with a paired interval, and what is more than chance.
 
     Both sides are resampled together, so what they share cancels. The samples must be the same: labels are checked, and
     where both sides carry sample indices, rows are put in the same order first. Runs on different data are warned about.
     """
     from calattn.cli import subjects
 
-    check_output(out, OUTPUTS, "--out")
-    check_output(html, (".html", ".htm"), "--html")
-    check_not_input([*paths, *scaling.files], out=out, html=html)
+    check_outputs([*paths, *scaling.files], out=out, html=html)
     measure.arguments()  # finds an unknown metric before anything is read
-    if len(choice.splits()) > 1:
-        raise ValueError("--split names several splits; compare takes one at a time")
-    found = subjects.find(paths, reader=reader, choice=choice)
+    part.check_one_split("compare")
+    found = subjects.find(paths, reader=reader, part=part)
     if len(found) < 2:
         raise ValueError("compare needs two or more paths: calattn compare A B")
     if scaling.wanted():
         found = subjects.scaled(found, scaling)
     if over_seeds and html is not None:
         raise ValueError("--html shows single runs; leave it out, or --over-seeds")
-    sources: list[Predictions | Blocks] = [] if over_seeds else _sources(found)
-    compared = _over_seeds(found, measure, target) if over_seeds else _singly(found, sources, measure, target)
-    compared.show(as_json=json)
-    compared.write(out)
+    doubted = doubts(found)
+    comparisons: Comparisons
+    if over_seeds:
+        sides, comparisons, samples = _over_seeds(found, measure, target)
+        remark = None
+    else:
+        sources = _sources(found)
+        sides = {each.title: each.described() for each in found}
+        comparisons = _singly(found, sources, measure, target)
+        samples, remark = subjects.count(sources[0]), _remark(found)
+    judgement = _judgement(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
+    judgement.show(as_json=json)
+    judgement.write(out)
     if html is not None:
-        _page(html, found, sources, compared, measure=measure, target=target, data_root=data_root)
+        from calattn.cli import pages
+
+        judged = _judged(found, sources, comparisons, measure, target)
+        pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
@@ -87,152 +93,95 @@ compare.epilog = examples(  # type: ignore[attr-defined]
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared:
-    """What the command shows and writes: differences from the first side, and what is to be said of them.
+def _judgement(
+    sides: dict[str, dict[str, Any]],
+    comparisons: Comparisons,
+    *,
+    samples: int,
+    level: float,
+    remark: str | None,
+    doubted: list[str],
+) -> Judgement:
+    """`sides` are described for JSON, the baseline first; `comparisons` are those of the others. Both by title."""
+    from calattn.report import difference_table
+    from calattn.report.evaluations import described, summary
 
-    `sides` are described for JSON, the baseline first; `comparisons` are those of the others, by title.
-    """
-
-    sides: list[dict[str, Any]]
-    baseline: str
-    comparisons: Mapping[str, Mapping[str, Difference]]
-    samples: int
-    level: float
-    warnings: list[str]
-    remark: str | None = None
-
-    @property
-    def options(self) -> Options | None:
-        """What all differences were measured with, the target's name included; None where nothing could be compared."""
-        return next((each.options for part in self.comparisons.values() for each in part.values()), None)
-
-    @property
-    def table(self) -> Table:
-        from calattn.report import difference_table
-
-        return difference_table(self.comparisons, baseline=self.baseline, level=self.level, options=self.options)
-
-    def summaries(self) -> Iterator[tuple[str, list[str], str]]:
-        """Of each comparison its title, a sentence for each difference, and one for all."""
-        from calattn.report import sentence
-        from calattn.report.differences import summary
-
-        for title, part in self.comparisons.items():
-            of_all = summary(part, a=plain(self.baseline), b=plain(title), options=self.options)
-            yield plain(title), [sentence(each, self.options) for each in part.values()], of_all
-
-    def show(self, *, as_json: bool) -> None:
-        for doubt in self.warnings:
-            warnings.warn(doubt, stacklevel=1)
-        if as_json:
-            print_json(self.document())
-        else:
-            print_table(self.table)
-            console = results_to()
-            for title, sentences, summary in self.summaries():
-                console.print(f"\n{title} against {plain(self.baseline)}, {self.samples:,} samples:", markup=False)
-                for each in sentences:
-                    console.print(f"  {each}", markup=False)
-                console.print(summary, markup=False, soft_wrap=True)
-        if self.remark is not None:
-            note(self.remark)
-
-    def document(self) -> dict[str, Any]:
-        """The stable JSON form (schema 1): fractions in full precision."""
-        names = ("a", "b", "difference", "low", "high", "p_value", "significant", "std_a", "std_b", "num_seeds")
-        parts = zip(self.sides[1:], self.comparisons.values(), self.summaries(), strict=True)
-        return {
+    (baseline, first), *others = sides.items()
+    # What all differences were measured with, the target's name included; None where nothing could be compared.
+    measured = next((each.options for part in comparisons.values() for each in part.values()), None)
+    summaries = [
+        summary(part, a=plain(baseline), b=plain(title), options=measured) for title, part in comparisons.items()
+    ]
+    return Judgement(
+        table=difference_table(comparisons, baseline=baseline, level=level, options=measured, samples=samples),
+        said=summaries,
+        notes=[] if remark is None else [remark],
+        warnings=doubted,
+        document={
             "schema": 1,
             "command": "compare",
-            "level": self.level,
-            "target": None if self.options is None else self.options.target,
-            "samples": self.samples,
-            "remark": self.remark,
-            "warnings": self.warnings,
-            "baseline": self.sides[0],
+            "level": level,
+            "target": None if measured is None else measured.target,
+            "samples": samples,
+            "remark": remark,
+            "warnings": doubted,
+            "baseline": first,
             "comparisons": [
                 side
-                | {
-                    "summary": summary,
-                    "differences": {
-                        metric: {name: getattr(each, name) for name in names if hasattr(each, name)}
-                        | {"sentence": text}
-                        for (metric, each), text in zip(part.items(), sentences, strict=True)
-                    },
-                }
-                for side, part, (_, sentences, summary) in parts
+                | {"summary": said, "differences": {metric: described(each, measured) for metric, each in part.items()}}
+                for (_, side), said, part in zip(others, summaries, comparisons.values(), strict=True)
             ],
-        }
-
-    def write(self, out: Path | None) -> None:
-        if out is None:
-            return
-        remarks = [*([self.remark] if self.remark else []), *self.warnings]
-        if out.suffix == ".json":
-            text = json_text(self.document())
-        elif out.suffix == ".csv":
-            text = self.table.csv()
-        elif out.suffix == ".tex":
-            text = self.table.latex(notes=remarks)
-        else:
-            words = [f"{title}: {each}" for title, sentences, _ in self.summaries() for each in sentences]
-            text = self.table.markdown() + "".join(f"\n- {each}" for each in (*words, *remarks)) + "\n"
-        write_text(out, text)
-
-
-def _page(
-    html: Path,
-    found: list[Subject],
-    sources: list[Predictions | Blocks],
-    compared: Compared,
-    *,
-    measure: options.Measure,
-    target: str | None,
-    data_root: Path | None,
-) -> None:
-    import calattn
-    from calattn.cli import pages
-
-    evaluations = []
-    for each, source in zip(found, sources, strict=True):
-        with working(f"evaluating {each.title}", source):
-            evaluations.append(calattn.evaluate(source, target=target, **measure.arguments()))
-    numbered = dict(enumerate(compared.comparisons.values(), start=1))
-    pages.write(
-        html, found, sources, evaluations, comparisons=numbered, warnings=compared.warnings, data_root=data_root
+        },
     )
 
 
+def _judged(
+    found: list[PredictionSet],
+    sources: list[Predictions | Blocks],
+    comparisons: Comparisons,
+    measure: options.Measure,
+    target: str | None,
+) -> list[Judged]:
+    """For the page, each evaluated as well."""
+    import calattn
+    from calattn.cli.pages import Judged
+
+    judged = []
+    for each, source in zip(found, sources, strict=True):
+        with working(f"evaluating {each.title}", source):
+            evaluation = calattn.evaluate(source, target=target, **measure.arguments())
+        differences = comparisons.get(each.title)
+        judged.append(Judged(subject=each, source=source, evaluation=evaluation, differences=differences))
+    return judged
+
+
 def _singly(
-    found: list[Subject], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
-) -> Compared:
+    found: list[PredictionSet], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
+) -> dict[str, dict[str, Difference]]:
     """Each against the first."""
     import calattn
-    from calattn.cli import subjects
-    from calattn.comparison.trainings import remark_on
 
     comparisons = {}
     for each, source in zip(found[1:], sources[1:], strict=True):
         with working(f"comparing {each.title} with {found[0].title}", source):
             comparisons[each.title] = calattn.compare(sources[0], source, target=target, **measure.arguments())
+    return comparisons
+
+
+def _remark(found: list[PredictionSet]) -> str | None:
+    """What is to be said of single trainings; nothing of files, or where a spec cannot be read."""
+    from calattn.comparison.trainings import remark_on
+
     try:
-        remark = remark_on({each.name: each.training() for each in found}) if all(each.run for each in found) else None
-    except ValueError:  # a spec that cannot be read
-        remark = None
-    return Compared(
-        sides=[each.described() for each in found],
-        baseline=found[0].title,
-        comparisons=comparisons,
-        samples=subjects.count(sources[0]),
-        level=measure.level,
-        warnings=doubts(found),
-        remark=remark,
-    )
+        return remark_on({each.name: each.training() for each in found}) if all(each.run for each in found) else None
+    except ValueError:
+        return None
 
 
-def _over_seeds(found: list[Subject], measure: options.Measure, target: str | None) -> Compared:
-    """Each method against the first, over the seeds that both have."""
+def _over_seeds(
+    found: list[PredictionSet], measure: options.Measure, target: str | None
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, SeedsDifference]], int]:
+    """Each method against the first, over the seeds that both have: the methods described, and the number of samples."""
     from calattn.cli import subjects
     from calattn.comparison import common_seeds, compare_over_seeds, methods_of
 
@@ -250,26 +199,20 @@ def _over_seeds(found: list[Subject], measure: options.Measure, target: str | No
                 yield one, other
             samples = subjects.count(one)
 
-    comparisons: dict[str, dict[str, SeedsDifference]] = {
+    comparisons = {
         other.title: compare_over_seeds(pairs(first, other), target=target, **measure.arguments()) for other in others
     }
-    return Compared(
-        sides=[
-            {
-                "title": method.title,
-                "runs": [{"seed": seed} | by_name[name].described() for seed, name in method.runs.items()],
-            }
-            for method in (first, *others)
-        ],
-        baseline=first.title,
-        comparisons=comparisons,
-        samples=samples,
-        level=measure.level,
-        warnings=doubts(found),
-    )
+    sides = {
+        method.title: {
+            "title": method.title,
+            "runs": [{"seed": seed} | by_name[name].described() for seed, name in method.runs.items()],
+        }
+        for method in (first, *others)
+    }
+    return sides, comparisons, samples
 
 
-def _sources(found: Sequence[Subject]) -> list[Predictions | Blocks]:
+def _sources(found: Sequence[PredictionSet]) -> list[Predictions | Blocks]:
     """The predictions of all, in the order of the first."""
     from calattn.comparison import same_samples
 

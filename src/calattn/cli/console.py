@@ -85,7 +85,7 @@ def note(text: str) -> None:
 
 def print_table(table: Table) -> None:
     """A table of numbers as results: in several, side columns repeated, where the terminal is too narrow for one."""
-    from calattn.report.parting import parted
+    from calattn.report.table import parted
 
     console = results_to()
     for part in parted(table.terminal(), console.width, lead=table.lead, group=table.group):

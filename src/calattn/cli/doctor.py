@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, NamedTuple
 
 import typer
 
@@ -25,8 +24,7 @@ _MARK = {"ok": "[green]✓[/green]", "missing": "[dim]–[/dim]", "warning": "[y
 _LITTLE_DISK = 2 << 30
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class Diagnosis(NamedTuple):
     """One line: `missing` is something optional that is not there, `broken` something required."""
 
     section: str
@@ -36,10 +34,7 @@ class Finding:
     remedy: str | None = None
 
 
-def doctor(
-    root: Annotated[Path | None, typer.Option("--data-root", help=options.DATA_ROOT)] = None,
-    json: options.Json = False,
-) -> None:
+def doctor(root: options.DataRoot = None, json: options.Json = False) -> None:
     """Versions, devices, disk, data sets and optional pieces, with what to do about those that are missing.
 
     Exit code 1 if something that calattn needs is broken.
@@ -55,7 +50,7 @@ def doctor(
     ]
     broken = [each for each in found if each.state == "broken"]
     if json:
-        findings = [dataclasses.asdict(each) for each in found]
+        findings = [each._asdict() for each in found]
         print_json({"schema": 1, "command": "doctor", "ok": not broken, "findings": findings})
     else:
         _show(found)
@@ -66,7 +61,7 @@ def doctor(
 doctor.epilog = examples("calattn doctor", "calattn doctor --json")  # type: ignore[attr-defined]
 
 
-def _show(found: list[Finding]) -> None:
+def _show(found: list[Diagnosis]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -84,32 +79,27 @@ def _show(found: list[Finding]) -> None:
     console.print(f"\n[red]{bad} required things are broken[/red]" if bad else "\n[green]calattn can run here[/green]")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Diagnosis]:
     """Python and every declared dependency, against the range that calattn declares."""
     from packaging.requirements import Requirement
 
-    section = "installed"
-    yield Finding(section=section, name="python", state="ok", text=f"{platform.python_version()} ({sys.executable})")
-    yield Finding(section=section, name="calattn", state="ok", text=importlib.metadata.version("calattn"))
+    yield Diagnosis("installed", "python", "ok", f"{platform.python_version()} ({sys.executable})")
+    yield Diagnosis("installed", "calattn", "ok", importlib.metadata.version("calattn"))
     for line in importlib.metadata.requires("calattn") or ():
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         name, wanted = requirement.name, str(requirement.specifier)
-        remedy = f"pip install '{name}{wanted}'"
-        try:
-            have = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield Finding(section=section, name=name, state="broken", text=f"not installed ({wanted})", remedy=remedy)
-            continue
-        good = requirement.specifier.contains(have, prereleases=True)
-        text = have if good else f"{have}, but calattn needs {wanted}"
-        yield Finding(
-            section=section, name=name, state="ok" if good else "broken", text=text, remedy=None if good else remedy
-        )
+        have, remedy = _version(name), f"pip install '{name}{wanted}'"
+        if have is None:
+            yield Diagnosis("installed", name, "broken", f"not installed ({wanted})", remedy)
+        elif requirement.specifier.contains(have, prereleases=True):
+            yield Diagnosis("installed", name, "ok", have)
+        else:
+            yield Diagnosis("installed", name, "broken", f"{have}, but calattn needs {wanted}", remedy)
 
 
-def _torchvision() -> Iterator[Finding]:
+def _torchvision() -> Iterator[Diagnosis]:
     """A CUDA build of torchvision beside a CPU-only torch dies on import, unless calattn was imported first."""
     from calattn import _torchvision
 
@@ -118,92 +108,90 @@ def _torchvision() -> Iterator[Finding]:
     except (ImportError, RuntimeError, OSError) as error:
         text = f"does not import: {' '.join(str(error).split())}"
         remedy = "install the torchvision that was built for this torch: see pytorch.org"
-        yield Finding(section="installed", name="torchvision", state="broken", text=text, remedy=remedy)
+        yield Diagnosis("installed", "torchvision", "broken", text, remedy)
         return
     if _torchvision.cure():
         text = f"torchvision {torchvision.__version__} was built for another torch; calattn works around it"
         remedy = "in scripts of your own, import calattn before torchvision or timm"
-        yield Finding(section="installed", name="torchvision beside torch", state="warning", text=text, remedy=remedy)
+        yield Diagnosis("installed", "torchvision beside torch", "warning", text, remedy)
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Diagnosis]:
     import torch
 
-    section = "devices"
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)
             text = f"{properties.name}, {_gigabytes(properties.total_memory)}"
-            yield Finding(section=section, name=f"cuda:{index}", state="ok", text=text)
+            yield Diagnosis("devices", f"cuda:{index}", "ok", text)
     elif built:
         text = f"torch was built for CUDA {built}, but no GPU or driver answers"
         remedy = "check nvidia-smi; on a machine without a GPU this is harmless, a CPU build is smaller"
-        yield Finding(section=section, name="cuda", state="warning", text=text, remedy=remedy)
+        yield Diagnosis("devices", "cuda", "warning", text, remedy)
     elif shutil.which("nvidia-smi"):
         text = "there is an NVIDIA driver, but this torch is a CPU-only build"
-        remedy = "install a CUDA build of torch: see pytorch.org"
-        yield Finding(section=section, name="cuda", state="warning", text=text, remedy=remedy)
+        yield Diagnosis("devices", "cuda", "warning", text, "install a CUDA build of torch: see pytorch.org")
     if torch.backends.mps.is_available():
-        yield Finding(section=section, name="mps", state="ok", text="Apple GPU")
+        yield Diagnosis("devices", "mps", "ok", "Apple GPU")
     text = f"{_usable_cores()} of {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
-    yield Finding(section=section, name="cpu", state="ok", text=text)
+    yield Diagnosis("devices", "cpu", "ok", text)
 
 
-def _half_precision() -> Iterator[Finding]:
+def _half_precision() -> Iterator[Diagnosis]:
     """Whether bf16 works. Tried in another process: on some CPUs the kernel is an illegal instruction, which kills."""
     import torch
 
-    section = "devices"
     if torch.cuda.is_available():
-        good = torch.cuda.is_bf16_supported(including_emulation=False)
-        text = "in hardware" if good else "not in hardware"
-        state: State = "ok" if good else "warning"
-        remedy = None if good else "train with --set train.precision=16-mixed or 32-true"
-        yield Finding(section=section, name="bf16 on the GPU", state=state, text=text, remedy=remedy)
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            yield Diagnosis("devices", "bf16 on the GPU", "ok", "in hardware")
+        else:
+            remedy = "train with --set train.precision=16-mixed or 32-true"
+            yield Diagnosis("devices", "bf16 on the GPU", "warning", "not in hardware", remedy)
     code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert float((a @ a)[0, 0]) == 64"
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False).returncode
     except subprocess.TimeoutExpired:
         done = 1
-    text = "works" if done == 0 else "kills the process" if done < 0 else "does not work"
-    remedy = None if done == 0 else "train with --set train.precision=32-true on this CPU"
-    yield Finding(
-        section=section, name="bf16 on the CPU", state="ok" if done == 0 else "warning", text=text, remedy=remedy
-    )
+    if done == 0:
+        yield Diagnosis("devices", "bf16 on the CPU", "ok", "works")
+        return
+    text = "kills the process" if done < 0 else "does not work"
+    remedy = "train with --set train.precision=32-true on this CPU"
+    yield Diagnosis("devices", "bf16 on the CPU", "warning", text, remedy)
 
 
-def _machine(root: Path | None) -> Iterator[Finding]:
-    section = "machine"
-    if (memory := _memory()) is not None:
-        yield Finding(section=section, name="memory", state="ok", text=_gigabytes(memory))
-    for name, place in (("data", root or _data_root()), ("runs", Path("runs"))):
+def _machine(root: Path | None) -> Iterator[Diagnosis]:
+    from calattn.data import default_root
+
+    if hasattr(os, "sysconf"):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        yield Diagnosis("machine", "memory", "ok", _gigabytes(memory))
+    helps = {
+        "data": "set CALATTN_DATA to a folder with more space that you may write to",
+        "runs": "run calattn train where there is space, or name a folder with --out",
+    }
+    for name, place in (("data", root or default_root()), ("runs", Path("runs"))):
         existing = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
         free = shutil.disk_usage(existing).free
         writable = os.access(existing, os.W_OK)
         text = f"{_gigabytes(free)} free in {place}" + ("" if writable else ", which cannot be written to")
-        remedy = None if writable and free > _LITTLE_DISK else _disk_remedy(name)
-        yield Finding(section=section, name=name, state="warning" if remedy else "ok", text=text, remedy=remedy)
+        good = writable and free > _LITTLE_DISK
+        yield Diagnosis("machine", name, "ok" if good else "warning", text, None if good else helps[name])
 
 
-def _disk_remedy(name: str) -> str:
-    if name == "data":
-        return "set CALATTN_DATA to a folder with more space that you may write to"
-    return "run calattn train where there is space, or name a folder with --out"
-
-
-def _data(root: Path | None) -> Iterator[Finding]:
+def _data(root: Path | None) -> Iterator[Diagnosis]:
     from calattn.data import DATASETS
     from calattn.data.sources.datasets import folder_of, remedy
     from calattn.data.sources.download import is_here
 
     for name, dataset in DATASETS.items():
         if dataset.embedded:
-            yield Finding(section="data", name=name, state="ok", text="built in")
+            yield Diagnosis("data", name, "ok", "built in")
         elif is_here(name, root=root):
-            yield Finding(section="data", name=name, state="ok", text=str(folder_of(name, root)))
+            yield Diagnosis("data", name, "ok", str(folder_of(name, root)))
         else:
-            yield Finding(section="data", name=name, state="missing", text="not here", remedy=remedy(dataset, root))
+            yield Diagnosis("data", name, "missing", "not here", remedy(dataset, root))
 
 
 _PIECES = (
@@ -213,12 +201,13 @@ _PIECES = (
 )
 
 
-def _optional() -> Iterator[Finding]:
+def _optional() -> Iterator[Diagnosis]:
     for name, kind, use, remedy in _PIECES:
         where = shutil.which(name) if kind == "program" else _version(name)
-        state: State = "ok" if where else "missing"
-        text = f"{where}: {use}" if where else f"not installed: {use}"
-        yield Finding(section="optional", name=name, state=state, text=text, remedy=None if where else remedy)
+        if where:
+            yield Diagnosis("optional", name, "ok", f"{where}: {use}")
+        else:
+            yield Diagnosis("optional", name, "missing", f"not installed: {use}", remedy)
 
 
 def _version(package: str) -> str | None:
@@ -228,18 +217,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _data_root() -> Path:
-    from calattn.data import default_root
-
-    return default_root()
-
-
 def _usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _memory() -> int | None:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
 
 
 def _gigabytes(count: int) -> str:

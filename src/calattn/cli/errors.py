@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import inspect
 import json
 import logging
 import os
 import shlex
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,7 +30,7 @@ _STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 # ClickException: typer carries its own copy of click since 0.20, and both versions export this subclass of it.
 _CLICK = typer.BadParameter.__mro__[2]
 _LONGEST = 500  # characters of a message that was not meant for people
-_PACKAGE = str(Path(__file__).parents[1])
+_PACKAGE = Path(__file__).parents[1]
 
 
 def examples(*lines: str) -> str:
@@ -37,7 +39,7 @@ def examples(*lines: str) -> str:
 
 
 @dataclasses.dataclass
-class Outcome:
+class ExitCode:
     code: int = OK
 
 
@@ -70,10 +72,9 @@ def notice_signals() -> None:
 
 
 @contextlib.contextmanager
-def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
+def reported(*, as_json: bool, debug: bool) -> Iterator[ExitCode]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
-    outcome = Outcome()
-    with _readers_may_leave(outcome), warnings.catch_warnings(), _logged():
+    with readers_may_leave() as outcome, warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
         warnings.showwarning = cast(Any, _warn_in_debug if debug else _warner())
         try:
@@ -92,10 +93,11 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[Outcome]:
 
 
 @contextlib.contextmanager
-def _readers_may_leave(outcome: Outcome) -> Iterator[None]:
+def readers_may_leave() -> Iterator[ExitCode]:
     """`| head` has read enough: that is no error, and has a code of its own."""
+    outcome = ExitCode()
     try:
-        yield
+        yield outcome
     except BaseException as error:
         if not _reader_left(error):
             raise
@@ -316,7 +318,7 @@ def _warner() -> Callable[..., None]:
 
     def warn(message: Warning, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
         # Other packages' warnings are about their code, not about what the user asked for.
-        ours = category.__module__.startswith("calattn") or filename.startswith(_PACKAGE)
+        ours = category.__module__.startswith("calattn") or filename.startswith(str(_PACKAGE))
         if ours and (line := words_of(message)) not in said:
             said.add(line)
             _warning_line(line)
@@ -326,3 +328,56 @@ def _warner() -> Callable[..., None]:
 
 def _warn_in_debug(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
     sys.stderr.write(warnings.formatwarning(message, category, filename, line))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An exception that a method raised and had not announced as a ValueError: in words, and the exit code it deserves."""
+
+    error: Exception
+    text: str
+    code: int
+
+
+def failure_of(error: Exception, method: object) -> Failure:
+    """The failure of a calibrator, or of what makes one."""
+    code = code_of(error)
+    if code not in (BUG, WRONG_INPUT) and not isinstance(error, ArithmeticError):  # memory, disk, a missing package
+        return Failure(error=error, text=message_of(error), code=code)
+    text = f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'} ({_place(error, method)})"
+    if not _is_ours(method):
+        return Failure(error=error, text=f"{text}; --debug with this method alone shows the traceback", code=FAILED)
+    return Failure(
+        error=error, text=f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG
+    )
+
+
+def reraise_if_stopped(error: Exception) -> None:
+    """What is no failure of a method: Ctrl-C and SIGTERM that an import has made an error of its own of, a reader who left."""
+    code = code_of(error)
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt from error
+    if code in (TERMINATED, BROKEN_PIPE):
+        raise error
+
+
+def _is_ours(method: object) -> bool:
+    module = method.__module__ if hasattr(method, "__name__") else type(method).__module__
+    return module.partition(".")[0] == "calattn"
+
+
+def _place(error: Exception, method: object) -> str:
+    """The innermost line of the method's own file, or, where none is, of all: "mine.py, line 12, in _fit"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(Path(frame.filename), method)]
+    last = (own or frames)[-1]
+    path = Path(last.filename)
+    shown = path.relative_to(_PACKAGE.parent) if path.is_relative_to(_PACKAGE) else path.name
+    return f"{shown}, line {last.lineno}, in {last.name}"
+
+
+def _is_own(path: Path, method: object) -> bool:
+    if _is_ours(method):
+        return path.is_relative_to(_PACKAGE)
+    fit = inspect.unwrap(getattr(method, "_fit", None) or (lambda: None))
+    return path == Path(getattr(getattr(fit, "__code__", None), "co_filename", "?"))

@@ -1,25 +1,23 @@
-"""`calattn evaluate`: every metric of saved predictions, with intervals."""
+"""`calattn evaluate`: metrics of saved predictions, with intervals."""
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from calattn.cli import options
-from calattn.cli.console import errors_to, json_text, note, print_json, print_table
+from calattn.cli.console import note
 from calattn.cli.errors import examples
+from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
 
 if TYPE_CHECKING:
     from calattn import Difference, Evaluation, Predictions
-    from calattn.cli.subjects import Blocks, Subject
+    from calattn.cli.subjects import Blocks, PredictionSet
 
-OUTPUTS = (".json", ".csv", ".md", ".tex")
+# One number each for: is it right, are its probabilities good (two proper scores), are they calibrated, do they rank errors?
+_MAIN = ("accuracy", "nll", "brier", "ece", "aurc")
 
 
 @options.flat
@@ -30,37 +28,35 @@ def evaluate(
             metavar="PATH...", help="Files (.npz .csv .parquet .safetensors .pt …), predictions folders, run folders."
         ),
     ],
-    choice: options.Choice,
+    part: options.RunPart,
     measure: options.Measure,
     scaling: options.Scaling,
     target: options.Target = None,
-    reader: options.Reader = options.READER,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Write the table: .json, .csv, .md or .tex.", rich_help_panel=options.OUTPUT),
-    ] = None,
+    everything: Annotated[
+        bool, options.option(options.MEASURING, "--all", text="Show every metric, not only the main five.")
+    ] = False,
+    reader: options.FileFlags = options.FILE_FLAGS,
+    out: options.TableOut = None,
     diagram: Annotated[
         Path | None,
-        typer.Option("--diagram", help="Draw reliability diagrams: .png, .pdf, .svg.", rich_help_panel=options.OUTPUT),
+        options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg."),
     ] = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
-    """Accuracy, NLL, Brier score, ECE and its kin of saved predictions, each with an interval.
+    """Accuracy, NLL, Brier score, ECE and AURC of saved predictions, each with an interval; [bold]--all[/bold] shows more.
 
     Metrics are rows and files are columns, in per cent (NLL in nats). Logits or probabilities are never guessed: where the
-    names in a file do not say, [bold]--kind[/bold] does.
+    names in a file do not say, [bold]--kind[/bold] does. JSON and CSV have every metric.
     """
     import calattn
     from calattn.cli import subjects
+    from calattn.report import evaluation_table
 
-    check_output(out, OUTPUTS, "--out")
-    check_output(diagram, (".png", ".pdf", ".svg"), "--diagram")
-    check_output(html, (".html", ".htm"), "--html")
-    check_not_input([*paths, *scaling.files], out=out, html=html, diagram=diagram)
+    check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
     measure.arguments()  # finds an unknown metric before anything is read
-    found = subjects.find(paths, reader=reader, choice=choice)
+    found = subjects.find(paths, reader=reader, part=part)
     if scaling.wanted():
         found = [each for pair in zip(found, subjects.scaled(found, scaling), strict=True) for each in pair]
     sources = {each.title: each.source() for each in found}
@@ -70,17 +66,19 @@ def evaluate(
             evaluations[title] = calattn.evaluate(source, target=target, **measure.arguments())
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
+    measured = list(next(iter(evaluations.values())))
+    shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
     paired = {} if html is None else _paired(found, list(sources.values()))
-    said = doubts([found[0], *(found[place] for place in paired)])
-    for doubt in said:
-        warnings.warn(doubt, stacklevel=1)
-    if json:
-        print_json(document(evaluations, found, said))
-    else:
-        from calattn.report import evaluation_table
-
-        print_table(evaluation_table(evaluations))
-    write(out, evaluations, found, said)
+    doubted = doubts([found[0], *(found[place] for place in paired)])
+    judgement = Judgement(
+        table=evaluation_table(evaluations, metrics=shown),
+        document=_document(evaluations, found, doubted),
+        warnings=doubted,
+    )
+    judgement.show(as_json=json)
+    if len(shown) < len(measured) and not json:
+        note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
+    judgement.write(out)
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
 
@@ -89,24 +87,27 @@ def evaluate(
     if html is not None:
         from calattn.cli import pages
 
+        differences = _differences(found, next(iter(sources.values())), paired, measure, target)
         files = [subjects.of_file(path, reader) for path in scaling.files]
-        pages.write(
-            html,
-            found,
-            list(sources.values()),
-            list(evaluations.values()),
-            comparisons=_comparisons(found, next(iter(sources.values())), paired, measure, target),
-            validations={2 * i: each.predictions() for i, each in enumerate(files)},
-            warnings=said,
-            data_root=data_root,
-        )
+        validations = {2 * i: each.predictions() for i, each in enumerate(files)}  # each is followed by itself, scaled
+        judged = [
+            pages.Judged(
+                subject=each,
+                source=sources[each.title],
+                evaluation=evaluations[each.title],
+                differences=differences.get(place),
+                validation=validations.get(place),
+            )
+            for place, each in enumerate(found)
+        ]
+        pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate test.npz --html report.html",
     "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.tex",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
-    "calattn evaluate test.npz --ts --validation validation.npz --json",
+    "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
 )
 
@@ -123,7 +124,25 @@ def _warn_below_chance(title: str, evaluation: Evaluation) -> None:
         )
 
 
-def _paired(found: list[Subject], sources: list[Predictions | Blocks]) -> dict[int, Predictions]:
+def _document(evaluations: dict[str, Evaluation], found: list[PredictionSet], doubted: list[str]) -> dict[str, Any]:
+    first = next(iter(evaluations.values()))
+    return {
+        "schema": 1,
+        "command": "evaluate",
+        "bins": first.options.num_bins,
+        "level": first.level,
+        "resamples": first.num_bootstrap,
+        "warnings": doubted,
+        "results": [
+            each.described()
+            | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
+            | {"target": evaluation.options.target, "metrics": evaluation.as_dict()}
+            for each, evaluation in zip(found, evaluations.values(), strict=True)
+        ],
+    }
+
+
+def _paired(found: list[PredictionSet], sources: list[Predictions | Blocks]) -> dict[int, Predictions]:
     """Those of the first's samples, in its order, by their place; a note where they are of others."""
     import calattn
     from calattn.comparison import same_samples
@@ -143,21 +162,8 @@ def _paired(found: list[Subject], sources: list[Predictions | Blocks]) -> dict[i
     return result  # type: ignore[return-value]
 
 
-def doubts(compared: Sequence[Subject]) -> list[str]:
-    """What is to be said of comparisons, on stderr, in JSON and on the page: whether they are of the same data."""
-    from calattn.comparison import data_warning
-
-    doubt = data_warning((each.name, each.data()) for each in compared)
-    return [] if doubt is None else [doubt]
-
-
-def plain(title: str) -> str:
-    """A title on one line."""
-    return title.replace("\n", " ")
-
-
-def _comparisons(
-    found: list[Subject],
+def _differences(
+    found: list[PredictionSet],
     first: Predictions | Blocks,
     paired: dict[int, Predictions],
     measure: options.Measure,
@@ -173,77 +179,3 @@ def _comparisons(
         with working(f"comparing {name_b} with {name_a}", predictions):
             result[place] = calattn.compare(first, predictions, target=target, **arguments)
     return result
-
-
-@contextlib.contextmanager
-def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
-    """Says what is going on, unless the source has a progress bar of its own."""
-    from calattn.cli.subjects import Blocks
-
-    if isinstance(source, Blocks) or not errors_to().is_terminal:
-        yield
-        return
-    with errors_to().status(escape(plain(text))):
-        yield
-
-
-def document(evaluations: dict[str, Evaluation], found: list[Subject], said: Sequence[str]) -> dict[str, Any]:
-    """The stable JSON form (schema 1): fractions in full precision."""
-    first = next(iter(evaluations.values()))
-    return {
-        "schema": 1,
-        "command": "evaluate",
-        "bins": first.options.num_bins,
-        "level": first.level,
-        "resamples": first.num_bootstrap,
-        "warnings": list(said),
-        "results": [
-            each.described()
-            | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
-            | {"target": evaluation.options.target, "metrics": evaluation.as_dict()}
-            for each, evaluation in zip(found, evaluations.values(), strict=True)
-        ],
-    }
-
-
-def write(out: Path | None, evaluations: dict[str, Evaluation], found: list[Subject], said: Sequence[str]) -> None:
-    from calattn.report import evaluation_table
-
-    if out is None:
-        return
-    table = evaluation_table(evaluations)
-    if out.suffix == ".json":
-        text = json_text(document(evaluations, found, said))
-    else:
-        text = {".tex": table.latex, ".md": table.markdown, ".csv": table.csv}[out.suffix]()
-    write_text(out, text)
-
-
-def write_text(path: Path, text: str) -> None:
-    """A result file, whole or not at all."""
-    from calattn.files.atomic import atomic_write
-
-    with atomic_write(path) as partial:
-        partial.write_text(text, encoding="utf-8")
-    note(f"wrote {path}")
-
-
-def check_not_input(inputs: Sequence[Path], **outputs: Path | None) -> None:
-    """An output must not replace what was read; `outputs` by the names of their flags."""
-    read = {path.resolve() for path in inputs}
-    for flag, path in outputs.items():
-        if path is not None and path.resolve() in read:
-            raise ValueError(f"--{flag} {path} is also read, and would be replaced; name another file")
-
-
-def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:
-    """An output file's name has to say its format, and its place has to take it; found out before the work, not after."""
-    from calattn.files.atomic import check_writable
-
-    if path is None:
-        return
-    if path.suffix not in suffixes:
-        raise ValueError(f"{flag} {path} must end in {', '.join(suffixes)}")
-    if path.is_dir():
-        raise ValueError(f"{flag} {path} is a folder; name a file in it")
-    check_writable(path)

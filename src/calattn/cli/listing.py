@@ -90,21 +90,15 @@ def sentence_of(thing: Any) -> str:
 
 
 def _backbones(with_timm: bool) -> list[Row]:
-    from calattn.backbones import BACKBONES
+    from calattn.backbones import BACKBONES, FAMILIES
 
-    families = _families()
-    ours = [*families, *((name, _backbone_line(builder)) for name, builder in sorted(BACKBONES.items()))]
+    ours = [(name, "the one that fits the size of the images") for name in FAMILIES]
+    ours += [(name, _backbone_line(builder)) for name, builder in sorted(BACKBONES.items())]
     if not with_timm:
         return ours
     import timm
 
     return ours + [(name, "timm") for name in timm.list_models() if name not in BACKBONES]
-
-
-def _families() -> list[Row]:
-    from calattn.backbones.transformers import FAMILIES
-
-    return [(name, "the one that fits the size of the images") for name in FAMILIES]
 
 
 def _backbone_line(builder: Any) -> str:
@@ -123,12 +117,8 @@ def _losses(_: bool) -> list[Row]:
 def _heads(_: bool) -> list[Row]:
     from calattn.heads import HEADS
 
-    return [(name, sentence_of(_built(builder))) for name, builder in HEADS.items()]
-
-
-def _built(builder: Any) -> Any:
-    """The class that a head's builder makes, for its docstring."""
-    return type(builder(num_features=2, num_classes=2, hidden=2, bias=True))
+    made = {name: builder(num_features=2, num_classes=2, hidden=2, bias=True) for name, builder in HEADS.items()}
+    return [(name, sentence_of(type(head))) for name, head in made.items()]
 
 
 def _calibrators(_: bool) -> list[Row]:

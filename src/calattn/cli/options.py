@@ -1,10 +1,11 @@
-"""Flags that several commands share: each group is a dataclass, and `flat` spreads its fields over a command."""
+"""Flags that commands share: each group is a dataclass, and `flat` spreads its fields over a command."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,35 +13,66 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from calattn.cli import completion
 from calattn.rules import RULES
 
 if TYPE_CHECKING:
     from calattn.metrics.state import Options
     from calattn.runs.runtime import Runtime
 
-RUN = "The run"
-READING, MEASURING, OUTPUT, WHERE = "What is in the file", "What is measured", "Output", "Where it runs"
-DATA_ROOT = "Where data sets lie; default: $CALATTN_DATA, or the user's cache folder."
+# Panels of `--help`.
+RUN, FITTING, OUTPUT, WHERE = "The run", "What is fitted", "Output", "Where it runs"
+READING, MEASURING, IMAGES = "What is in the file", "What is measured", "Which images"
+SCALING = "Temperature scaling"
 
-Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, for scripts.", rich_help_panel=OUTPUT)]
 
+def option(panel: str, *names: str, text: str, least: int | None = None, complete: Any = None, **more: Any) -> Any:
+    """An option with its line in a panel of `--help`; `least` is the smallest number, `complete` a function of `names`."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, min=least, autocompletion=complete, **more)
+
+
+def names(target: str, *more: str) -> Callable[[str], list[str]]:
+    """What the shell may complete: the names in a registry, "module:attribute", imported when asked for, and `more`.
+
+    The last of a comma-separated list counts.
+
+    >>> names("calattn.runs.recipes:RECIPES", "none")("di")
+    ['digits']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        module, _, attribute = target.partition(":")
+        before, comma, begun = incomplete.rpartition(",")
+        found = [*getattr(importlib.import_module(module), attribute), *more]
+        return [f"{before}{comma}{name}" for name in found if name.startswith(begun)]
+
+    return complete
+
+
+def recipe_or_spec(incomplete: str) -> list[str]:
+    """Recipes, and YAML files, whose folders are completed on the way."""
+    found = [
+        path for path in Path().glob(f"{incomplete}*") if path.is_dir() or path.suffix.lower() in (".yaml", ".yml")
+    ]
+    files = [f"{path.as_posix()}/" if path.is_dir() else path.as_posix() for path in sorted(found)]
+    return [*names("calattn.runs.recipes:RECIPES")(incomplete), *files]
+
+
+RULE_NAMES, DATASETS = names("calattn.rules:RULES"), names("calattn.data:DATASETS")
+
+_DATA_ROOT = "Where data sets lie; default: $CALATTN_DATA, or the user's cache folder."
+Json = Annotated[bool, option(OUTPUT, "--json", text="JSON on stdout, for scripts.")]
 Html = Annotated[
-    Path | None,
-    typer.Option("--html", help="Write the page: one HTML file that opens without a network.", rich_help_panel=OUTPUT),
+    Path | None, option(OUTPUT, "--html", text="Write the page: one HTML file that opens without a network.")
 ]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option("--data-root", help=f"For pictures of a run's mistakes: {DATA_ROOT}", rich_help_panel=OUTPUT),
-]
-
+TableOut = Annotated[Path | None, option(OUTPUT, "--out", text="Write the table: .json, .csv, .md or .tex.")]
+DataRoot = Annotated[Path | None, option(WHERE, "--data-root", text=_DATA_ROOT)]
 Target = Annotated[
     str | None,
-    typer.Option(
+    option(
+        MEASURING,
         "--target",
         metavar="CLASS",
-        help="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
-        rich_help_panel=MEASURING,
+        text="ECE and its kin of P(CLASS) against “the label is CLASS” instead of the predicted class; a number or a name.",
     ),
 ]
 
@@ -55,20 +87,11 @@ class Objective(enum.StrEnum):
     nll = "nll"
 
 
-def _read(*names: str, text: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=READING)
-
-
-def _measure(*names: str, text: str) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=MEASURING)
-
-
-def _where(*names: str, text: str, least: int | None = None) -> Any:
-    return typer.Option(*names, help=text, min=least, rich_help_panel=WHERE)
+_read, _measure, _scale, _where = (functools.partial(option, panel) for panel in (READING, MEASURING, SCALING, WHERE))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reader:
+class FileFlags:
     """What the caller knows about the files; the arguments of `calattn.read_predictions`, spelt as flags."""
 
     kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not say.")] = None
@@ -120,7 +143,7 @@ class Reader:
         }
 
 
-READER = Reader()
+FILE_FLAGS = FileFlags()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,12 +152,11 @@ class Measure:
 
     metrics: Annotated[
         list[str] | None,
-        typer.Option(
+        _measure(
             "--metrics",
             "-m",
-            help="Some of calattn list metrics: ece,nll. Empty: all (a leaderboard of methods: the main ones).",
-            rich_help_panel=MEASURING,
-            autocompletion=completion.names("calattn.metrics:METRICS"),
+            text="Some of calattn list metrics: ece,nll. Empty: all (tables of evaluate or of several methods: the main ones).",
+            complete=names("calattn.metrics:METRICS"),
         ),
     ] = None
     bins: Annotated[int, _measure("--bins", text="Bins of the binned errors.")] = 15
@@ -180,22 +202,20 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class RunPart:
     """Which predictions of a run folder."""
 
     split: Annotated[list[str] | None, _read("--split", text="Of a run folder: test (default), validation, …")] = None
     checkpoint: Annotated[
-        str,
-        typer.Option(
-            "--checkpoint",
-            help=f"Of a run folder: {', '.join(RULES)}.",
-            rich_help_panel=READING,
-            autocompletion=completion.names("calattn.rules:RULES"),
-        ),
+        str, _read("--checkpoint", text=f"Of a run folder: {', '.join(RULES)}.", complete=RULE_NAMES)
     ] = "last"
 
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]
+
+    def check_one_split(self, command: str) -> None:
+        if len(self.splits()) > 1:
+            raise ValueError(f"--split names several splits; {command} takes one at a time")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,17 +223,12 @@ class Scaling:
     """Whether results are shown after temperature scaling, and what it is fitted on."""
 
     ts: Annotated[
-        bool,
-        _measure(
-            "--ts", text="After temperature scaling, fitted on a run folder's validation predictions or --validation."
-        ),
+        bool, _scale("--ts", text="Scale, fitted on a run folder's validation predictions or on --validation.")
     ] = False
     validation: Annotated[
-        list[Path] | None, _measure("--validation", text="Fit --ts on this file; one for each path.")
+        list[Path] | None, _scale("--validation", text="Fit --ts on this file; one for each path.")
     ] = None
-    objective: Annotated[Objective, _measure("--objective", text="What the temperature of --ts minimises.")] = (
-        Objective.ece
-    )
+    objective: Annotated[Objective, _scale("--objective", text="What the temperature minimises.")] = Objective.ece
 
     @property
     def files(self) -> list[Path]:
@@ -225,6 +240,36 @@ class Scaling:
         return self.ts
 
 
+_run = functools.partial(option, RUN)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """The folder of a run that is trained, and what is changed in its spec."""
+
+    out: Annotated[
+        Path | None, _run("--out", text="The run's folder; default: by the spec, under runs/ (teach: RUN-taught).")
+    ] = None
+    overrides: Annotated[
+        list[str] | None,
+        _run(
+            "--set",
+            metavar="KEY=VALUE",
+            text="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. train --dry-run shows all keys.",
+        ),
+    ] = None
+    size: Annotated[
+        int | None, _run("--size", text="Side in pixels of the images the network sees: 32, 224, … Sets data.size.")
+    ] = None
+    overwrite: Annotated[bool, _run("--overwrite", text="Remove the run that the folder holds and start again.")] = (
+        False
+    )
+
+    @property
+    def changes(self) -> list[str]:
+        return self.overrides or []
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
     """Where a command runs. The fields are those of `Runtime`."""
@@ -233,10 +278,7 @@ class Machine:
         str, _where("--accelerator", text="auto, cpu, cuda or mps; auto takes a GPU if there is one.")
     ] = "auto"
     threads: Annotated[int | None, _where("--threads", text="CPU threads of each process.", least=1)] = None
-    data_root: Annotated[
-        Path | None,
-        _where("--data-root", text=DATA_ROOT),
-    ] = None
+    data_root: DataRoot = None
 
     def runtime(self) -> Runtime:
         from calattn.runs.runtime import Runtime
@@ -273,16 +315,16 @@ class Cluster(Devices):
     ] = False
     until_epoch: Annotated[
         int | None,
-        typer.Option(
+        option(
+            RUN,
             "--until-epoch",
-            min=1,
-            help="Stop after this epoch; without it, the same command resumes from there.",
-            rich_help_panel=RUN,
+            text="Stop after this epoch; without it, the same command resumes from there.",
+            least=1,
         ),
     ] = None
 
 
-MACHINE, DEVICES, CLUSTER = Machine(), Devices(), Cluster()
+MACHINE, DEVICES, CLUSTER, NEW_RUN = Machine(), Devices(), Cluster(), NewRun()
 
 
 def listed(text: str | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""From subjects to the HTML page: what a command knows about each, gathered into exhibits."""
+"""The HTML page of what a command has judged: all that is known about each, gathered into exhibits."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.markup import escape
 
 from calattn.cli.console import note, progress
-from calattn.cli.evaluate import plain
-from calattn.cli.subjects import Blocks, Subject, text_of
+from calattn.cli.judgement import plain
+from calattn.cli.subjects import Blocks, PredictionSet, text_of
 from calattn.readers import PredictionFileError, PredictionFileMissing
 from calattn.report.page import Exhibit, build_document, page_html, write_page
-from calattn.report.page.document import drawn
+from calattn.report.page.document import sampled
 from calattn.runs.facts import RunFacts
 from calattn.types import Predictions
 
@@ -23,29 +22,37 @@ if TYPE_CHECKING:
     from calattn import Difference, Evaluation
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A set of predictions, read and evaluated; its differences from the first, and what T* may be fitted on, if known."""
+
+    subject: PredictionSet
+    source: Predictions | Blocks
+    evaluation: Evaluation
+    differences: Mapping[str, Difference] | None = None
+    validation: Predictions | None = None
+
+
 def write(
     path: Path,
-    found: Sequence[Subject],
-    sources: Sequence[Predictions | Blocks],
-    evaluations: Sequence[Evaluation],
+    judged: Sequence[Judged],
     *,
-    comparisons: Mapping[int, Mapping[str, Difference]] | None = None,
-    validations: Mapping[int, Predictions] | None = None,
     title: str | None = None,
     home: str | None = None,
     warnings: Sequence[str] = (),
     data_root: Path | None = None,
 ) -> None:
-    """Writes the page of the subjects; `validations` by subject number, where a caller was given some."""
-    given = validations or {}
-    read = [sampled(source) for source in sources]
+    """Writes the page of what was judged."""
+    read = [
+        (each.source, None) if isinstance(each.source, Predictions) else sampled(each.source, each.source.count())
+        for each in judged
+    ]
     with progress() as bar:
-        task = bar.add_task("page", total=2 * len(found) + 1)
+        task = bar.add_task("page", total=2 * len(judged) + 1)
         exhibits = []
-        for place, each in enumerate(found):
-            bar.update(task, description=escape(f"page: gathering {plain(each.title)}"))
-            predictions, rows = read[place]
-            made = exhibit(each, predictions, evaluations[place], given.get(place), data_root)
+        for each, (predictions, rows) in zip(judged, read, strict=True):
+            bar.update(task, description=escape(f"page: gathering {plain(each.subject.title)}"))
+            made = exhibit(each.subject, predictions, each.evaluation, each.validation, data_root)
             exhibits.append(dataclasses.replace(made, rows=rows))
             bar.advance(task)
 
@@ -53,8 +60,9 @@ def write(
             bar.update(task, description=escape(text))
             bar.advance(task)
 
+        differences = {place: each.differences for place, each in enumerate(judged) if each.differences is not None}
         document = build_document(
-            exhibits, comparisons=comparisons, title=title, home=home, warnings=warnings, step=step
+            exhibits, comparisons=differences, title=title, home=home, warnings=warnings, step=step
         )
         write_page(page_html(document), path)
         bar.advance(task)
@@ -62,7 +70,7 @@ def write(
 
 
 def exhibit(
-    subject: Subject,
+    subject: PredictionSet,
     predictions: Predictions,
     evaluation: Evaluation,
     validation: Predictions | None = None,
@@ -98,23 +106,7 @@ def exhibit(
     )
 
 
-def sampled(source: Predictions | Blocks) -> tuple[Predictions, torch.Tensor | None]:
-    """The predictions; of a file that does not fit into memory, some at random, and their rows."""
-    if isinstance(source, Predictions):
-        return source, None
-    total = source.count()
-    rows = drawn(total)
-    rows = torch.arange(total) if rows is None else rows
-    parts, offset = [], 0
-    for block in source:
-        inside = rows[(rows >= offset) & (rows < offset + len(block))] - offset
-        if len(inside):
-            parts.append(block.select(inside))
-        offset += len(block)
-    return Predictions.cat(parts), rows
-
-
-def _validation(subject: Subject) -> Predictions | None:
+def _validation(subject: PredictionSet) -> Predictions | None:
     if subject.split == "validation":
         return None
     try:

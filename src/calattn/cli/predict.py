@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calattn.cli import completion, options
+from calattn.cli import options
 from calattn.cli.console import only_helps, print_json, progress, results_to
 from calattn.cli.errors import examples
 from calattn.rules import RULES
+
+_images = functools.partial(options.option, options.IMAGES)
 
 
 @options.flat
@@ -19,47 +22,52 @@ def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A trained run's folder.")],
     checkpoint: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"{', '.join(RULES)}; may be repeated. Default: last.",
-            autocompletion=completion.names("calattn.rules:RULES"),
+        _images(
+            "--checkpoint",
+            text=f"{', '.join(RULES)}; may be repeated. Default: last.",
+            complete=options.RULE_NAMES,
         ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own.",
-            autocompletion=completion.names("calattn.data:DATASETS"),
+        _images(
+            "--data",
+            text="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own.",
+            complete=options.DATASETS,
         ),
     ] = None,
     split: Annotated[
         list[str] | None,
-        typer.Option(help="May be repeated. Default: validation and test; of another data set, its last (test)."),
+        _images("--split", text="May be repeated. Default: validation and test; of another data set, its last (test)."),
     ] = None,
     ood: Annotated[
         bool,
-        typer.Option(
-            "--ood", help="With --data: other classes than the run's. Labels become 0; only confidence counts."
-        ),
+        _images("--ood", text="With --data: other classes than the run's. Labels become 0; only confidence counts."),
     ] = False,
     corrupt: Annotated[
         list[str] | None,
-        typer.Option(
-            help="The run's test images under a corruption of CIFAR-10-C, such as fog-5, or under all fifteen, all-5. "
+        _images(
+            "--corrupt",
+            text="The run's test images under a corruption of CIFAR-10-C, such as fog-5, or under all fifteen, all-5. "
             "May be repeated.",
         ),
     ] = None,
     features: Annotated[
         bool,
-        typer.Option(
+        options.option(
+            options.OUTPUT,
             "--features",
-            help="Keep the features beside the logits, as some calibrators need (and wherever they are kept already).",
+            text="Keep the features beside the logits, as some calibrators need (and wherever they are kept already).",
         ),
     ] = False,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images a batch; default: the spec's evaluation.batch_size.")
+        int | None,
+        options.option(
+            options.WHERE, "--batch-size", text="Images per batch; default: the spec's evaluation.batch_size.", least=1
+        ),
     ] = None,
     where: options.Devices = options.DEVICES,
-    json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Write a trained run's predictions into its folder, for evaluate, compare and calibrate.
 

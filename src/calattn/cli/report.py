@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import math
+import functools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,8 @@ from calattn.cli.errors import FAILED, examples
 
 if TYPE_CHECKING:
     from calattn import Evaluation
-    from calattn.cli.subjects import Subject
+    from calattn.cli.subjects import PredictionSet
+    from calattn.report.page.leaderboard import Standing
 
 _FACTS = {
     "data": ("data", "name"),
@@ -30,27 +30,7 @@ _FACTS = {
     "epochs": ("train", "epochs"),
     "seed": ("seed",),
 }
-_FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
-_SEEDS = "; rows that differ in their seed alone are trainings of one method: calattn compare --over-seeds joins them"
-_SCALED = {"ece_ts": ("ece", "ECE + TS"), "nll_ts": ("nll", "NLL + TS")}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the leaderboard: measured, with a page, or the reason why not."""
-
-    title: str
-    facts: dict[str, Any]
-    page: str | None = None
-    evaluation: Evaluation | None = None
-    scaled: Evaluation | None = None
-    temperature: float | None = None
-    reason: str | None = None
-    damaged: bool = False
-    labels: str | None = None
-    """A hash of all labels in their order."""
-    data: str | None = None
-    """What the predictions were made of, where that is known."""
+_FOLDER = Path("report")
 
 
 @options.flat
@@ -59,15 +39,11 @@ def report(
         list[Path],
         typer.Argument(metavar="PATH...", help="Run folders, folders of runs (searched), or files of predictions."),
     ],
-    choice: options.Choice,
+    part: options.RunPart,
     measure: options.Measure,
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for index.html and pages/.", rich_help_panel=options.OUTPUT)
-    ] = Path("report"),
-    title: Annotated[
-        str | None, typer.Option("--title", help="Heading of the leaderboard.", rich_help_panel=options.OUTPUT)
-    ] = None,
-    reader: options.Reader = options.READER,
+    out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = _FOLDER,
+    title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
+    reader: options.FileFlags = options.FILE_FLAGS,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
@@ -77,22 +53,22 @@ def report(
     and after temperature scaling fitted on their validation split. A run without predictions is listed with the reason.
     """
     from calattn.cli import subjects
-    from calattn.report.page.html import leaderboard_html, write_page
+    from calattn.report.page.leaderboard import leaderboard_document
+    from calattn.report.page.writing import leaderboard_html, write_page
 
     measure.arguments()  # finds an unknown metric before anything is read
-    if len(choice.splits()) > 1:
-        raise ValueError("--split names several splits; report takes one at a time")
+    part.check_one_split("report")
     _check_folder(out)
     places = list(_places(paths))
     titles = subjects.titles(places)
     names = _file_names(titles)
-    rows = []
+    rows, find = [], functools.partial(subjects.find, reader=reader, part=part)
     for number, (place, shown) in enumerate(zip(places, titles, strict=True), start=1):
         note(f"[{number}/{len(places)}] {shown}")
         page = out / "pages" / f"{names[shown]}.html"
-        rows.append(_row(place, shown, page, reader=reader, choice=choice, measure=measure, data_root=data_root))
+        rows.append(_row(place, shown, page, find=find, measure=measure, data_root=data_root))
     document = leaderboard_document(
-        rows, title=title or "Calibration leaderboard", split=choice.splits()[0], checkpoint=choice.checkpoint
+        rows, title=title or "Calibration leaderboard", split=part.splits()[0], checkpoint=part.checkpoint
     )
     write_page(leaderboard_html(document), out / "index.html")
     for doubt in document["warnings"]:
@@ -174,21 +150,21 @@ def _row(
     title: str,
     page: Path,
     *,
-    reader: options.Reader,
-    choice: options.Choice,
+    find: Callable[[list[Path]], list[PredictionSet]],
     measure: options.Measure,
     data_root: Path | None,
-) -> Row:
+) -> Standing:
     import calattn
-    from calattn.cli import pages, subjects
+    from calattn.cli import pages
     from calattn.cli.errors import words_of
-    from calattn.cli.evaluate import working
+    from calattn.cli.judgement import working
     from calattn.comparison import labels_of
     from calattn.readers import PredictionFileMissing
+    from calattn.report.page.leaderboard import Standing
 
     facts = _facts(place)
     try:
-        subject = dataclasses.replace(subjects.find([place], reader=reader, choice=choice)[0], title=title)
+        subject = dataclasses.replace(find([place])[0], title=title)
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())
@@ -196,10 +172,11 @@ def _row(
     except ValueError as error:
         reason = words_of(error)
         note(f"{title} has no page: {reason}")
-        return Row(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
+        return Standing(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
     scaled, temperature = _scaled(subject, measure)
-    pages.write(page, [subject], [source], [evaluation], title=title, home="../index.html", data_root=data_root)
-    return Row(
+    judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
+    pages.write(page, [judged], title=title, home="../index.html", data_root=data_root)
+    return Standing(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
         labels=labels,
@@ -211,10 +188,11 @@ def _row(
     )
 
 
-def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | None, float | None]:
+def _scaled(subject: PredictionSet, measure: options.Measure) -> tuple[Evaluation | None, float | None]:
     """After temperature scaling by NLL on the validation split, where there is one."""
     import calattn
     from calattn.posthoc import FitWarning
+    from calattn.report.page.leaderboard import SCALED
 
     if subject.run is None or subject.split == "validation":
         return None, None
@@ -226,7 +204,7 @@ def _scaled(subject: Subject, measure: options.Measure) -> tuple[Evaluation | No
         return None, None
     if better.calibrator is None or not better.calibrator.converged_:
         return None, None
-    arguments = measure.arguments() | {"metrics": [metric for metric, _ in _SCALED.values()]}
+    arguments = measure.arguments() | {"metrics": [metric for metric, _ in SCALED.values()]}
     return calattn.evaluate(better.source(), **arguments), better.temperature
 
 
@@ -249,104 +227,6 @@ def _plain_fact(value: Any) -> Any:
     if isinstance(value, str | bool | int):
         return value
     return finite(value) if isinstance(value, float) else str(value)
-
-
-def leaderboard_document(rows: Sequence[Row], *, title: str, split: str, checkpoint: str) -> dict[str, Any]:
-    """What the leaderboard page shows (schema 1), and what `--json` says."""
-    from calattn.report.page.document import version
-
-    return {
-        "schema": 1,
-        "version": version(),
-        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "title": title,
-        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
-        + _SEEDS * _differ_in_seed(rows),
-        "warnings": _warnings(rows),
-        "metrics": _metrics(rows),
-        "rows": [
-            {
-                "title": row.title,
-                "href": row.page,
-                "values": _values(row),
-                "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
-                "group": group,
-                "note": row.reason,
-            }
-            for row, group in zip(rows, _groups(rows), strict=True)
-        ],
-    }
-
-
-def _warnings(rows: Sequence[Row]) -> list[str]:
-    """Where runs on different data have the same labels: they look alike, and are not ranked together."""
-    from calattn.comparison import data_warning
-
-    alike: dict[str, list[tuple[str, str | None]]] = {}
-    for row in rows:
-        if row.labels is not None:
-            alike.setdefault(row.labels, []).append((row.title, row.data))
-    return [doubt for named in alike.values() if (doubt := data_warning(named, ranked=True)) is not None]
-
-
-def _groups(rows: Sequence[Row]) -> list[str | None]:
-    """The same text for predictions of the same samples, which alone can be ranked: of equal labels and of the same data.
-
-    Files do not say what they are of: they count as the data of the runs with their labels, where all those name one.
-    """
-    known: dict[str | None, set[str]] = {}
-    for row in rows:
-        known.setdefault(row.labels, set()).update([row.data] if row.data is not None else [])
-    found: list[str | None] = []
-    for row in rows:
-        others = known[row.labels]
-        data = row.data or (next(iter(others)) if len(others) == 1 else "")
-        found.append(None if row.labels is None else f"{row.labels} {data}".strip())
-    return found
-
-
-def _metrics(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The columns: the most asked for first, each after scaling beside what it is compared with."""
-    from calattn.metrics import METRICS
-    from calattn.report.page.document import printed
-
-    measured = next((row.evaluation for row in rows if row.evaluation is not None), None)
-    if measured is None:
-        return []
-    metrics: dict[str, dict[str, Any]] = {}
-    for name in measured.rows:
-        better = "low" if METRICS[name].better == "lower" else "high"
-        metrics[name] = {"name": name, **printed(name, measured.options), "better": better}
-        for scaled, (metric, heading) in _SCALED.items():
-            if metric == name and any(row.scaled is not None for row in rows):
-                metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}
-    first = [name for name in _FIRST if name in metrics]
-    return [metrics[name] for name in dict.fromkeys([*first, *metrics])]
-
-
-def _values(row: Row) -> dict[str, Any]:
-    """A row's numbers with their intervals, by column."""
-    from calattn.report.page.document import finite
-
-    found = {} if row.evaluation is None else dict(row.evaluation.rows)
-    if row.scaled is not None:
-        found |= {name: row.scaled[metric] for name, (metric, _) in _SCALED.items()}
-    return {
-        name: {key: finite(getattr(each, key)) for key in ("value", "low", "high")} | _infinite(each.value)
-        for name, each in found.items()
-    }
-
-
-def _differ_in_seed(rows: Sequence[Row]) -> bool:
-    """Whether there are runs that differ in nothing that is shown but their seed."""
-    methods = [
-        {name: fact for name, fact in row.facts.items() if name != "seed"} for row in rows if "seed" in row.facts
-    ]
-    return any(method in methods[:place] for place, method in enumerate(methods))
-
-
-def _infinite(value: float) -> dict[str, bool]:
-    return {"infinite": True} if math.isinf(value) else {}
 
 
 def _file_names(titles: Sequence[str]) -> dict[str, str]:

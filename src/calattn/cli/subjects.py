@@ -1,4 +1,4 @@
-"""Subjects: what a command is asked to judge, found from the paths on its line, with a title each."""
+"""Subjects: the sets of predictions that a command is asked to judge, found from the paths on its line, with a title each."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def parts(source: Predictions | Blocks) -> Iterator[Predictions]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Subject:
+class PredictionSet:
     """One column of a table: a file, a predictions folder, or a split of a run folder."""
 
     path: Path
-    reader: options.Reader
+    reader: options.FileFlags
     title: str = ""
     run: Path | None = None
     split: str | None = None
@@ -151,6 +151,11 @@ class Subject:
         """The title without what was done to it."""
         return self.title.split("\n")[0]
 
+    @property
+    def named(self) -> Path:
+        """What names it on a command line: a file or folder, of a run or of what `calibrate --out` wrote all of it."""
+        return self.run or (self.path.parent if is_calibrated(self.path.parent) else self.path)
+
     def data(self) -> str | None:
         """The data set that the predictions were made of, where that is known."""
         from calattn.runs.facts import data_of
@@ -171,7 +176,7 @@ class Subject:
             "which runs differ in their seed alone"
         )
 
-    def validation(self) -> Subject:
+    def validation(self) -> PredictionSet:
         """The validation predictions of the same run and checkpoint: what may be fitted on."""
         if self.run is None:
             raise ValueError(
@@ -182,7 +187,7 @@ class Subject:
             self, path=path, split="validation", title=f"{self.title} validation", calibrator=None
         )
 
-    def scaled(self, validation: Subject, objective: str) -> Self:
+    def scaled(self, validation: PredictionSet, objective: str) -> Self:
         """Itself after temperature scaling fitted on the validation predictions."""
         fitted_on, rows = validation.with_rows()
         with naming_rows_of_file(rows):
@@ -212,7 +217,7 @@ def unfinished(run: Path) -> str | None:
     return RunFacts(run).unfinished
 
 
-def scaled(found: Sequence[Subject], scaling: options.Scaling) -> list[Subject]:
+def scaled(found: Sequence[PredictionSet], scaling: options.Scaling) -> list[PredictionSet]:
     """Each after temperature scaling, fitted on its own validation predictions or on the files that were named."""
     files = scaling.files
     if files and len(files) != len(found):
@@ -222,15 +227,15 @@ def scaled(found: Sequence[Subject], scaling: options.Scaling) -> list[Subject]:
     return [each.scaled(on, scaling.objective.value) for each, on in zip(found, validations, strict=True)]
 
 
-def of_file(path: Path, reader: options.Reader) -> Subject:
+def of_file(path: Path, reader: options.FileFlags) -> PredictionSet:
     """What a --validation names; of a run folder, its validation split."""
-    return find([path], reader=reader, choice=options.Choice(split=["validation"]))[0]
+    return find([path], reader=reader, part=options.RunPart(split=["validation"]))[0]
 
 
-def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choice) -> list[Subject]:
+def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunPart) -> list[PredictionSet]:
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
-    if choice.checkpoint not in RULES:
-        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {choice.checkpoint!r}")
+    if part.checkpoint not in RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {part.checkpoint!r}")
     found = []
     for path in paths:
         if str(path) in METRICS and not path.exists():
@@ -240,15 +245,14 @@ def find(paths: Sequence[Path], *, reader: options.Reader, choice: options.Choic
         if not is_run(path):
             _refuse_contest(path)
             _refuse_folder_of_runs(path)
-            found.append(Subject(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
+            found.append(PredictionSet(path=path / "predictions" if is_calibrated(path) else path, reader=reader))
             continue
         if (partly := unfinished(path)) is not None:
             note(f"{path} is unfinished: these are predictions after {partly}")
-        for split in choice.splits():
-            place = _in_run(path, split, choice.checkpoint)
-            found.append(Subject(path=place, reader=reader, run=path, split=split, checkpoint=choice.checkpoint))
-    named = [each.run or (each.path.parent if is_calibrated(each.path.parent) else each.path) for each in found]
-    names = titles(named, [each.split for each in found])
+        for split in part.splits():
+            place = _in_run(path, split, part.checkpoint)
+            found.append(PredictionSet(path=place, reader=reader, run=path, split=split, checkpoint=part.checkpoint))
+    names = titles([each.named for each in found], [each.split for each in found])
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
 
 

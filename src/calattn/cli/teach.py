@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calattn.cli import completion, options
+from calattn.cli import options
 from calattn.cli.errors import examples
 from calattn.cli.train import train_and_report
 from calattn.rules import RULES
@@ -21,52 +21,34 @@ def teach(
             metavar="RUN|BACKBONE", help="A trained run's folder, or a backbone's name with --weights and --data."
         ),
     ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The new run's folder; default: RUN-taught.", rich_help_panel=options.RUN),
-    ] = None,
+    new: options.NewRun = options.NEW_RUN,
     head: Annotated[
         str,
-        typer.Option(
-            help="taught (temperature and class offsets), taught_classwise, or taught_scale, which changes no prediction.",
-            rich_help_panel=options.RUN,
+        options.option(
+            options.RUN,
+            "--head",
+            text="taught (temperature and class offsets), taught_classwise, or taught_scale, which changes no prediction.",
         ),
     ] = "taught",
     checkpoint: Annotated[
         str,
-        typer.Option(
-            help=f"Of a run: {', '.join(RULES)}.",
-            rich_help_panel=options.RUN,
-            autocompletion=completion.names("calattn.rules:RULES"),
-        ),
+        options.option(options.RUN, "--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES),
     ] = "last",
     weights: Annotated[
         Path | None,
-        typer.Option(help="Of a backbone: its state dict (.safetensors, .pt).", rich_help_panel=options.RUN),
+        options.option(options.RUN, "--weights", text="Of a backbone: its state dict (.safetensors, .pt)."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Of a backbone: what it was trained on (imagefolder:PATH with train/, val/ and test/, a data set, …).",
-            rich_help_panel=options.RUN,
-            autocompletion=completion.names("calattn.data:DATASETS"),
+        options.option(
+            options.RUN,
+            "--data",
+            text="Of a backbone: what it was trained on (imagefolder:PATH with train/, val/ and test/, a data set, …).",
+            complete=options.DATASETS,
         ),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Of a backbone: side in pixels of its images.", rich_help_panel=options.RUN)
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change any key of the new run's spec.", rich_help_panel=options.RUN
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Remove the run that --out holds first.", rich_help_panel=options.RUN),
-    ] = False,
     where: options.Cluster = options.CLUSTER,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Give a trained network a head that calibrates it, image by image.
 
@@ -80,8 +62,8 @@ def teach(
     from calattn.runs.resolving import backbone_values, resolve, run_values
     from calattn.runs.spec import TAUGHT_HEADS
 
-    foreign = {"--weights": weights, "--data": data, "--size": size}
-    changes = overrides or []
+    foreign = {"--weights": weights, "--data": data, "--size": new.size}
+    out, changes = new.out, new.changes
     if head not in TAUGHT_HEADS:
         raise ValueError(f"--head must be {', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}, got {head!r}")
     if (Path(source) / "spec.yaml").is_file():
@@ -91,11 +73,11 @@ def teach(
         out = out or Path(f"{source.rstrip('/')}-taught")
     else:
         known = any(change.startswith("data.validation=") for change in changes)
-        values = backbone_values(source, weights=weights, data=data, size=size, split_is_known=known)
+        values = backbone_values(source, weights=weights, data=data, size=new.size, split_is_known=known)
         out = out or Path("runs") / f"{source.replace('/', '-')}-taught"
     values["model"]["head"] = head
     spec = resolve(values, changes)
-    train_and_report(spec, where.runtime(), out, overwrite=overwrite, as_json=json, command="teach")
+    train_and_report(spec, where.runtime(), out, overwrite=new.overwrite, as_json=json, command="teach")
 
 
 teach.epilog = examples(  # type: ignore[attr-defined]

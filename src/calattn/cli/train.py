@@ -1,4 +1,4 @@
-"""`calattn train`."""
+"""`calattn train`, and how a training run is shown: a bar and a line per epoch on a terminal, elsewhere only the lines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import logging
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from calattn.cli import completion, options
+from calattn.cli import options
 from calattn.cli.console import errors_to, note, only_helps, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
@@ -23,58 +26,30 @@ def train(
         typer.Argument(
             metavar="RECIPE|SPEC",
             help="The name of a recipe (`calattn list recipes`), or a spec of your own in YAML.",
-            autocompletion=completion.recipe_or_spec,
+            autocompletion=options.recipe_or_spec,
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. --dry-run shows all keys.",
-            rich_help_panel=options.RUN,
-        ),
-    ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="The run's folder; default: one under runs/ named by the spec.", rich_help_panel=options.RUN
-        ),
-    ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            help="Side in pixels of the images the network sees: 32, 224, … Sets data.size.",
-            rich_help_panel=options.RUN,
-        ),
-    ] = None,
+    new: options.NewRun = options.NEW_RUN,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Times through the training images. Sets train.epochs.", rich_help_panel=options.RUN),
+        options.option(options.RUN, "--epochs", text="Times through the training images. Sets train.epochs."),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            help="Draws weights, order and augmentation (not the validation images). Sets seed.",
-            rich_help_panel=options.RUN,
+        options.option(
+            options.RUN, "--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed."
         ),
     ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option(
-            "--overwrite", help="Remove the run that the folder holds and start again.", rich_help_panel=options.RUN
-        ),
-    ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        options.option(
+            options.RUN,
             "--dry-run",
-            help="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
-            rich_help_panel=options.RUN,
+            text="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
         ),
     ] = False,
     where: options.Cluster = options.CLUSTER,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary (or the plan of a dry run) as JSON.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Train a run, or resume one that was interrupted with the same command, bit for bit on a CPU.
 
@@ -87,15 +62,15 @@ def train(
     from calattn.runs.resolving import resolve
 
     runtime = where.runtime()
-    shortcuts = {"data.size": size, "train.epochs": epochs, "seed": seed}
-    changes = [*(overrides or []), *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
+    shortcuts = {"data.size": new.size, "train.epochs": epochs, "seed": seed}
+    changes = [*new.changes, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
-        changes += _shorter_warmup(resolve(source, overrides or []), epochs, processes=runtime.num_devices)
+        changes += _shorter_warmup(resolve(source, new.changes), epochs, processes=runtime.num_devices)
     spec = resolve(source, changes)
     if dry_run:
-        _show_plan(spec, runtime, run, as_json=json)
+        _show_plan(spec, runtime, new.out, as_json=json)
     else:
-        train_and_report(spec, runtime, run, overwrite=overwrite, as_json=json)
+        train_and_report(spec, runtime, new.out, overwrite=new.overwrite, as_json=json)
 
 
 def _shorter_warmup(spec: Any, epochs: int, *, processes: int) -> list[str]:
@@ -125,7 +100,6 @@ def train_and_report(
     spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
 ) -> None:
     """Trains, or goes on training, with a progress bar, and prints what came out."""
-    from calattn.cli.training_progress import TrainingProgress
     from calattn.runs.plan import run_path
     from calattn.runs.runtime import settled
     from calattn.runs.train import train_run
@@ -197,3 +171,117 @@ train.epilog = examples(  # type: ignore[attr-defined]
     "calattn train my.yaml --devices 8                  eight GPUs of one machine",
     "calattn train runs/a/spec.yaml --out runs/b        another run's spec again",
 )
+
+
+class TrainingProgress:
+    """What `train_run` reports to. `is_main` is true in the one process that prints, `started` once training begins."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = self._bars.add_task("", visible=False)
+        self._epochs = self._per_epoch = self._done = 0
+        self.is_main = self.started = False
+
+    def __enter__(self) -> TrainingProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def decoded(self, what: str, done: int, total: int) -> None:
+        self._show(what, done=done, total=total)
+
+    def start(self, folder: Any, *, epochs: int, updates_per_epoch: int, done: int, main: bool) -> None:
+        self.started, self.is_main = True, main
+        if not main:
+            return
+        self._epochs, self._per_epoch, self._done = epochs, updates_per_epoch, done
+        after = done // updates_per_epoch
+        if epochs == 0:
+            self._print(f"teaching a head in {folder.path}")
+            return
+        if done >= epochs * updates_per_epoch:
+            self._print(f"{folder.path} is trained; writing predictions and summary")
+            return
+        self._print(
+            f"training in {folder.path}" + (f": resuming from update {done}, epoch {after + 1}" if done else "")
+        )
+        self.updates(0)
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def updates(self, count: int) -> None:
+        self._done += count
+        epoch = min(self._done // self._per_epoch + 1, self._epochs)
+        self._show(f"epoch {epoch}/{self._epochs}", done=self._done, total=self._epochs * self._per_epoch)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self._print(epoch_line(row, self._epochs, self._console.width if self._console.is_terminal else None))
+
+    def teaching(self, what: str, done: int, total: int) -> None:
+        self._show(what, done=done, total=total)
+
+    def predicted(self, count: int, total: int) -> None:
+        # The bar counts up from 0 once: `train_run` gives the total over all splits and checkpoints.
+        before = self._bars.tasks[0].completed if self._bars.tasks[0].description == "predicting" else 0
+        self._show("predicting", done=int(before) + count, total=total)
+
+    def finished(self, folder: Any, *, before: bool) -> None:
+        self.is_main = True
+        self._bars.update(self._bar, visible=False)
+        if before:
+            self._print(f"{folder.path} is {self._how_far(folder)}")
+
+    @staticmethod
+    def _how_far(folder: Any) -> str:
+        from calattn.runs.facts import RunFacts
+
+        partly = RunFacts(folder.path).unfinished
+        if partly is not None:
+            return f"as far as --until-epoch says: {partly}"
+        return "finished, nothing to do; --overwrite trains it again"
+
+    def _show(self, description: str, *, done: int, total: int) -> None:
+        if self._bars.tasks[0].description.split()[:1] != description.split()[:1]:
+            self._bars.reset(self._bar)  # another kind of work: the clock starts anew
+        self._bars.update(self._bar, description=description, completed=done, total=total, visible=True)
+
+    def _print(self, text: str) -> None:
+        # Rich would break piped lines at 80 columns; whoever reads a log wants an epoch a line.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def epoch_line(row: dict[str, Any], epochs: int, width: int | None = None) -> str:
+    """The numbers of an epoch in a line; what does not fit `width` is left out from the right.
+
+    >>> row = {"epoch": 2, "train": {"loss": 0.5}, "validation": {"accuracy": 0.9, "nll": 0.4, "ece": 0.02}}
+    >>> epoch_line(row | {"seconds": 3.0, "images_per_second": 1200.0}, 30)
+    'epoch  2/30  loss 0.5000  val acc 90.00%  NLL 0.4000  ECE 2.00%  3.0 s  1,200 img/s'
+    """
+    validation = row["validation"]
+    parts = [
+        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}",
+        f"loss {row['train']['loss']:.4f}",
+        f"val acc {validation['accuracy']:.2%}",
+        f"NLL {validation['nll']:.4f}",
+        f"ECE {validation['ece']:.2%}",
+    ]
+    scale = validation.get("scale")
+    if scale is not None and scale["std"] > 0:
+        parts.append(f"s {scale['mean']:.2f} ± {scale['std']:.2f}")
+    parts += [f"{row['seconds']:.1f} s", f"{row['images_per_second']:,.0f} img/s"]
+    while width is not None and len(parts) > 1 and len("  ".join(parts)) > width:
+        parts.pop()
+    return "  ".join(parts)

@@ -1,7 +1,6 @@
 """Comparison: whether predictions are of the same samples and data, and whether methods differ over several trainings."""
 
-from calattn.comparison.same_data import data_warning
-from calattn.comparison.samples import labels_of, same_samples
+from calattn.comparison.samples import data_warning, labels_of, same_samples
 from calattn.comparison.trainings import (
     Method,
     SeedsDifference,

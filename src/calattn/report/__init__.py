@@ -3,14 +3,11 @@
 Figures are Matplotlib's, which is imported when the first one is drawn.
 """
 
-from calattn.report.confidence import confidence_histogram
-from calattn.report.differences import difference_table, sentence
-from calattn.report.evaluations import evaluation_table, leaderboard
-from calattn.report.ranking import contest_tables, contest_verdict
-from calattn.report.reliability import reliability_diagram, reliability_diagrams, save_figure
+from calattn.report.confidence import accuracy_above_confidence, confidence_histogram, risk_coverage_curve, selection
+from calattn.report.contest import contest_tables, contest_verdict
+from calattn.report.evaluations import difference_table, evaluation_table, leaderboard, sentence
+from calattn.report.reliability import SmoothCurve, reliability_diagram, reliability_diagrams, save_figure, smooth_curve
 from calattn.report.scale import scale_against_correctness, scale_histogram
-from calattn.report.selective import accuracy_above_confidence, risk_coverage_curve, selection
-from calattn.report.smoothing import SmoothCurve, smooth_curve
 from calattn.report.style import STYLE, figure_style
 from calattn.report.table import Cell, Table
 from calattn.report.temperature import temperature_curve

@@ -1,23 +1,30 @@
-"""Tables of evaluations: metrics as rows, or as columns of a leaderboard."""
+"""Evaluations and paired differences, as tables and in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
+from calattn.comparison.trainings import SeedsDifference
 from calattn.metrics import METRICS
-from calattn.metrics.evaluation import Evaluation
-from calattn.report.style import between, number, percent, title_of
+from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.state import Options
+from calattn.report.style import between, number, percent, title_of, unit_of
 from calattn.report.table import Cell, Table
 
 Evaluations = Mapping[str, Evaluation]
 
 
-def evaluation_table(evaluations: Evaluations) -> Table:
-    """Metrics as rows, evaluations as columns, per cent (NLL in nats). Its records: one for each number, as fractions."""
+def evaluation_table(evaluations: Evaluations, *, metrics: Sequence[str] | None = None) -> Table:
+    """Metrics (some, or all) as rows, evaluations as columns, per cent (NLL in nats).
+
+    Its records: one for each number of all metrics, as fractions.
+    """
     first = next(iter(evaluations.values()))
     rows: list[list[str | Cell]] = [
         [title_of(metric, first.options), *(_cell(each, metric) for each in evaluations.values())]
-        for metric in first.rows
+        for metric in (first.rows if metrics is None else metrics)
     ]
     records = [
         {"title": title.replace("\n", " "), "metric": row.name, "value": row.value, "low": row.low, "high": row.high}
@@ -61,3 +68,137 @@ def _caption(evaluations: Evaluations) -> str:
     )
     readings = {each.reading for each in evaluations.values()} - {""}
     return f"per cent (NLL in nats) of {count}{intervals}" + "".join(f"; {each}" for each in sorted(readings))
+
+
+# One comparison: metric → difference.
+Differences = Mapping[str, Difference]
+
+
+def difference_table(
+    comparisons: Mapping[str, Differences],
+    *,
+    baseline: str,
+    level: float,
+    options: Options | None = None,
+    samples: int | None = None,
+) -> Table:
+    """Each comparison's difference from the baseline; green and red are better and worse, where more than chance.
+
+    Of differences over seeds, with the deviations and with what their intervals cover. Its records: one for each difference,
+    as fractions.
+    """
+    every = [each for part in comparisons.values() for each in part.values()]
+    what = (
+        f"Mean ± standard deviation over seeds; {percent(level)} intervals cover other trainings and other samples"
+        if any(isinstance(each, SeedsDifference) for each in every)
+        else f"Paired {percent(level)} intervals"
+    )
+    rows = []
+    for metric in dict.fromkeys(metric for differences in comparisons.values() for metric in differences):
+        found = [differences.get(metric) for differences in comparisons.values()]
+        row: list[str | Cell] = [title_of(metric, options), _side(found, "a")]
+        rows.append(row + [part for each in found for part in _parts(each)])
+    return Table(
+        header=["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))],
+        rows=rows,
+        caption=f"{what}; {_samples(samples)}per cent and points of it, NLL in nats",
+        records=[_record(each, baseline, title) for title, part in comparisons.items() for each in part.values()],
+        lead=2,
+        group=3,
+    )
+
+
+def _samples(count: int | None) -> str:
+    return "" if count is None else f"{count:,} samples; "
+
+
+def _parts(difference: Difference | None) -> tuple[str | Cell, ...]:
+    """The cells of one comparison; dashes where it could not be resampled."""
+    if difference is None:
+        return "–", "–", "–"
+    name, ends = difference.name, (difference.low, difference.high)
+    signed = number(name, difference.difference, signed=True)
+    cell = Cell(signed, between(name, *ends, signed=True), mark_of(difference))
+    return _side([difference], "b"), cell, f"{difference.p_value:.2g}"
+
+
+def _side(found: Sequence[Difference | None], side: str) -> str:
+    """The value of `a` or `b`, and over seeds its deviation."""
+    first = next(each for each in found if each is not None)
+    value = number(first.name, getattr(first, side))
+    if not isinstance(first, SeedsDifference):
+        return value
+    return f"{value} ± {number(first.name, getattr(first, f'std_{side}'))}"
+
+
+def _record(each: Difference, baseline: str, title: str) -> dict[str, Any]:
+    names = ("a", "b", "difference", "low", "high", "p_value")
+    found: dict[str, Any] = {
+        "baseline": baseline.replace("\n", " "),
+        "title": title.replace("\n", " "),
+        "metric": each.name,
+    }
+    found |= {name: getattr(each, name) for name in names}
+    found |= {} if each.options is None or each.options.target is None else {"target": each.options.target}
+    return found | {name: getattr(each, name) for name in ("std_a", "std_b", "num_seeds") if hasattr(each, name)}
+
+
+def sentence(difference: Difference, options: Options | None = None) -> str:
+    """A difference in words, its size without a sign.
+
+    >>> sentence(Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01))
+    'ECE falls by 1.20 points [0.40, 2.00]: better, more than chance'
+    """
+    name, low, high = difference.name, difference.low, difference.high
+    title = title_of(name, options)
+    if math.isnan(difference.difference):
+        return f"{title} is not defined for both"
+    falls = difference.difference < 0
+    size = number(name, abs(difference.difference))
+    if difference.significant and not size.strip("0."):  # real, but below what is printed
+        size = f"less than {size[:-1]}1"
+    ends = between(name, -high, -low) if falls else between(name, low, high)
+    unit = unit_of(name)[2]
+    if difference.difference == 0:
+        return f"{title} does not change"
+    mark = mark_of(difference)
+    verdict = f"{mark}, more than chance" if mark else "within chance"
+    return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {difference.too_few or verdict}"
+
+
+def described(difference: Difference, options: Options | None = None) -> dict[str, Any]:
+    """A difference as JSON has it: numbers as fractions, its verdict, and its sentence."""
+    names = ("a", "b", "difference", "low", "high", "p_value", "significant", "std_a", "std_b", "num_seeds")
+    numbers = {name: getattr(difference, name) for name in names if hasattr(difference, name)}
+    return numbers | {"sentence": sentence(difference, options)}
+
+
+def improved(difference: Difference) -> bool | None:
+    """Whether b is better; None where chance would explain the difference, or nothing can be told."""
+    if not difference.significant:
+        return None
+    return (difference.difference < 0) == (METRICS[difference.name].better == "lower")
+
+
+def mark_of(difference: Difference) -> Literal["", "better", "worse"]:
+    good = improved(difference)
+    return "" if good is None else "better" if good else "worse"
+
+
+def summary(differences: Differences, *, a: str, b: str, options: Options | None = None) -> str:
+    """Which differences are real and which may be noise, in one sentence.
+
+    >>> real = Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01)
+    >>> noise = Difference(name="nll", a=0.5, b=0.51, difference=0.01, low=-0.02, high=0.04, p_value=0.4)
+    >>> summary({"ece": real, "nll": noise}, a="CE", b="CalAttn")
+    'CalAttn against CE: better in ECE; not told apart in NLL.'
+    """
+    parts = []
+    words = {True: "better", False: "worse", None: "not told apart"}
+    told = {name: each.too_few or words[improved(each)] for name, each in differences.items()}
+    for word in dict.fromkeys((*words.values(), *told.values())):
+        titles = [title_of(name, options) for name in differences if told[name] == word]
+        if titles:
+            *most, last = titles
+            parts.append(f"{word} in {', '.join(most) + ' and ' if most else ''}{last}")
+    return f"{b} against {a}: {'; '.join(parts) or 'nothing could be compared'}."

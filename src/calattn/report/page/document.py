@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from warnings import catch_warnings, simplefilter
 
@@ -14,19 +14,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from calattn.metrics import METRICS
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.evaluation import Difference, Evaluation
-from calattn.metrics.state import Options
+from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
-from calattn.report.definitions import definitions
-from calattn.report.differences import improved, sentence, summary
-from calattn.report.gather import columns_in
+from calattn.report.canvas import columns_in
+from calattn.report.evaluations import improved, sentence, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import Event, event_verdict, verdict
-from calattn.report.style import title_of, unit_of
+from calattn.report.style import percent, title_of, unit_of
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -166,6 +164,19 @@ def drawn(n: int) -> Int[Tensor, " m"] | None:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:MOST_SAMPLES].sort().values
 
 
+def sampled(blocks: Iterable[Predictions], total: int) -> tuple[Predictions, Int[Tensor, " m"]]:
+    """Of predictions that do not fit into memory, `total` samples in blocks, those that are drawn; and their rows."""
+    chosen = drawn(total)
+    rows = torch.arange(total) if chosen is None else chosen
+    parts, offset = [], 0
+    for block in blocks:
+        inside = rows[(rows >= offset) & (rows < offset + len(block))] - offset
+        if len(inside):
+            parts.append(block.select(inside))
+        offset += len(block)
+    return Predictions.cat(parts), rows
+
+
 def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
     collector = classes.collector()
     stated = predictions.stated_probs
@@ -283,3 +294,54 @@ def version() -> str:
         return importlib.metadata.version("calattn")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
+
+
+_MORE = (
+    ("confidence", "The largest probability of a sample. “Says” is its mean, “right” the accuracy."),
+    (
+        "temperature T",
+        "All logits are divided by T before the softmax. T above 1 makes the probabilities more modest, below 1 bolder; the "
+        "predicted class stays. T* is the temperature with the lowest NLL, or (of 0.1, 0.2, …, 10) the lowest ECE. Fitted "
+        "on validation data it is a fair repair; fitted on the predictions that are shown, it flatters.",
+    ),
+    (
+        "consistency bars",
+        "Where the accuracy of a bin would lie, {level} of the time, if every confidence were true: quantiles of "
+        "Binomial(count, mean confidence) / count.",
+    ),
+    (
+        "smooth curve",
+        "Accuracy against confidence without bins: both averaged with a reflected Gaussian kernel of bandwidth 0.05, and "
+        "drawn where enough samples lie.",
+    ),
+    ("coverage", "Share of the samples that are acted on when only those above a confidence are."),
+    ("s", "CalAttn's temperature of a single sample: its logits are divided by s before the softmax."),
+    (
+        "difference",
+        "Both sets of predictions are resampled with the same samples, so what they share cancels. A difference is called "
+        "real where its interval leaves out zero; p is twice the share of resamples on the other side of zero. Many metrics "
+        "are compared at once: one in twenty may look real by chance.",
+    ),
+)
+
+
+def definitions(options: Options, *, level: float, resamples: int) -> list[tuple[str, str]]:
+    """(title, text) of every metric, then of the other words."""
+    names = [name for name in METRICS if options.target is None or name in WITH_EVENT]
+    found = [(title_of(name, options), METRICS.text(name, options)) for name in names]
+    event, more = ([], _MORE) if options.target is None else ([_of_event(options)], _MORE[1:])
+    drawn = (
+        f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."
+    )
+    intervals = ("intervals", drawn if resamples else "No intervals were computed.")
+    return [*event, *found, intervals, *((title, text.replace("{level}", percent(level))) for title, text in more)]
+
+
+def _of_event(options: Options) -> tuple[str, str]:
+    name = options.target if options.target_name is None else options.target_name
+    return (
+        str(options.event),
+        f"The probability of class {name}, whatever class is predicted. Below, it is called the confidence, and the share of the "
+        f"samples whose label is {name} the accuracy. “Says” is the mean of the one, “happens” is the other. "
+        "NLL and Brier score are of all classes.",
+    )

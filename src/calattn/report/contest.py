@@ -1,18 +1,20 @@
-"""A ranking in words: how far each method is from what was there before and from the first, and what is chance."""
+"""A contest of calibrators in tables, in words and as JSON: who leads, by how much, and what is chance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from calattn.metrics.evaluation import Difference
-from calattn.posthoc import Contest
+from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
 from calattn.posthoc.contests import RANKED_BY
-from calattn.report.differences import Differences, mark_of, sentence
-from calattn.report.evaluations import leaderboard
+from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, title_of, unit_of
 from calattn.report.table import Cell, Table
 
+# Learned by every calibrator, and of no interest to who fitted it.
+_BOOKKEEPING = ("num_classes_", "num_samples_", "fitted_on_")
 _IN_SAMPLE = "judged on the samples it was fitted on, where"
 
 
@@ -48,6 +50,76 @@ def _differences(contest: Contest) -> tuple[dict[str, Differences], dict[str, Di
         {row.method: row.from_before for row in contest.rows if row.from_before is not None},
         {row.method: row.from_best for row in contest.rows if row.from_best is not None},
     )
+
+
+def contest_document(
+    contest: Contest, *, words: Callable[[BaseException], str] = str, reason: Callable[[Skipped], str] | None = None
+) -> dict[str, Any]:
+    """The contest as JSON has it, fractions in full precision; `words` says a warning, `reason` why a method was skipped."""
+    best, verdicts = contest.best, contest_verdict(contest)
+    return {
+        "fitted_on": contest.fitted_on,
+        "folds": contest.folds or None,
+        "samples": contest.before.num_samples,
+        "level": contest.before.level,
+        "resamples": contest.before.num_bootstrap,
+        "before": contest.before.as_dict(),
+        "leader": None if best is None else best.method,
+        "no_leader": verdicts[0] if contest.in_sample else None,
+        "shared": contest.overlap.shared,
+        "tied_with_leader": contest.tied,
+        "verdict": verdicts,
+        "methods": [_row_document(row, words) for row in contest.rows],
+        "skipped": [
+            {"method": each.method, "reason": reason(each) if reason else each.reason, "failed": each.failed}
+            for each in contest.skipped
+        ],
+        "not_run": contest.not_run,
+    }
+
+
+def _row_document(row: ContestRow, words: Callable[[BaseException], str]) -> dict[str, Any]:
+    values = {name: getattr(row.calibrator, name) for name in row.calibrator.learned_names()}
+    return {
+        "method": row.method,
+        "after": row.evaluation.as_dict(),
+        "seconds": row.seconds,
+        # Numbers only; tensors are in the calibrator's file.
+        "learned": {name: value for name, value in values.items() if isinstance(value, float | int | str)},
+        "from_before": _without_sides(row.from_before),
+        "from_leader": _without_sides(row.from_best),
+        "warnings": [words(each) for each in row.warnings],
+    }
+
+
+def _without_sides(found: Differences | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        metric: {key: value for key, value in described(each).items() if key not in ("a", "b")}
+        for metric, each in found.items()
+    }
+
+
+def learned(calibrator: Calibrator) -> str:
+    """What a fit has learned, in words: the temperature, or the numbers, and which tensors there are."""
+    if isinstance(calibrator, TemperatureScaling):
+        t = calibrator.temperature_
+        shown = f"{t:.2f}" if 0.1 <= t < 1000 else f"{t:.3g}"
+        why = f"lowest {calibrator.objective.upper()}" if calibrator.converged_ else "the end of its range"
+        return f"T = {shown} ({why})"
+    values = {name: getattr(calibrator, name) for name in calibrator.learned_names()}
+    of_fit = {name.rstrip("_").replace("_", " "): value for name, value in values.items() if name not in _BOOKKEEPING}
+    numbers = [f"{name} = {_in_words(it)}" for name, it in of_fit.items() if isinstance(it, float | int | str)]
+    tensors = [name for name, value in of_fit.items() if not isinstance(value, float | int | str)]
+    kept = f"tensors ({', '.join(tensors)}) are in the calibrator's file (--out)"
+    return f"learned: {', '.join(numbers)}; {kept}" if numbers else f"learned: {kept}"
+
+
+def _in_words(value: float | int | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def ranking_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import math
 
@@ -10,17 +11,15 @@ import pytest
 from rich.console import Console
 
 from calattn.metrics.evaluation import Difference
-from calattn.report.ranking import ranking_table, verdict
+from calattn.report.contest import ranking_table, verdict
 
 
-def nll(a: float, b: float, half: float) -> Difference:
+def between(name: str, a: float, b: float, half: float) -> Difference:
     d = b - a
-    return Difference(name="nll", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.01)
+    return Difference(name=name, a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.01)
 
 
-def ece(a: float, b: float, half: float) -> Difference:
-    d = b - a
-    return Difference(name="ece", a=a, b=b, difference=d, low=d - half, high=d + half, p_value=0.01)
+nll, ece = (functools.partial(between, name) for name in ("nll", "ece"))
 
 
 def ranked(before: float, values: dict[str, float], half: float = 0.1):
@@ -71,9 +70,8 @@ def test_infinite_nll_is_no_matter_of_chance():
 
 def test_table_has_a_verdict_in_every_cell():
     own, rest = ranked(2.0, {"a": 1.0, "b [2]": 1.05, "c": 2.5})
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(ranking_table(own, rest, seconds={"a": 0.25, "b [2]": 1.0, "c": 2.0}, level=0.9))
-    rows = {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if line.count("│") > 5}
+    text = shown(own, rest, a=0.25)
+    rows = {line.split("│")[1].strip(): line for line in text.splitlines() if line.count("│") > 5}
     assert "−1.000 better" in rows["a"]
     assert rows["a"].count("leads") == 2
     assert "0.25" in rows["a"]
@@ -82,9 +80,9 @@ def test_table_has_a_verdict_in_every_cell():
     assert "+1.500 worse" in rows["c"]
 
 
-def shown(own, rest) -> str:
+def shown(own, rest, **seconds: float) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(ranking_table(own, rest, seconds=dict.fromkeys(own, 1.0), level=0.95))
+    console.print(ranking_table(own, rest, seconds=dict.fromkeys(own, 1.0) | seconds, level=0.95))
     return console.export_text()
 
 

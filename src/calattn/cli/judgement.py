@@ -1,0 +1,121 @@
+"""A judgement, as `evaluate` and `compare` give: a table and words for people, a document for programs, and their files."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+from calattn.cli.console import errors_to, json_text, note, print_json, print_table, results_to
+
+if TYPE_CHECKING:
+    from calattn import Predictions
+    from calattn.cli.subjects import Blocks, PredictionSet
+    from calattn.report import Table
+
+_TABLES = (".json", ".csv", ".md", ".tex")
+_PAGES = (".html", ".htm")
+_FIGURES = (".png", ".pdf", ".svg")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What a command found. `document` is its JSON (schema 1): fractions in full precision.
+
+    `table` is for people, and its records are complete; `said` stands under it, `notes` are about it, `warnings` doubt it.
+    """
+
+    table: Table
+    document: dict[str, Any]
+    said: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+    def show(self, *, as_json: bool) -> None:
+        for doubt in self.warnings:
+            warnings.warn(doubt, stacklevel=1)
+        if as_json:
+            print_json(self.document)
+        else:
+            print_table(self.table)
+            for line in self.said:
+                results_to().print(line, markup=False, soft_wrap=True)
+        for text in self.notes:
+            note(text)
+
+    def write(self, out: Path | None) -> None:
+        """The table as the file's name says: .json and .csv in full, .md and .tex as they are shown."""
+        if out is None:
+            return
+        remarks = [*self.notes, *self.warnings]
+        if out.suffix == ".json":
+            text = json_text(self.document)
+        elif out.suffix == ".csv":
+            text = self.table.csv()
+        elif out.suffix == ".tex":
+            text = self.table.latex(notes=remarks)
+        else:
+            text = self.table.markdown() + "".join(f"\n- {each}" for each in (*self.said, *remarks))
+            text = text.rstrip("\n") + "\n"
+        write_text(out, text)
+
+
+def doubts(compared: Sequence[PredictionSet]) -> list[str]:
+    """What is to be said of comparisons, on stderr, in JSON and on the page: whether they are of the same data."""
+    from calattn.comparison import data_warning
+
+    doubt = data_warning((each.name, each.data()) for each in compared)
+    return [] if doubt is None else [doubt]
+
+
+def plain(title: str) -> str:
+    """A title on one line."""
+    return title.replace("\n", " ")
+
+
+@contextlib.contextmanager
+def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
+    """Says what is going on, unless the source has a progress bar of its own."""
+    from calattn.cli.subjects import Blocks
+
+    if isinstance(source, Blocks) or not errors_to().is_terminal:
+        yield
+        return
+    with errors_to().status(escape(plain(text))):
+        yield
+
+
+def write_text(path: Path, text: str) -> None:
+    """A result file, whole or not at all."""
+    from calattn.files.atomic import atomic_write
+
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+    note(f"wrote {path}")
+
+
+def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None, diagram: Path | None = None) -> None:
+    """Refuses early what could not be written in the end, and what would replace an input."""
+    read = {path.resolve() for path in inputs}
+    for flag, path, suffixes in (("--out", out, _TABLES), ("--html", html, _PAGES), ("--diagram", diagram, _FIGURES)):
+        check_output(path, suffixes, flag)
+        if path is not None and path.resolve() in read:
+            raise ValueError(f"{flag} {path} is also read, and would be replaced; name another file")
+
+
+def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> None:
+    """An output file's name has to say its format, and its place has to take it."""
+    from calattn.files.atomic import check_writable
+
+    if path is None:
+        return
+    if path.suffix not in suffixes:
+        raise ValueError(f"{flag} {path} must end in {', '.join(suffixes)}")
+    if path.is_dir():
+        raise ValueError(f"{flag} {path} is a folder; name a file in it")
+    check_writable(path)
