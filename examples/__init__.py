@@ -1,0 +1,1 @@
+"""Scripts that show what the package does; the tests run them."""
