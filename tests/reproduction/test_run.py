@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,8 +24,8 @@ from reproduction.__main__ import main
 from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
-from reproduction.run import ROOT, run_cells
-from reproduction.worker import Work, run_cell
+from reproduction.run import run_cells
+from reproduction.worker import Work, run_cell, run_folder
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")
@@ -48,6 +51,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+def hand_over_the_first(undisturbed: Path, base: Path) -> None:
+    """The cell without a head is done before: its result and its run."""
+    (base / "results" / "smoke").mkdir(parents=True)
+    shutil.copy(undisturbed / "results" / "smoke" / f"{PLAIN.name}.json", base / "results" / "smoke")
+    folder = run_folder(PLAIN, "smoke", Path("runs"))
+    shutil.copytree(undisturbed / folder, base / folder)
+
+
 def assert_same_numbers(base: Path, undisturbed: Path) -> None:
     for mine, theirs in zip(results_of(base), results_of(undisturbed), strict=True):
         assert isinstance(mine, CellResult), mine
@@ -57,10 +68,11 @@ def assert_same_numbers(base: Path, undisturbed: Path) -> None:
 
 
 def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbed):
+    hand_over_the_first(undisturbed, tmp_path)
     assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
     first = capsys.readouterr()
-    assert "cells to run: 2; done before: 0" in first.err
-    assert f"[2/2] {HEAD.name}: done" in first.err
+    assert "cells to run: 1; done before: 1" in first.err
+    assert f"[1/1] {HEAD.name}: done" in first.err
     assert_same_numbers(tmp_path, undisturbed)
     written = [Path(line) for line in first.out.splitlines()]
     assert {path.name for path in written} >= {"ece.md", "ece.csv"}
@@ -168,18 +180,21 @@ class Waiting:
         self.folder.mkdir()
         self.plugin.write_text(WAIT.format(folder=str(self.folder), every=every))
 
-    def start(self, base: Path, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reproduction", "ece", *ONLY, *places(base), *ON_CPU, *more]
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {plugins.VARIABLE: str(self.plugin), "PYTHONPATH": paths}
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-        )
+    def start(self, base: Path, *more: str) -> multiprocessing.Process:
+        """The command, in a copy of this process: it has imported everything."""
+        process = multiprocessing.get_context("fork").Process(target=self._command, args=(base, *more))
+        process.start()
+        return process
 
-    def until(self, count: int, process: subprocess.Popen[str]) -> list[int]:
+    def _command(self, base: Path, *more: str) -> None:
+        os.environ[plugins.VARIABLE] = str(self.plugin)
+        sys.argv[1:] = ["ece", *ONLY, *places(base), *ON_CPU, *more]
+        runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
+
+    def until(self, count: int, process: multiprocessing.Process) -> list[int]:
         """The processes that wait, when there are so many."""
         while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
-            assert process.poll() is None, "it ended too early"
+            assert process.is_alive(), "it ended too early"
             time.sleep(0.05)
         return [int(path.read_text()) for path in found]
 
@@ -196,22 +211,22 @@ def wait_until_gone(number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_stopped_in_the_middle_it_resumes(capsys, tmp_path, undisturbed, number):
     """Killed, its worker sees that it is alone and stops too."""
+    hand_over_the_first(undisturbed, tmp_path)
     waiting = Waiting(tmp_path)
     process = waiting.start(tmp_path)
     try:
         (worker,) = waiting.until(1, process)
-        process.send_signal(number)
-        code = process.wait()
+        os.kill(process.pid, number)
+        process.join()
         wait_until_gone(worker)
     finally:
         process.kill()
-    assert code == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    first, second = results_of(tmp_path)
-    assert isinstance(first, CellResult)
-    assert isinstance(second, Hole)
-    assert second.reason == "not run", "an interruption is no failure"
-    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
-    assert "cells to run: 1; done before: 1" in capsys.readouterr().err
+    assert process.exitcode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert results_of(tmp_path)[1].reason == "not run", "an interruption is no failure"
+    assert main(["ece", *ONLY, *places(tmp_path), "--plan"]) == 0
+    assert "1 to do, 1 done" in capsys.readouterr().out
+    work = Work(store=ResultStore(tmp_path / "results", "smoke"), runs=tmp_path / "runs", runtime=CPU)
+    assert run_cell(HEAD, work) is None
     assert_same_numbers(tmp_path, undisturbed)
 
 
@@ -246,9 +261,10 @@ def test_side_by_side_no_worker_outlives_the_command(tmp_path):
     try:
         workers = waiting.until(2, process)
         process.terminate()
-        assert process.wait() == 143
+        process.join()
     finally:
         process.kill()
+    assert process.exitcode == 143
     for worker in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)
