@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Sequence
+from typing import Any
 
 from reproduction import paper
 from reproduction.cells import Cell
-from reproduction.layouts import BACKBONES
 from reproduction.results import RULES, CellResult, Phase, Rule
-from reproduction.tables import Found, fraction
+from reproduction.tables import BACKBONES, Found, fraction
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,14 +66,12 @@ def _sure(metric: str, cell: Cell, rule: Rule, phase: Phase, found: Found) -> bo
     return paired is not None and not paired.low <= 0 <= paired.high
 
 
-def csv_text(changes: Sequence[Change]) -> str:
+def csv_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
     """One change a row, as fractions."""
-    text = io.StringIO()
-    names = ["data_set", "network", "loss", "metric", "phase", "last", "best_ece", "paper", "cell", "sure"]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for each in changes:
-        cell = each.cell
-        place = [cell.dataset, cell.model, cell.loss, each.metric, each.phase]
-        writer.writerow([*place, each.last, each.best_ece, each.paper, cell.name, " ".join(each.sure)])
-    return text.getvalue()
+    names = ("metric", "phase", "last", "best_ece", "paper")
+    return [
+        {"data_set": each.cell.dataset, "network": each.cell.model, "loss": each.cell.loss}
+        | {name: getattr(each, name) for name in names}
+        | {"cell": each.cell.name, "sure": " ".join(each.sure)}
+        for each in changes
+    ]

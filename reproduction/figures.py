@@ -14,11 +14,10 @@ from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels
 from reproduction.cells import CIFARS, LOSSES, TRANSFORMERS, Cell
-from reproduction.changes import Change, change_of, csv_text
-from reproduction.layouts import DATASETS, LOSS_TITLES, MODELS
-from reproduction.render import write_texts
+from reproduction.changes import Change, change_of, csv_rows
+from reproduction.render import csv_text, write_texts
 from reproduction.results import RULES, CellResult, Hole, Phase, Rule
-from reproduction.tables import RULE_TITLES, Found
+from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +127,7 @@ def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
                 None,
                 found,
                 CHANGE_CELLS,
-                data=csv_text(changes),
+                data=csv_text(csv_rows(changes)),
                 shown=shown,
             )
         ]

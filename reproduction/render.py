@@ -13,8 +13,7 @@ from typing import Any
 from calattn.files.atomic import atomic_write
 from calattn.report.style import between, number
 from reproduction.cells import SCALES
-from reproduction.layouts import DEFINITIONS
-from reproduction.tables import Column, Entry, Row, Table
+from reproduction.tables import DEFINITIONS, Column, Entry, Row, Table
 
 
 def shown(metric: str, value: float) -> str:

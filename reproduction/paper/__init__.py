@@ -18,19 +18,6 @@ import yaml
 
 from calattn.registry import Registry
 
-__all__ = [
-    "ODDITIES",
-    "PAPER_TABLES",
-    "PaperTable",
-    "Printed",
-    "Value",
-    "find",
-    "oddities",
-    "paper_table",
-    "row",
-    "value",
-]
-
 Value = str | float | bool | None
 
 NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
