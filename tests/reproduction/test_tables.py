@@ -161,7 +161,9 @@ def test_a_number_of_the_paper_stands_beside_the_right_cell(full: ResultStore):
     rows = csv_rows(tables_of("ece", full))
     found = [r for r in rows if r["cell"] == "cifar100-deit-ce_brier-calattn" and r["metric"] == "ece"]
     expected = {
-        phase: paper.row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce_brier", phase=phase)
+        phase: paper.find(
+            "ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce_brier", phase=phase
+        )
         for phase in ("pre", "post")
     }
     assert len(found) == 4
