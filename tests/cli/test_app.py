@@ -103,20 +103,14 @@ def test_a_command_whose_module_is_not_there_is_left_out(capsys, monkeypatch):
     assert "No such command 'ghost'" in result.err
 
 
-def test_completion_knows_commands_and_options():
+def test_completion_knows_commands_and_options(capsys, monkeypatch):
     """As bash asks for it."""
+    monkeypatch.setenv("_CALATTN_COMPLETE", "complete_bash")
 
     def complete(words: str) -> list[str]:
-        environment = os.environ | {
-            "_CALATTN_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
-        }
-        code = "import sys; from calattn.cli import app; sys.exit(app.run([]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        return invoke(capsys).out.split()
 
     assert complete("calattn ev") == ["evaluate"]
     assert "--metrics" in complete("calattn evaluate --met")
