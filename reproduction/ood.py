@@ -59,7 +59,7 @@ class OodScores:
     scores: dict[str, dict[str, Float[Tensor, " m"]]]
     sets: dict[str, dict[str, Any]]
     missing: dict[str, str]
-    epochs: int | None = None
+    epochs: int
 
     def separations(self, rule: str) -> dict[str, Separation]:
         """By set; "cifar10_c" is the mean over the corruptions."""
@@ -94,10 +94,9 @@ class OodScores:
                     scores.setdefault(rule, {})[name] = file.get_tensor(key)
         except (FileNotFoundError, SafetensorError):
             return None
-        epochs = json.loads(about.get("epochs", "null"))
-        if epochs is not None and epochs != read_summary(folder)["epochs"]:
+        sets, missing, epochs = (json.loads(about[name]) for name in ("sets", "missing", "epochs"))
+        if epochs != read_summary(folder)["epochs"]:
             return None
-        sets, missing = json.loads(about["sets"]), json.loads(about["missing"])
         return cls(scores=scores, sets=sets, missing=missing, epochs=epochs)
 
 

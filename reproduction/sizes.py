@@ -39,7 +39,6 @@ def size_table(scale: ScaleName) -> Table:
     layout = Layout(
         name="checkpoint_size",
         title="Size of the checkpoint with and without CalAttn",
-        header=("data set", "network"),
         columns=_COLUMNS,
         blocks=blocks,
         quantities=(_SIZE, _SHARE),

@@ -70,7 +70,6 @@ class Layout:
 
     name: str
     title: str
-    header: tuple[str, ...]
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     quantities: tuple[Quantity, ...]
@@ -94,7 +93,6 @@ def layout_of(name: str, scale: ScaleName) -> Layout:
     return Layout(
         name=name,
         title=found["title"],
-        header=("data set", "network"),
         columns=tuple(Column(title=each["title"], keys=each["keys"], phase=each.get("phase")) for each in columns),
         blocks=tuple(_block(place, columns, found.get("seeds", [0]), scale) for place in places),
         quantities=(
