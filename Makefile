@@ -22,7 +22,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	@touch $@
 
 demo: $(VENV)/.base
-	$(PY) -m calattn.demo
+	$(PY) examples/demo.py
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -1,1 +1,1 @@
-"""Small scripts, each run by the tests."""
+"""Scripts that show what the package does; the tests run them."""

@@ -21,18 +21,9 @@ from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.ood import OodScores
 from reproduction.results import RULES, CellResult, Rule
 
-PAIRED = (
-    "accuracy",
-    "nll",
-    "brier",
-    "ece",
-    "smooth_ece",
-    "adaptive_ece",
-    "classwise_ece",
-    "misclassification_auroc",
-    "high_confidence_error_rate",
-    "high_confidence_error_share",
-)
+_ERRORS = ("nll", "brier", "ece", "smooth_ece", "adaptive_ece", "classwise_ece")
+_RANKS = ("misclassification_auroc", "high_confidence_error_rate", "high_confidence_error_share")
+PAIRED = ("accuracy", *_ERRORS, *_RANKS)
 PAIRED_OOD = ("svhn", "cifar10_c")
 SCATTER_POINTS = 400
 LOG_ROWS = 100

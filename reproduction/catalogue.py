@@ -8,11 +8,10 @@ from calattn.registry import Registry
 from reproduction.cells import Cell, ScaleName
 from reproduction.figures import FIGURES
 from reproduction.grid import ordered_cells
-from reproduction.layouts import LAYOUTS, layout_of
 from reproduction.render import write_tables
 from reproduction.results import RULES, Hole, ResultStore
 from reproduction.sizes import size_table
-from reproduction.tables import NOT_AT_THIS_SCALE, Found, Table, fill
+from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, Found, Table, fill, layout_of
 
 SIZES = "checkpoint_size"
 TABLES = (*LAYOUTS, SIZES)

@@ -18,12 +18,13 @@ from reproduction import comparisons as compared
 from reproduction.cells import CIFARS, TRANSFORMERS, Cell, ScaleName
 from reproduction.evidence import REGISTERED, Comparison, Outcome, Results, Rules, outcomes_of
 from reproduction.phases import find_phases
-from reproduction.results import RULES, CellResult, Hole, ResultStore
+from reproduction.results import RULES, CellResult, ResultStore
 from reproduction.sizes import cost_of
 from reproduction.verdicts import Gain, Judge, Verdict, kept, same, verdict_of
 
 PARAMETER_LIMIT = 0.001
 TOLD: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Claim → its title, what the paper says, and how it is tested: what a reader is told."""
 
 ByRule = dict[str, tuple[Outcome, ...]]
 Others = dict[str, ByRule]
@@ -31,25 +32,11 @@ Others = dict[str, ByRule]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
-    """What a reader is told of a claim: what the paper says, and how it is tested."""
-
-    name: str
-
-    @property
-    def title(self) -> str:
-        return TOLD[self.name]["title"]
-
-    @property
-    def paper(self) -> str:
-        return TOLD[self.name]["paper"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim(Told):
+class Claim:
     """A claim that is a list of comparisons. `seeds` are those planned; others count where they exist. Shown and not judged:
     `also`, other metrics of the same comparisons, and `beside`, other comparisons by their title."""
 
+    name: str
     comparisons: compared.Comparisons
     judge: Judge
     seeds: Sequence[int] = (0,)
@@ -70,8 +57,7 @@ class Claim(Told):
             wanted = [each.with_temperature_by_nll() for each in wanted]
         planned = len({(each.family, each.metric) for each in wanted})
         judge = Gain("most") if rules.most and isinstance(self.judge, Gain) else self.judge
-        missing = [cell.name for cell in self.cells(store.scale) if isinstance(results.get(cell), Hole)]
-        return verdict_of(self._outcomes(wanted, results, rules), planned=planned, judge=judge, missing=missing)
+        return verdict_of(self._outcomes(wanted, results, rules), planned=planned, judge=judge)
 
     def also(self, results: Results) -> Others:
         wanted = self.comparisons(results.scale)
@@ -86,9 +72,10 @@ class Claim(Told):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Count(Told):
+class Count:
     """A claim that is read off each cell by itself, whatever the checkpoint rule."""
 
+    name: str
     cells: Callable[[ScaleName], list[Cell]]
     read: Callable[[Cell, Results], Outcome | None]
     judge: Judge
@@ -96,10 +83,9 @@ class Count(Told):
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
         results = _read(store)
-        outcomes = {cell: self.read(cell, results) for cell in self.cells(store.scale)}
-        missing = [cell.name for cell, outcome in outcomes.items() if outcome is None]
-        known = [outcome for outcome in outcomes.values() if outcome is not None]
-        return verdict_of({"any": known}, planned=len(outcomes), judge=self.judge, missing=missing)
+        outcomes = [self.read(cell, results) for cell in self.cells(store.scale)]
+        known = [outcome for outcome in outcomes if outcome is not None]
+        return verdict_of({"any": known}, planned=len(outcomes), judge=self.judge)
 
     def also(self, results: Results) -> Others:  # noqa: ARG002
         return {}

@@ -145,7 +145,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The rules of decision. The defaults are those fixed beforehand; others show what hangs on them (`robustness`).
+    """The rules of decision. The defaults are those fixed beforehand; others show what hangs on them (`ledger`).
 
     `correct`: Holm's correction. `smallest`: effects have to matter. `welch`: standard errors of images and seeds are added
     and judged by Student's t with Welch and Satterthwaite's degrees of freedom. `pooled_seeds`: so, and families with one

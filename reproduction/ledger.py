@@ -1,17 +1,41 @@
-"""The ledger of the verdicts, as two CSV files: what every rule says of every claim, and every family that it rests on."""
+"""The ledger of the verdicts, as two CSV files: what every rule says of every claim, and every family that it rests on.
+
+The same results are judged by other rules than those fixed beforehand too: what the verdicts hang on.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reproduction.claims import CLAIMS
-from reproduction.evidence import Outcome, Results
-from reproduction.robustness import variants
+from reproduction.claims import CLAIMS, verdicts
+from reproduction.evidence import REGISTERED, Outcome, Results, Rules
+from reproduction.render import csv_text
+from reproduction.verdicts import Verdict
 
 _FIELDS = ("family", "metric", "a", "b", "effect", "low", "high", "p_value", "accuracy", "seeds", "paired", "decision")
+
+
+VARIANTS: dict[str, Rules] = {
+    "as fixed": REGISTERED,
+    "Welch": Rules(welch=True),
+    "seeds for all": Rules(welch=True, pooled_seeds=True),
+    "scaled only": Rules(scaled=True),
+    "like accuracy": Rules(like_accuracy=True),
+    "counted": Rules(counted=True),
+    "T by NLL": Rules(by_nll=True),
+    "any effect": Rules(smallest=False),
+    "uncorrected": Rules(correct=False),
+    "most for every": Rules(most=True),
+}
+"""By the names that verdicts.csv has; `Rules` says what each changes."""
+
+
+def variants(results: Results) -> dict[str, dict[str, Verdict]]:
+    """Claim → variant → verdict, of the claims that compare networks."""
+    found = {name: verdicts(results, rules) for name, rules in VARIANTS.items()}
+    names = [name for name, claim in CLAIMS.items() if claim.compares]
+    return {claim: {name: judged[claim] for name, judged in found.items()} for claim in names}
 
 
 def verdicts_csv(results: Results) -> str:
@@ -54,11 +78,7 @@ def _families(claim: str, part: str, by_rule: Iterable[tuple[str, Sequence[Outco
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _text(cell) for name, cell in row.items()} for row in rows)
-    return text.getvalue()
+    return csv_text([{name: _text(cell) for name, cell in row.items()} for row in rows])
 
 
 def _text(cell: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ import numpy as np
 
 from calattn.metrics.binning import bin_edges
 from calattn.report.style import BLUE, GREEN, GREY, INK, ORANGE, number
-from reproduction.changes import Change
-from reproduction.results import CellResult, Hole, Rule
+from reproduction.cells import Cell
+from reproduction.results import CellResult, Hole, Phase, Rule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +63,20 @@ def equal_count_means(x: np.ndarray, y: np.ndarray, num_bins: int) -> tuple[np.n
     places = np.searchsorted(edges, x)
     parts = [part for place in range(len(edges) + 1) if (part := places == place).any()]
     return np.array([x[part].mean() for part in parts]), np.array([y[part].mean() for part in parts])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """(with − without) / without of one metric; None where a side is missing, or where without is zero. `sure`: the rules
+    under which the paired difference has an interval without zero."""
+
+    cell: Cell
+    metric: str
+    phase: Phase
+    last: float | None
+    best_ece: float | None
+    paper: float | None
+    sure: tuple[Rule, ...] = ()
 
 
 def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[str], label: str, legend: bool) -> None:

@@ -31,8 +31,6 @@ class Phases:
     uniform: bool
     diverse: bool
     crossing: bool
-    start: Moment
-    aligned: Moment
     middle: Moment
     end: Moment
 
@@ -46,7 +44,9 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
 
     Values at the end are means over the last tenth of the epochs, because a single epoch is noisy.
     """
-    rows = [(epoch, *moment) for epoch, moment in scale_moments(log)]
+    scales = [(row["epoch"], row["validation"]["scale"]) for row in log if "scale" in row["validation"]]
+    moments = [(epoch, scale["mean"], scale["cv"]) for epoch, scale in scales]
+    rows = sorted(each for each in moments if None not in each)  # NaN is null in a log
     if len(rows) < FEWEST_EPOCHS:
         return None
     epochs = rows[-1][0]
@@ -63,20 +63,6 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
         uniform=max(row[2] for row in middle) <= start[2],
         diverse=at_end.cv >= RISE * in_middle.cv,
         crossing=in_middle.mean > 1 > at_end.mean,
-        start=Moment(*start[1:]),
-        aligned=Moment(*aligned[1:]),
         middle=in_middle,
         end=at_end,
     )
-
-
-def scale_moments(log: Sequence[dict[str, Any]]) -> list[tuple[int, Moment]]:
-    """Epoch → mean and coefficient of variation of s, in order; nothing where a log has no scale."""
-    rows = [(row["epoch"], scale) for row in log if (scale := _scale(row)) is not None]
-    return sorted((epoch, Moment(scale["mean"], scale["cv"])) for epoch, scale in rows)
-
-
-def _scale(row: dict[str, Any]) -> dict[str, Any] | None:
-    """The distribution of s among a row's own entries or among its validation entries."""
-    found = row.get("scale") or (row.get("validation") or {}).get("scale")
-    return found if found and found.get("mean") is not None and found.get("cv") is not None else None

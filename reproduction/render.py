@@ -13,8 +13,7 @@ from typing import Any
 from calattn.files.atomic import atomic_write
 from calattn.report.style import between, number
 from reproduction.cells import SCALES
-from reproduction.layouts import DEFINITIONS
-from reproduction.tables import Column, Entry, Row, Table
+from reproduction.tables import DEFINITIONS, Column, Entry, Row, Table
 
 
 def shown(metric: str, value: float) -> str:
@@ -115,10 +114,9 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def _markdown(table: Table) -> str:
     letters, columns = hole_letters(table), table.shown_columns
-    names = [*table.layout.header, "quantity", *(table.layout.columns[i].title for i in columns)]
+    names = ["data set", "network", "quantity", *(table.layout.columns[i].title for i in columns)]
     lines = [f"### {table.title}", "", _line(names)]
-    left = len(table.layout.header) + 1
-    lines.append("|" + "---|" * left + "---:|" * len(columns))
+    lines.append("|" + "---|" * 3 + "---:|" * len(columns))
     before: tuple[str, ...] = ()
     for row in table.shown_rows:
         headers = row.header if row.header != before else [""] * len(row.header)

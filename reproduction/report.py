@@ -12,7 +12,7 @@ from calattn.report.style import between, number
 from reproduction import ledger, paper
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
-from reproduction.claims import CLAIMS, verdicts
+from reproduction.claims import TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import ours_text, shown, write_texts
@@ -117,7 +117,7 @@ def _claims_table(found: Mapping[str, Verdict]) -> str:
         findings = verdict.findings
         rules = [rule if rule in findings else "any" for rule in RULES]
         said = [part for rule in rules for part in (effect_text(findings[rule]), state(verdict, rule))]
-        rows.append([CLAIMS[name].title, f"{len(findings[rules[0]].outcomes)} of {verdict.planned}", *said])
+        rows.append([TOLD[name]["title"], f"{len(findings[rules[0]].outcomes)} of {verdict.planned}", *said])
     return markdown_table(header, rows)
 
 

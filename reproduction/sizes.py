@@ -11,8 +11,19 @@ from calattn.runs.build import build_model
 from calattn.types import MetricRow
 from reproduction import paper
 from reproduction.cells import TRANSFORMERS, Cell, ScaleName, spec_of
-from reproduction.layouts import BACKBONES, DATASETS, MODELS
-from reproduction.tables import Block, Column, Entry, Layout, Quantity, Row, Table, fraction
+from reproduction.tables import (
+    BACKBONES,
+    DATASETS,
+    MODELS,
+    Block,
+    Column,
+    Entry,
+    Layout,
+    Quantity,
+    Row,
+    Table,
+    fraction,
+)
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 _MIB = 2**20
@@ -28,7 +39,6 @@ def size_table(scale: ScaleName) -> Table:
     layout = Layout(
         name="checkpoint_size",
         title="Size of the checkpoint with and without CalAttn",
-        header=("data set", "network"),
         columns=_COLUMNS,
         blocks=blocks,
         quantities=(_SIZE, _SHARE),

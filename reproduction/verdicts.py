@@ -46,7 +46,6 @@ class Effect:
 class Finding:
     """What one checkpoint rule gave ("any" for claims that no checkpoint decides)."""
 
-    rule: str
     outcomes: tuple[Outcome, ...]
     holds: bool
     reading: str
@@ -68,7 +67,6 @@ class Verdict:
     rule: str | None
     findings: Mapping[str, Finding]
     planned: int
-    missing: tuple[str, ...]
     reading: str
 
     @property
@@ -94,23 +92,14 @@ class Verdict:
 Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
 
 
-def verdict_of(
-    outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge, missing: Sequence[str] = ()
-) -> Verdict:
+def verdict_of(outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge) -> Verdict:
     """The verdict over all rules in `outcomes` (rule → decided outcomes)."""
     findings = {}
     for rule, found in outcomes.items():
         holds, reading = judge(found) if found else (False, "no results")
-        findings[rule] = Finding(rule=rule, outcomes=tuple(found), holds=holds, reading=reading)
+        findings[rule] = Finding(outcomes=tuple(found), holds=holds, reading=reading)
     kind, rule_name, reading = _over_rules(findings, planned)
-    return Verdict(
-        kind=kind,
-        rule=rule_name,
-        findings=findings,
-        planned=planned,
-        missing=tuple(dict.fromkeys(missing)),
-        reading=reading,
-    )
+    return Verdict(kind=kind, rule=rule_name, findings=findings, planned=planned, reading=reading)
 
 
 @dataclasses.dataclass(frozen=True)

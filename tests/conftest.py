@@ -17,6 +17,8 @@ import torch
 import tests.typecheck  # noqa: F401  (puts the checks on, and so comes before calattn)
 from tests.browser import chromium
 
+pytest_plugins = ["tests.waiting"]
+
 torch.set_num_threads(1)  # two pytest workers on two cores: a pool each would fight, and lose by a factor of ten
 
 hypothesis.settings.register_profile(
@@ -45,6 +47,24 @@ def untyped() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     """In pyproject.toml, pytest would import calattn for this class before the checks are on."""
     config.addinivalue_line("filterwarnings", "error::calattn.posthoc.SameDataWarning")
+
+
+# The files that take longest, longest first: short tests then fill the time until both workers are done.
+LONGEST = (
+    "integration/test_distributed.py",
+    "reproduction/test_run.py",
+    "integration/test_teaching.py",
+    "integration/test_resume.py",
+    "reproduction/test_worker.py",
+    "reproduction/test_committed_results.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((i for i, name in enumerate(LONGEST) if item.path.as_posix().endswith(name)), len(LONGEST))
+
+    items.sort(key=place)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "comparison": {"types", "checks", "files", "metrics", "posthoc"},
     "report": {"types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }
-COMPOSERS = {"__init__", "__main__", "demo", "runs", "cli"}
+COMPOSERS = {"__init__", "__main__", "runs", "cli"}
 
 
 def part_of(path: Path) -> str:

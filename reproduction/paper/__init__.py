@@ -18,19 +18,6 @@ import yaml
 
 from calattn.registry import Registry
 
-__all__ = [
-    "ODDITIES",
-    "PAPER_TABLES",
-    "PaperTable",
-    "Printed",
-    "Value",
-    "find",
-    "oddities",
-    "paper_table",
-    "row",
-    "value",
-]
-
 Value = str | float | bool | None
 
 NUMBERS = ("value", "temperature", "std", "change", "lambda_min", "lambda_max")
@@ -95,27 +82,18 @@ def find(table: PaperTable | str, **keys: Value) -> dict[str, Value] | None:
     return dict(found[0]) if found else None
 
 
-def row(table: PaperTable | str, **keys: Value) -> dict[str, Value]:
-    """The only row that agrees with all keys.
-
-    >>> row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce", phase="post")["temperature"]
-    1.2
-    """
-    table = _once(table) if isinstance(table, str) else table
-    found = find(table, **keys)
-    if found is None:
-        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
-        raise ValueError(f"table {table.name!r} has no row with {_asked(keys)}; it has {'; '.join(offers)}")
-    return found
-
-
 def value(table: PaperTable | str, **keys: Value) -> float:
     """The printed number of the only row that agrees with all keys, in the table's unit.
 
     >>> value("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")
     0.92
     """
-    number = row(table, **keys)["value"]
+    table = _once(table) if isinstance(table, str) else table
+    found = find(table, **keys)
+    if found is None:
+        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
+        raise ValueError(f"table {table.name!r} has no row with {_asked(keys)}; it has {'; '.join(offers)}")
+    number = found["value"]
     assert isinstance(number, float), number
     return number
 

@@ -106,20 +106,14 @@ def test_help_imports_no_command_and_nothing_heavy():
     assert done.stderr.strip() == "['calattn.cli.app', 'calattn.cli.console', 'calattn.cli.errors'] []"
 
 
-def test_completion_knows_commands_and_options():
+def test_completion_knows_commands_and_options(capsys, monkeypatch):
     """As bash asks for it."""
+    monkeypatch.setenv("_CALATTN_COMPLETE", "complete_bash")
 
     def complete(words: str) -> list[str]:
-        environment = os.environ | {
-            "_CALATTN_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split()) - 1),
-        }
-        code = "import sys; from calattn.cli import app; sys.exit(app.run([]))"
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        return invoke(capsys).out.split()
 
     assert complete("calattn ev") == ["evaluate"]
     assert "--metrics" in complete("calattn evaluate --met")

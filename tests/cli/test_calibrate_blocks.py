@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import os
 import resource
 import signal
-import subprocess
-import sys
 import warnings
 import zipfile
 
@@ -28,6 +25,7 @@ from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
 from calattn.types import Fingerprint
 from tests.cli_runner import invoke, predictions, refused
+from tests.forking import Forked
 
 LOGITS = predictions(sharpness=2.0).logits.numpy()
 LABELS = predictions().labels.numpy()
@@ -579,14 +577,7 @@ def command(*arguments, pause, limit=None):
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else the kernel kills; a full disk only fails the write
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    return subprocess.Popen(
-        [sys.executable, "-c", SLOWLY, *map(str, arguments)],
-        env=os.environ | {"PAUSE": str(pause)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=shrink,
-    )
+    return Forked(SLOWLY, *arguments, environment={"PAUSE": str(pause)}, before=shrink)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -594,12 +585,11 @@ def test_killed_half_way(saved, tmp_path, number):
     source = write(tmp_path / "a.npz")
     for flag, name in OUTPUTS:
         process = command("calibrate", source, "--apply", saved, flag, tmp_path / name, pause=0.3)
-        assert process.stdout is not None
         for _ in range(3):
             assert process.stdout.readline() == "block\n"
         assert any(each.startswith(".part-") for each in left(tmp_path))  # it is being written
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
         assert process.returncode == 128 + number, err
         assert left(tmp_path) == ["a.npz", "fit"], (flag, name)
 
@@ -609,7 +599,7 @@ def test_a_full_disk(saved, tmp_path, output):
     """Simulated by a limit on the size of files: the write fails in the second block or so."""
     source = write(tmp_path / "a.npz")
     process = command("calibrate", source, "--apply", saved, output[0], tmp_path / output[1], pause=0, limit=5000)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 1, err
     assert len(err.splitlines()) == 1
     assert "write elsewhere" in err or "free space and retry" in err
@@ -625,7 +615,7 @@ def test_a_write_that_fails_leaves_no_new_folders(saved, tmp_path, output):
     (tmp_path / "mine").mkdir()
     place = tmp_path / "mine" / "new" / "deep" / output[1]
     process = command("calibrate", source, "--apply", saved, output[0], place, pause=0, limit=5000)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate()
     assert process.returncode == 1, err
     assert left(tmp_path / "mine") == []
 

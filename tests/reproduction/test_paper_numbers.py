@@ -22,7 +22,7 @@ from calattn.losses import LOSSES
 from calattn.metrics import METRICS
 from calattn.posthoc import CALIBRATORS
 from reproduction import paper
-from reproduction.paper import PAPER_TABLES, paper_table, row, value
+from reproduction.paper import PAPER_TABLES, find, paper_table, value
 
 SUMS = {
     "ece": (448, "afc296e9b7af813b575de5eb058fa2f3d0dce37f598f4705e5b6697ac74baaea"),
@@ -125,7 +125,7 @@ def test_printed_changes_follow_from_the_values():
 def test_value_reads_one_cell():
     assert value("ece", dataset="cifar100", backbone="vit_base", head="calattn", loss="ce", phase="pre") == 8.25
     assert value(paper_table("lambda_cebs"), lambda_max=1.0, metric="ece") == 2.48
-    assert row("three_seeds", dataset="cifar10", calibrator="sats", metric="nll")["std"] == 0.019
+    assert find("three_seeds", dataset="cifar10", calibrator="sats", metric="nll")["std"] == 0.019
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calattn import metrics
-from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, row, value
+from reproduction.paper import ODDITIES, PAPER_TABLES, find, oddities, paper_table, value
 
 FOUR = ("ece", "smece", "adaece", "classece")
 THREE = FOUR[:3]
@@ -302,5 +302,5 @@ def test_brier_bound_holds_for_bad_predictions(sharpness: float, generator: torc
 
 def test_row_holds_the_temperature():
     assert (
-        row("ece", dataset="mnist", backbone="vit_base", head="none", loss="brier", phase="post")["temperature"] == 8.7
+        find("ece", dataset="mnist", backbone="vit_base", head="none", loss="brier", phase="post")["temperature"] == 8.7
     )

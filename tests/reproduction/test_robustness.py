@@ -13,7 +13,7 @@ from scipy import stats
 from reproduction.cells import Cell
 from reproduction.claims import CLAIMS
 from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
-from reproduction.robustness import VARIANTS, variants
+from reproduction.ledger import VARIANTS, variants
 from tests.reproduction.made_claims import MadeStore, helps, nothing, world
 
 HALF = 0.001  # of the interval of each pair in these worlds

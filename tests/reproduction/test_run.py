@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import re
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,17 +19,16 @@ import pytest
 
 from calattn import plugins
 from calattn.data.corruptions import CORRUPTIONS
-from reproduction import run
+from reproduction import figures, run
 from reproduction.__main__ import main
 from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
-from reproduction.run import ROOT, run_cells
-from reproduction.worker import Work, run_cell
+from reproduction.run import run_cells
+from reproduction.worker import Work, run_cell, run_folder
+from tests.reproduction.conftest import HEAD, PLAIN, work_in
 from tests.small_runs import CPU
 
-PLAIN = Cell(dataset="cifar10", model="deit")
-HEAD = dataclasses.replace(PLAIN, head="calattn")
 ONLY = ("--only", "cifar10-deit-ce_brier*")
 ON_CPU = ("--accelerator", "cpu", "--threads", "1")
 
@@ -40,35 +42,35 @@ def results_of(base: Path) -> list[CellResult | Hole]:
     return [store.get(cell) for cell in (PLAIN, HEAD)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("undisturbed")
-    work = Work(store=ResultStore(base / "results", "smoke"), runs=base / "runs", runtime=CPU)
-    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
-    return base
+@pytest.fixture
+def begun(copied: Work) -> Path:
+    """A folder in which the cell without a head is done, and the other is not."""
+    copied.store.path(HEAD).unlink()
+    shutil.rmtree(run_folder(HEAD, "smoke", copied.runs))
+    return copied.runs.parent
 
 
-def assert_same_numbers(base: Path, undisturbed: Path) -> None:
-    for mine, theirs in zip(results_of(base), results_of(undisturbed), strict=True):
+def assert_same_numbers(base: Path, undisturbed: Work) -> None:
+    for mine, theirs in zip(results_of(base), map(undisturbed.store.get, (PLAIN, HEAD)), strict=True):
         assert isinstance(mine, CellResult), mine
         assert mine.rules == theirs.rules
         assert mine.pair == theirs.pair
         assert mine.log == theirs.log
 
 
-def test_a_table_is_made_once_and_then_only_written(capsys, tmp_path, undisturbed):
-    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
+def test_a_table_is_made_once_and_then_only_written(capsys, begun, undisturbed):
+    assert main(["ece", *ONLY, *places(begun), *ON_CPU]) == 0
     first = capsys.readouterr()
-    assert "cells to run: 2; done before: 0" in first.err
-    assert f"[2/2] {HEAD.name}: done" in first.err
-    assert_same_numbers(tmp_path, undisturbed)
+    assert "cells to run: 1; done before: 1" in first.err
+    assert f"[1/1] {HEAD.name}: done" in first.err
+    assert_same_numbers(begun, undisturbed)
     written = [Path(line) for line in first.out.splitlines()]
     assert {path.name for path in written} >= {"ece.md", "ece.csv"}
     assert all(path.stat().st_size for path in written)
-    shown = f"{100 * results_of(tmp_path)[1].metric('ece').value:.2f}"
+    shown = f"{100 * results_of(begun)[1].metric('ece').value:.2f}"
     assert shown in written[0].read_text(encoding="utf-8")
 
-    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
+    assert main(["ece", *ONLY, *places(begun), *ON_CPU]) == 0
     assert "cells to run: 0; done before: 2" in capsys.readouterr().err
 
 
@@ -111,7 +113,9 @@ def test_corrupted_images_come_from_their_own_files_where_those_are(capsys, tmp_
     assert [line.split()[0] for line in lines if "is not there" in line] == ["cifar100", "svhn"]
 
 
-def test_a_report_needs_no_run(capsys, tmp_path):
+def test_a_report_needs_no_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "save_figure", lambda *_: None)  # empty pictures are drawn by the tests of figures
+    monkeypatch.setattr("matplotlib.figure.Figure.draw_without_rendering", lambda _: None)
     assert main(["--no-train", *places(tmp_path), "--report", str(tmp_path / "R.md")]) == 0
     assert str(tmp_path / "R.md") in capsys.readouterr().out.splitlines()
     assert "not tested" in (tmp_path / "R.md").read_text(encoding="utf-8")
@@ -168,18 +172,21 @@ class Waiting:
         self.folder.mkdir()
         self.plugin.write_text(WAIT.format(folder=str(self.folder), every=every))
 
-    def start(self, base: Path, *more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "reproduction", "ece", *ONLY, *places(base), *ON_CPU, *more]
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {plugins.VARIABLE: str(self.plugin), "PYTHONPATH": paths}
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
-        )
+    def start(self, base: Path, *more: str) -> multiprocessing.Process:
+        """The command, in a copy of this process: it has imported everything."""
+        process = multiprocessing.get_context("fork").Process(target=self._command, args=(base, *more))
+        process.start()
+        return process
 
-    def until(self, count: int, process: subprocess.Popen[str]) -> list[int]:
+    def _command(self, base: Path, *more: str) -> None:
+        os.environ[plugins.VARIABLE] = str(self.plugin)
+        sys.argv[1:] = ["ece", *ONLY, *places(base), *ON_CPU, *more]
+        runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
+
+    def until(self, count: int, process: multiprocessing.Process) -> list[int]:
         """The processes that wait, when there are so many."""
         while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
-            assert process.poll() is None, "it ended too early"
+            assert process.is_alive(), "it ended too early"
             time.sleep(0.05)
         return [int(path.read_text()) for path in found]
 
@@ -194,25 +201,23 @@ def wait_until_gone(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_stopped_in_the_middle_it_resumes(capsys, tmp_path, undisturbed, number):
+def test_stopped_in_the_middle_it_resumes(capsys, begun, undisturbed, number):
     """Killed, its worker sees that it is alone and stops too."""
-    waiting = Waiting(tmp_path)
-    process = waiting.start(tmp_path)
+    waiting = Waiting(begun)
+    process = waiting.start(begun)
     try:
         (worker,) = waiting.until(1, process)
-        process.send_signal(number)
-        code = process.wait()
+        os.kill(process.pid, number)
+        process.join()
         wait_until_gone(worker)
     finally:
         process.kill()
-    assert code == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    first, second = results_of(tmp_path)
-    assert isinstance(first, CellResult)
-    assert isinstance(second, Hole)
-    assert second.reason == "not run", "an interruption is no failure"
-    assert main(["ece", *ONLY, *places(tmp_path), *ON_CPU]) == 0
-    assert "cells to run: 1; done before: 1" in capsys.readouterr().err
-    assert_same_numbers(tmp_path, undisturbed)
+    assert process.exitcode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+    assert results_of(begun)[1].reason == "not run", "an interruption is no failure"
+    assert main(["ece", *ONLY, *places(begun), "--plan"]) == 0
+    assert "1 to do, 1 done" in capsys.readouterr().out
+    assert run_cell(HEAD, work_in(begun)) is None
+    assert_same_numbers(begun, undisturbed)
 
 
 def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, monkeypatch):
@@ -227,7 +232,7 @@ def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, m
         return honest([sys.executable, "-c", deadly] if '"mnist"' in command[-1] else command, **options)
 
     monkeypatch.setattr(run.subprocess, "Popen", mined)
-    work = Work(store=ResultStore(tmp_path / "results", "smoke"), runs=tmp_path / "runs", runtime=CPU, jobs=2)
+    work = dataclasses.replace(work_in(tmp_path), jobs=2)
     said: list[str] = []
     assert run_cells([doomed, HEAD, PLAIN], work, said.append) == [doomed]
     cells = [Cell(**json.loads(order)["cell"]) for order in started]
@@ -246,9 +251,10 @@ def test_side_by_side_no_worker_outlives_the_command(tmp_path):
     try:
         workers = waiting.until(2, process)
         process.terminate()
-        assert process.wait() == 143
+        process.join()
     finally:
         process.kill()
+    assert process.exitcode == 143
     for worker in workers:
         with pytest.raises(ProcessLookupError):
             os.kill(worker, 0)

@@ -17,12 +17,11 @@ from calattn.runs.build import build_model
 from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, TABLES, ordered_cells, tables_of
 from reproduction.cells import LOSSES, SCALES, TRANSFORMERS, Cell, spec_of
-from reproduction.grid import reduced_steps
-from reproduction.layouts import LAYOUTS, layout_of
+from reproduction.grid import steps
 from reproduction.render import csv_rows, footnotes, markdown
 from reproduction.results import CellResult, ResultStore
 from reproduction.sizes import cost_of
-from reproduction.tables import NOT_AT_THIS_SCALE, OOD_SETS, measured
+from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of, measured
 from tests.reproduction.made_results import made_result, made_store
 
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]
@@ -79,7 +78,7 @@ def test_the_first_runs_are_the_seven_losses_of_deit():
         for loss in LOSSES
         for head in ("none", "calattn")
     }
-    assert [len(step) for step in reduced_steps()] == [28, 12, 6, 6, 11, 6, 6, 4]
+    assert [len(step) for step in steps("reduced")] == [28, 12, 6, 6, 11, 6, 6, 4]
 
 
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])
@@ -162,7 +161,9 @@ def test_a_number_of_the_paper_stands_beside_the_right_cell(full: ResultStore):
     rows = csv_rows(tables_of("ece", full))
     found = [r for r in rows if r["cell"] == "cifar100-deit-ce_brier-calattn" and r["metric"] == "ece"]
     expected = {
-        phase: paper.row("ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce_brier", phase=phase)
+        phase: paper.find(
+            "ece", dataset="cifar100", backbone="deit_small", head="calattn", loss="ce_brier", phase=phase
+        )
         for phase in ("pre", "post")
     }
     assert len(found) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -11,28 +12,19 @@ from reproduction import worker
 from reproduction.cells import Cell
 from reproduction.results import CellResult, Hole, ResultStore
 from reproduction.worker import Work, read_order, run_cell, run_folder
+from tests.reproduction.conftest import HEAD, PLAIN, work_in
 from tests.small_runs import CPU
 
-PLAIN = Cell(dataset="cifar10", model="deit")
-HEAD = dataclasses.replace(PLAIN, head="calattn")
 BROKEN = Cell(dataset="cifar10", model="deit", loss="no_such_loss")
 
 
 @pytest.fixture
 def work(tmp_path) -> Work:
-    return Work(store=ResultStore(tmp_path / "results", "smoke"), runs=tmp_path / "runs", runtime=CPU)
+    return work_in(tmp_path)
 
 
 def until(work: Work, epoch: int) -> Work:
     return dataclasses.replace(work, runtime=dataclasses.replace(CPU, until_epoch=epoch))
-
-
-def straight(work: Work, *cells: Cell) -> ResultStore:
-    """The store of a run that nothing disturbs."""
-    folder = work.runs.parent / "straight"
-    calm = dataclasses.replace(work, store=ResultStore(folder / "results", "smoke"), runs=folder / "runs")
-    assert [run_cell(cell, calm) for cell in cells] == [None] * len(cells)
-    return calm.store
 
 
 def test_a_failing_cell_leaves_its_reason(work):
@@ -47,20 +39,17 @@ def test_a_reason_that_cannot_be_kept_is_said_all_the_same(work):
     assert "no_such_loss" in run_cell(BROKEN, work)
 
 
-def test_a_pair_is_compared_and_only_its_checkpoints_go(work):
-    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
-    assert work.store.get(HEAD).pair, "the twin is at hand"
-    for cell in (PLAIN, HEAD):
-        folder = run_folder(cell, "smoke", work.runs)
-        assert not list((folder / "checkpoints").glob("*.safetensors")), "checkpoints go, predictions stay"
-        assert (folder / "predictions" / "test" / "manifest.json").is_file()
-
+def test_a_pair_is_compared_and_analysed_again_its_checkpoints_go(copied, undisturbed):
+    before = undisturbed.store.get(HEAD)
+    assert before.pair, "the twin is at hand"
     # Without the result, but with the run: it is analysed again from its files alone, to the same numbers.
-    before = work.store.get(HEAD)
-    work.store.path(HEAD).unlink()
-    run_cell(HEAD, work)
-    assert work.store.get(HEAD).rules == before.rules
-    assert work.store.get(HEAD).pair == before.pair
+    copied.store.path(HEAD).unlink()
+    run_cell(HEAD, copied)
+    assert copied.store.get(HEAD).rules == before.rules
+    assert copied.store.get(HEAD).pair == before.pair
+    folder = run_folder(HEAD, "smoke", copied.runs)
+    assert not list((folder / "checkpoints").glob("*.safetensors")), "checkpoints go, predictions stay"
+    assert (folder / "predictions" / "test" / "manifest.json").is_file()
 
 
 def test_without_its_twin_a_cell_is_not_compared(work):
@@ -71,13 +60,15 @@ def test_without_its_twin_a_cell_is_not_compared(work):
     assert list((folder / "checkpoints").glob("state-*.safetensors")), "keep"
 
 
-def test_a_twin_that_is_not_as_far_is_no_twin(work):
-    run_cell(PLAIN, until(work, 1))
-    run_cell(HEAD, work)
-    assert work.store.get(HEAD).pair == {}
+def test_a_twin_that_is_not_as_far_is_no_twin(copied):
+    shutil.rmtree(run_folder(PLAIN, "smoke", copied.runs))
+    run_cell(PLAIN, until(copied, 1))
+    copied.store.path(HEAD).unlink()
+    run_cell(HEAD, copied)
+    assert copied.store.get(HEAD).pair == {}
 
 
-def test_an_unfinished_cell_is_a_hole_and_resumes_to_what_it_would_have_been(work):
+def test_an_unfinished_cell_is_a_hole_and_resumes_to_what_it_would_have_been(work, undisturbed):
     for cell in (PLAIN, HEAD):
         run_cell(cell, until(work, 1))
         hole = work.store.get(cell)
@@ -93,16 +84,15 @@ def test_an_unfinished_cell_is_a_hole_and_resumes_to_what_it_would_have_been(wor
         run_cell(cell, work)
     assert scores.read_bytes() != early, "out-of-distribution scores are those of the network as it is now"
     assert [path.name for path in checkpoints.iterdir()] == ["notes.txt"]
-    calm = straight(work, PLAIN, HEAD)
     for cell in (PLAIN, HEAD):
-        ours, theirs = work.store.get(cell), calm.get(cell)
+        ours, theirs = work.store.get(cell), undisturbed.store.get(cell)
         assert isinstance(ours, CellResult)
         assert ours.rules == theirs.rules
         assert ours.pair == theirs.pair
         assert work.store.unfinished(cell) is None
 
 
-def test_scores_of_an_earlier_epoch_are_never_used(work, monkeypatch):
+def test_scores_of_an_earlier_epoch_are_never_used(work, undisturbed, monkeypatch):
     """Also not after a death between the end of training and the scoring."""
     run_cell(PLAIN, until(work, 1))
     early = work.store.unfinished(PLAIN)
@@ -111,19 +101,19 @@ def test_scores_of_an_earlier_epoch_are_never_used(work, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             run_cell(PLAIN, work)
     run_cell(PLAIN, work)
-    found, calm = work.store.get(PLAIN), straight(work, PLAIN).get(PLAIN)
+    found, calm = work.store.get(PLAIN), undisturbed.store.get(PLAIN)
     assert found.rules["last"]["ood"] == calm.rules["last"]["ood"]
     assert found.rules["last"]["ood"] != early.rules["last"]["ood"]
     assert found.run["seconds"] > early.run["seconds"], "all sittings count"
 
 
 @pytest.mark.parametrize("damage", ["{broken", "[]", "{}"])
-def test_a_damaged_summary_is_made_again(work, damage):
-    run_cell(PLAIN, dataclasses.replace(work, keep=True))
-    work.store.path(PLAIN).unlink()
-    (run_folder(PLAIN, "smoke", work.runs) / "summary.json").write_text(damage)
-    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
-    assert work.store.get(HEAD).pair
+def test_a_damaged_summary_is_made_again(copied, damage):
+    (run_folder(PLAIN, "smoke", copied.runs) / "summary.json").write_text(damage)
+    for cell in (PLAIN, HEAD):
+        copied.store.path(cell).unlink()
+    assert [run_cell(cell, copied) for cell in (PLAIN, HEAD)] == [None, None]
+    assert copied.store.get(HEAD).pair
 
 
 def test_an_interruption_is_no_failure(work, monkeypatch):
