@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic  # tests replace time.monotonic and Path.read_text
 from typing import Any
 
 import pytest
 
-_SCHEDULED = Path("/proc/self/schedstat")  # Linux: nanoseconds at work, nanoseconds ready and waiting for a core
+_SCHEDULED = "/proc/self/schedstat"  # Linux: nanoseconds at work, nanoseconds ready and waiting for a core
+_IS_LINUX = Path(_SCHEDULED).exists()
 _NAME = "waited"
 SHARE = 0.2
 """Of the time of all tests: below it, two workers and the processes that they start wait for each other only."""
@@ -18,11 +19,11 @@ SHARE = 0.2
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """In the process that runs the test; its report carries the times to the one that writes the summary."""
-    began, waited = time.monotonic(), _waited()
+    began, waited = monotonic(), _waited()
     try:
         return (yield)
     finally:
-        item.user_properties.append((_NAME, (time.monotonic() - began, _waited() - waited)))
+        item.user_properties.append((_NAME, (monotonic() - began, _waited() - waited)))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -52,4 +53,7 @@ def line_of(times: Mapping[str, Sequence[float]]) -> str | None:
 
 def _waited() -> float:
     """Seconds; of this process alone, not of those that a test starts."""
-    return int(_SCHEDULED.read_text().split()[1]) / 1e9 if _SCHEDULED.exists() else 0.0
+    if not _IS_LINUX:
+        return 0.0
+    with open(_SCHEDULED) as file:
+        return int(file.read().split()[1]) / 1e9

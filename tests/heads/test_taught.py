@@ -158,6 +158,20 @@ def test_three_held_out_images_are_few_but_enough_to_stay_finite(kind):
     assert float(out.scale.max()) < 20
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_shifted_images_far_from_all_others_are_no_trouble(seed):
+    """There exponentials overflow at a step of the anchor's fit that is too long."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = 10 * torch.randn(6, 10, generator=generator)
+
+    def read(count: int, spread: float = 1.0) -> Reading:
+        features = spread * torch.randn(count, 6, generator=generator)
+        return Reading(features, features @ weights, torch.randint(10, (count,), generator=generator))
+
+    head = teach_head(read(384), read(48), read(96, spread=30.0), Lesson(steps=20, batch_size=64), seed=seed)
+    assert torch.isfinite(head.anchor).all()
+
+
 def test_columns_that_do_not_vary_are_no_trouble():
     def flat(n: int, seed: int) -> Reading:
         r = world(n, seed=seed)

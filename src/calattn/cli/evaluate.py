@@ -76,8 +76,6 @@ def evaluate(
         warnings=doubted,
     )
     judgement.show(as_json=json)
-    if len(shown) < len(measured) and not json:
-        note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
     judgement.write(out)
     if diagram is not None:
         from calattn.report.reliability import reliability_diagrams, save_figure
@@ -101,6 +99,8 @@ def evaluate(
             for place, each in enumerate(found)
         ]
         pages.write(html, judged, warnings=doubted, data_root=data_root)
+    if len(shown) < len(measured) and not json:
+        note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
+import numpy as np
+import scipy.optimize
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -18,6 +20,7 @@ from calattn.types import ModelOutput
 # Where the anchor starts, and what a Gaussian prior of unit width holds level, log low, log high, gain and slope to: with a
 # handful of held-out images it decides, with hundreds it is forgotten.
 _PRIOR = (0.0, math.log(0.2), math.log(0.2), 0.5, 0.0)
+_BOUNDS = ((-20.0, 20.0), (-15.0, 3.0), (-15.0, 3.0), (-20.0, 20.0), (-20.0, 20.0))  # wider than any prior lets them go
 _ROWS_FOR_START = 10_000
 MOST_OPERATIONS = 3  # of RandAugment, on an image to learn from
 _MOST_DRAWS = 10  # of one image: a hundredth reading teaches little
@@ -232,21 +235,20 @@ class _AnchorFit:
         self.last = self.prior.clone()
 
     def __call__(self, share: float) -> Float[Tensor, " 5"]:
-        numbers = self.last.clone().requires_grad_()
-        # The objective is a sum over the clean images, in nats.
-        optimizer = torch.optim.LBFGS([numbers], max_iter=50, line_search_fn="strong_wolfe", tolerance_grad=1e-4)
-
-        def objective() -> Tensor:
-            optimizer.zero_grad()
+        def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
+            """A sum over the clean images, in nats, and its gradient; where an exponential overflows, high and flat."""
+            numbers = torch.tensor(values, device=self.prior.device, requires_grad=True)
             loss = 0.5 * (numbers - self.prior).square().sum()
             for weight, part in zip((1 - share, share), self.parts, strict=True):
                 if weight > 0:
                     loss = loss + weight * self.count * self._nll(numbers, *part)
-            loss.backward()
-            return loss
+            (slope,) = torch.autograd.grad(loss, numbers)
+            if not bool(torch.isfinite(loss) & torch.isfinite(slope).all()):
+                return 1e12, np.zeros_like(values)
+            return float(loss.detach()), slope.cpu().numpy()
 
-        optimizer.step(objective)
-        self.last = numbers.detach()
+        found = scipy.optimize.minimize(objective, self.last.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+        self.last = torch.from_numpy(found.x).to(self.prior.device)
         return self.last
 
     @torch.no_grad()
