@@ -7,10 +7,9 @@ from functools import partial
 
 from torch import Tensor
 
-from calattn.losses._arguments import check_labels
 from calattn.losses.cross_entropy import brier, ce, ce_brier, label_smoothing, mbls, mmce
 from calattn.losses.focal_loss import dual_focal, flsd53, focal
-from calattn.losses.loss import Loss, LossError, OwnLoss, check_loss
+from calattn.losses.loss import Loss, LossError, OwnLoss, check_labels, check_loss
 from calattn.registry import Registry
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.losses._arguments import (
+from calattn.losses.loss import (
     Labels,
     Logits,
     Losses,

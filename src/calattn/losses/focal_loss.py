@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calattn.losses._arguments import Labels, Logits, Losses, Reduction, non_negative, over_labels, prepare, reduce
+from calattn.losses.loss import Labels, Logits, Losses, Reduction, non_negative, over_labels, prepare, reduce
 
 
 def focal(logits: Logits, labels: Labels, *, gamma: float = 3.0, reduction: Reduction = "mean") -> Losses:

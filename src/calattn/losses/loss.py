@@ -1,16 +1,130 @@
-"""A loss as a module: ours with its options fixed, and somebody else's, watched."""
+"""What every loss shares: how arguments are treated, and its form as a module; and the watch over a loss of your own."""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from calattn import checks
 from calattn.errors import InputError
-from calattn.losses._arguments import Labels, Logits, Losses
+
+Logits = Float[Tensor, "n c"]
+Labels = Int[Tensor, " n"] | Float[Tensor, "n c"]
+Losses = Float[Tensor, ""] | Float[Tensor, " n"]
+Reduction = Literal["mean", "sum", "none"]
+
+
+def prepare(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits in float32 (float64 stays), labels as int64 [n] or as targets [n, c] of the logits' precision.
+
+    Shapes, dtypes and devices are always checked. Label values are checked on the CPU only: on an accelerator
+    the check would stop the host until the device has caught up, once a step; `check_labels` does it there on
+    request. It is skipped under `torch.compile`, which cannot trace it. Non-finite logits pass: they show up
+    in the loss.
+    """
+    _check_shapes(logits, labels)
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_values(labels, num_classes=logits.shape[1])
+    # Half precision cannot hold the loss: bf16 has 8 bits, and 1 − p is 0 from p = 0.998 on. No loss uses a
+    # matrix product, so nothing below is cast down again by autocast.
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits, labels.to(logits.dtype if labels.is_floating_point() else torch.int64)
+
+
+def check_labels(logits: Tensor, labels: Tensor) -> None:
+    """Raise `ValueError` if labels do not fit the logits, naming the first bad row; waits for the device.
+
+    >>> check_labels(torch.zeros(2, 3), torch.tensor([0, 3]))
+    Traceback (most recent call last):
+    ...
+    ValueError: labels[1] is 3, outside [0, 2]
+    """
+    _check_shapes(logits, labels)
+    _check_values(labels, num_classes=logits.shape[1])
+
+
+def over_labels(term: Callable[[Tensor], Tensor], log_probs: Tensor, labels: Tensor) -> Tensor:
+    """Per sample, term(log p_y) for class indices, or Σ_k q_k term(log p_k) for soft labels q."""
+    if labels.ndim == 1:
+        return term(log_probs.gather(1, labels.unsqueeze(1)).squeeze(1))
+    # A class without label mass must not count, even at log p = −inf, where 0 · ∞ would be NaN.
+    return (labels * term(log_probs.masked_fill(labels == 0, 0.0))).sum(dim=1)
+
+
+def dense(labels: Tensor, like: Tensor) -> Tensor:
+    """Labels as distributions over classes: one-hot rows for class indices, soft labels as they are."""
+    if labels.ndim == 2:
+        return labels
+    return torch.zeros_like(like).scatter(1, labels.unsqueeze(1), 1.0)
+
+
+def non_negative(value: float, name: str) -> float:
+    if not (_is_number(value) and value >= 0):
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+    return float(value)
+
+
+def positive(value: float, name: str) -> float:
+    if not (_is_number(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return float(value)
+
+
+def reduce(values: Tensor, reduction: Reduction) -> Tensor:
+    """The mean or sum over samples, or the per-sample values themselves."""
+    if reduction == "mean":
+        return values.mean()
+    if reduction == "sum":
+        return values.sum()
+    if reduction == "none":
+        return values
+    raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_shapes(logits: Tensor, labels: Tensor) -> None:
+    if not isinstance(logits, Tensor):
+        hint = "; pass its calibrated_logits" if hasattr(logits, "calibrated_logits") else ""
+        raise ValueError(f"logits must be a tensor, got {type(logits).__name__}{hint}")
+    if logits.ndim != 2 or not logits.is_floating_point():
+        raise ValueError(f"logits must be floating point [n, c], got {logits.dtype} {list(logits.shape)}")
+    n, num_classes = logits.shape
+    if n == 0 or num_classes < 2:
+        raise ValueError(f"logits must have a row and two classes at least, got shape {[n, num_classes]}")
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels must be a tensor, got {type(labels).__name__}")
+    wanted = [n, num_classes] if labels.is_floating_point() else [n]
+    if list(labels.shape) != wanted or labels.dtype == torch.bool or labels.is_complex():
+        got = f"{labels.dtype} {list(labels.shape)}"
+        raise ValueError(f"labels must be class indices [{n}] or soft labels [{n}, {num_classes}], got {got}")
+    if labels.device != logits.device:
+        raise ValueError(f"labels are on {labels.device}, logits on {logits.device}; move the labels")
+
+
+def _check_values(labels: Tensor, *, num_classes: int) -> None:
+    if not labels.is_floating_point():
+        bad = (labels < 0) | (labels >= num_classes)
+        if bad.any():
+            row = checks.first(bad)
+            raise ValueError(f"labels[{row}] is {int(labels[row])}, outside [0, {num_classes - 1}]")
+        return
+    total = labels.sum(dim=1, dtype=torch.float64)
+    # Written with ~(…) so that NaN is caught too.
+    bad = ~((labels.amin(dim=1) >= 0) & ((total - 1).abs() <= checks.sum_tolerance(labels.dtype)))
+    if bad.any():
+        row = checks.first(bad)
+        if not labels[row].min() >= 0:
+            raise ValueError(f"labels[{row}] has a negative or NaN entry")
+        raise ValueError(f"labels[{row}] sums to {float(total[row]):.6g}, not 1")
 
 
 class Loss(nn.Module):
