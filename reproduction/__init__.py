@@ -1,1 +1,1 @@
-"""Experiments: the paper's tables and figures as data."""
+"""The reproduction: the paper's tables, figures and claims, and our numbers beside them."""

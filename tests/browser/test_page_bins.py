@@ -1,4 +1,4 @@
-"""Proposed for tests/browser/test_page.py: the page starts at the metric's bins; other schemas; two scale charts."""
+"""The page starts at the metric's bins; other schemas; two scale charts."""
 
 from __future__ import annotations
 

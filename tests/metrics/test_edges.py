@@ -1,4 +1,4 @@
-"""Every corner that the issue names: tiny N, empty bins, confidence 0 and 1, missing classes, precisions, bad input."""
+"""Corners: tiny N, empty bins, confidence 0 and 1, missing classes, precisions, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of our own backbones, and `create`, which also knows all of timm's."""
+"""The names of our own backbones, and `create`, which also knows all of timm's and gives Swin its fused window attention."""
 
 from __future__ import annotations
 

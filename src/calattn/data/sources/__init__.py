@@ -1,1 +1,1 @@
-"""Sources: where images come from. One file for each format; each enters its data sets into `DATASETS`."""
+"""Sources: where images come from. One file for each format; `published.toml` lists the data sets."""
