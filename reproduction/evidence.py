@@ -91,6 +91,10 @@ class Arm:
     def name(self) -> str:
         return self.cell.name + PHASE_TITLES[self.phase]
 
+    @property
+    def method(self) -> str:
+        return ("CalAttn" if self.cell.head == "calattn" else self.cell.loss) + PHASE_TITLES[self.phase]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 
 from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import CNN_NAMES, LOSSES, Cell, ScaleName, spec_of
+from reproduction.cells import CNN_NAMES, LOSSES, Cell, ScaleName, combinations, spec_of
 from reproduction.results import CellResult, Hole, Phase, Rule
 
 _FILE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tables.yaml").read_text(encoding="utf-8"))
@@ -88,7 +87,7 @@ def layout_of(name: str, scale: ScaleName) -> Layout:
     """The layout of a table; at the paper's scale the networks are all the paper's."""
     found = _FILE["tables"][name]
     columns = _columns(name, found["columns"])
-    places = [place for group in found["rows"] for place in _product(group)]
+    places = [place for group in found["rows"] for place in combinations(group)]
     notes = found.get("notes", []) + (found.get("notes_reduced", []) if scale == "reduced" else [])
     return Layout(
         name=name,
@@ -117,16 +116,6 @@ def quantity(text: str, kind: str = "beside") -> Quantity:
     phase: Phase = after or "pre"  # type: ignore[assignment]
     keys = {"stated": {"metric": metric, "phase": phase}, "printed": {"metric": metric}}.get(kind)
     return Quantity(title=f"{_NAMES['metric'][metric]}{_NAMES['phase'][phase]}", metric=metric, phase=phase, keys=keys)
-
-
-def _product(group: dict[str, Any]) -> list[dict[str, str]]:
-    """Every combination of what a group of rows lists.
-
-    >>> _product({"dataset": "mnist", "model": ["vit", "deit"]})
-    [{'dataset': 'mnist', 'model': 'vit'}, {'dataset': 'mnist', 'model': 'deit'}]
-    """
-    lists = [each if isinstance(each, list) else [each] for each in group.values()]
-    return [dict(zip(group, values, strict=True)) for values in itertools.product(*lists)]
 
 
 def _columns(name: str, columns: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
