@@ -33,8 +33,7 @@ Others = dict[str, ByRule]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim that is a list of comparisons. `seeds` are those planned; others count where they exist. Shown and not judged:
-    `also`, other metrics of the same comparisons, and `beside`, other comparisons by their title."""
+    """A claim that is a list of comparisons, as an entry of `claims.yaml` says, which explains the fields."""
 
     pairs: Sequence[Pairs]
     judge: Judge
@@ -61,16 +60,12 @@ class Claim:
         judge = Gain("most") if rules.most and isinstance(self.judge, Gain) else self.judge
         return verdict_of(self._outcomes(wanted, results, rules), planned=planned, judge=judge)
 
-    def also(self, results: Results) -> Others:
-        wanted = self.comparisons(results.scale)
-        by_metric = {name: [dataclasses.replace(each, metric=name) for each in wanted] for name in self.other_metrics}
-        return {metric: self._outcomes(those, results) for metric, those in by_metric.items()}
-
     def beside(self, results: Results) -> Others:
-        return {
-            title: self._outcomes(_comparisons(pairs, results.scale), results)
-            for title, pairs in self.other_pairs.items()
-        }
+        """What is shown and not judged: other metrics of the same comparisons, and other pairs by their title."""
+        wanted = self.comparisons(results.scale)
+        others = {name: [dataclasses.replace(each, metric=name) for each in wanted] for name in self.other_metrics}
+        others |= {title: _comparisons(pairs, results.scale) for title, pairs in self.other_pairs.items()}
+        return {part: self._outcomes(those, results) for part, those in others.items()}
 
     def _outcomes(self, wanted: Sequence[Comparison], results: Results, rules: Rules = REGISTERED) -> ByRule:
         return {rule: outcomes_of(wanted, rule=rule, results=results, guard=self.guard, rules=rules) for rule in RULES}
@@ -91,10 +86,8 @@ class Count:
         known = [outcome for outcome in outcomes if outcome is not None]
         return verdict_of({"any": known}, planned=len(outcomes), judge=self.judge)
 
-    def also(self, results: Results) -> Others:  # noqa: ARG002
+    def beside(self, results: Results) -> Others:  # noqa: ARG002
         return {}
-
-    beside = also
 
 
 def _comparisons(pairs: Sequence[Pairs], scale: ScaleName) -> list[Comparison]:
@@ -147,11 +140,6 @@ def _counted(cell: Cell, metric: str, effect: float, *, a: float, b: float, good
         a=float(a),
         b=float(b),
         effect=effect,
-        low=None,
-        high=None,
-        p_value=None,
-        accuracy=None,
-        paired=False,
         seeds=() if metric == "parameters" else (cell.seed,),
         cells=(cell.name,),
         decision="better" if good else "worse",

@@ -13,11 +13,11 @@ import yaml
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels, paper
-from reproduction.cells import CIFARS, LOSSES, TRANSFORMERS, Cell
+from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.panels import Change
 from reproduction.render import csv_text, write_texts
 from reproduction.results import RULES, CellResult, Hole, Phase, Rule
-from reproduction.tables import BACKBONES, DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
+from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,12 +16,12 @@ import yaml
 
 from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import CNN_NAMES, LOSSES, Cell, ScaleName, combinations, spec_of
+from reproduction.cells import BACKBONES, LOSSES, TRANSFORMERS, Cell, ScaleName, combinations, spec_of
 from reproduction.results import CellResult, Hole, Phase, Rule
 
 _FILE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tables.yaml").read_text(encoding="utf-8"))
 _NAMES: dict[str, dict[str, str]] = _FILE["names"]
-DATASETS, MODELS, LOSS_TITLES, BACKBONES = (_NAMES[each] for each in ("dataset", "model", "loss", "backbone"))
+DATASETS, MODELS, LOSS_TITLES = (_NAMES[each] for each in ("dataset", "model", "loss"))
 DEFINITIONS: dict[str, str] = _FILE["definitions"]
 LAYOUTS: tuple[str, ...] = tuple(_FILE["tables"])
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -134,7 +134,7 @@ def _block(place: dict[str, str], columns: list[dict[str, Any]], seeds: list[int
     shown = model if scale == "paper" else place.get("below_paper", model)
 
     def cells(column: dict[str, Any]) -> tuple[Cell, ...] | str:
-        if hole := column.get("hole") or (model in CNN_NAMES and column.get("hole_of_cnns")):
+        if hole := column.get("hole") or (model not in TRANSFORMERS and column.get("hole_of_cnns")):
             return str(hole)
         return tuple(Cell(dataset=dataset, model=shown, seed=seed, **head, **column["cell"]) for seed in seeds)
 
