@@ -33,7 +33,7 @@ from reproduction.evidence import (
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, ResultStore
 from reproduction.verdicts import Verdict, kept, mean_effect, same
-from tests.reproduction.made_claims import Effect, MadeStore, helps, made, nothing, on_disk, world
+from tests.reproduction.made_claims import Effect, MadeStore, changes, helps, made, nothing, on_disk, world
 
 GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
 AWAY = {"accuracy", "misclassification_auroc", "ood_svhn", "ood_cifar10_c"}
@@ -62,11 +62,6 @@ def test_a_world_as_the_paper_has_it(good: MadeStore) -> None:
     assert set(found.values()) == {"holds"}
 
 
-def _accuracy(size: float, other: Effect = nothing) -> Effect:
-    """The head changes the accuracy by this much, and the rest as another world has it."""
-    return lambda cell, rule, phase, metric: size if metric == "accuracy" else other(cell, rule, phase, metric)
-
-
 def _where(part: Callable[[Cell, str], bool], inside: Effect, outside: Effect = nothing) -> Effect:
     """One world for some cells or phases, another for the rest."""
     return lambda cell, rule, phase, metric: (inside if part(cell, phase) else outside)(cell, rule, phase, metric)
@@ -78,7 +73,7 @@ def _by_weight(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
 
 BEFORE_TS = _where(lambda _, phase: phase == "pre", helps)
 ONE_WORSE = _where(lambda cell, _: (cell.dataset, cell.loss) == ("cifar10", "mmce"), _hurts, helps)
-WORSE_IN_PART = _where(lambda cell, _: cell.dataset == "cifar10", _accuracy(-0.018))
+WORSE_IN_PART = _where(lambda cell, _: cell.dataset == "cifar10", changes("accuracy", -0.018))
 HELPS_IN_PART = _where(lambda cell, _: cell.dataset == "cifar100", helps)
 NONE = "does not hold, not confirmed: better in 0, worse in 0 of "
 TRADED = f"{NONE}21 families (21 traded against accuracy)"
@@ -92,13 +87,13 @@ TRADED = f"{NONE}21 families (21 traded against accuracy)"
         ("ece_falls", BEFORE_TS, "holds, "),
         ("complementary_to_ts", BEFORE_TS, "does not hold, "),
         # A gain bought with accuracy is none, and neither is a loss that came with accuracy.
-        ("ece_falls", _accuracy(-0.03, helps), TRADED),
-        ("ece_falls", _accuracy(0.03, _hurts), TRADED),
-        ("accuracy_kept", _accuracy(-0.03, helps), "does not hold, contradicted"),
-        ("accuracy_kept", _accuracy(-0.0105), "does not hold, "),
-        ("accuracy_kept", _accuracy(-0.004), "holds, "),
+        ("ece_falls", changes("accuracy", -0.03, helps), TRADED),
+        ("ece_falls", changes("accuracy", 0.03, _hurts), TRADED),
+        ("accuracy_kept", changes("accuracy", -0.03, helps), "does not hold, contradicted"),
+        ("accuracy_kept", changes("accuracy", -0.0105), "does not hold, "),
+        ("accuracy_kept", changes("accuracy", -0.004), "holds, "),
         ("accuracy_kept", nothing, "holds, "),
-        ("accuracy_kept", _accuracy(0.02), "holds, "),
+        ("accuracy_kept", changes("accuracy", 0.02), "holds, "),
         # One worse family ends a claim of consistency, but not one about most.
         ("ece_falls", ONE_WORSE, "does not hold, mixed"),
         ("complementary_to_ts", ONE_WORSE, "holds, "),
@@ -243,14 +238,19 @@ def test_a_twin_at_another_phase_is_not_paired() -> None:
     assert outcome.effect == pytest.approx(-0.07)
 
 
+def _family(seeds: int) -> tuple[list[Cell], list[Comparison]]:
+    """The seeds of one network with CalAttn, each against its twin."""
+    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in range(seeds)]
+    return heads, [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_one_seed_without_a_pair_or_an_interval_speaks_for_its_family(known: bool) -> None:
-    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in (0, 1)]
+    heads, pairs = _family(2)
     store = world(helps, cells=[cell for head in heads for cell in (head.twin, head)])
     store.found[heads[1]] = dataclasses.replace(store.found[heads[1]], pair={})
     if not known:
         store.found[heads[1]].rules["last"]["phases"]["pre"]["ece"] |= {"low": None, "high": None}
-    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
     outcome = outcomes_of(pairs, rule="last", results=Results(store))[0]
     assert outcome.seeds == (0, 1)
     assert not outcome.paired
@@ -371,13 +371,12 @@ def test_settings_are_the_same_if_most_intervals_are_narrow(narrow: int, holds: 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_p_value_is_that_of_the_arm_which_faces_zero(sign: float, welch: bool) -> None:
     """0.02, with an arm of 0.03 towards zero and hardly any away from it: the interval holds zero, so p is no finding."""
-    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in range(3)]
+    heads, pairs = _family(3)
     store = world(nothing, cells=[cell for head in heads for cell in (head.twin, head)])
     for head, value in zip(heads, (0.018, 0.020, 0.022), strict=True):
         ends = sorted((sign * (value - 0.03), sign * (value + 0.001)))
         row = {"difference": sign * value, "low": ends[0], "high": ends[1], "p_value": 0.5}
         store.found[head].pair["last"]["pre"]["ece"] = row
-    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
     outcome = outcomes_of(pairs, rule="last", results=Results(store), rules=Rules(welch=welch))[0]
     assert outcome.low < 0 < outcome.high
     assert outcome.p_value > 0.05
@@ -397,9 +396,8 @@ def _seeded(sizes: tuple[float, ...]) -> Outcome:
     def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
         return sizes[cell.seed] if metric == "ece" else 0.0
 
-    heads = [Cell(dataset="cifar10", model="deit", head="calattn", seed=seed) for seed in range(len(sizes))]
+    heads, pairs = _family(len(sizes))
     store = world(effect, cells=[cell for head in heads for cell in (head.twin, head)])
-    pairs = [Comparison(family="f", metric="ece", a=Arm(cell=head.twin), b=Arm(cell=head)) for head in heads]
     return outcomes_of(pairs, rule="last", results=Results(store))[0]
 
 
