@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple
+import itertools
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
@@ -50,6 +52,16 @@ class Cell:
         return dataclasses.replace(self, head="none", features="cls")
 
 
+def combinations(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of what a group of a YAML file lists, the first key slowest.
+
+    >>> combinations({"dataset": "mnist", "model": ["vit", "deit"]})
+    [{'dataset': 'mnist', 'model': 'vit'}, {'dataset': 'mnist', 'model': 'deit'}]
+    """
+    lists = [each if isinstance(each, list) else [each] for each in group.values()]
+    return [dict(zip(group, values, strict=True)) for values in itertools.product(*lists)]
+
+
 class Scale(NamedTuple):
     """How much of the paper's protocol is run. `resamples` is for the bootstrap intervals."""
 
@@ -63,24 +75,26 @@ SCALES: dict[ScaleName, Scale] = {
     "paper": Scale("the paper's protocol: 224 px, SGD with two steps, 350 epochs", 1000),
 }
 
-_TINY = {
-    "vit": "model.options={img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}",
-    "deit": "model.options={img_size: 8, patch_size: 4, embed_dim: 24, depth: 1, num_heads: 2}",
-    "swin": "model.options={img_size: 8, patch_size: 1, window_size: 4, embed_dim: 8, depths: [1, 1], num_heads: [1, 2]}",
-}
-_BACKBONES = {
-    "smoke": {"vit": "vit_tiny_patch16_224", "deit": "deit_tiny_patch16_224", "swin": "swin_tiny_patch4_window7_224"},
+BACKBONES = {
     # Not vit_small: without distillation or pretraining DeiT-S is ViT-S, weight for weight, and its rows would be DeiT's again.
-    "reduced": {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"},
-    "paper": {"vit": "vit_base", "deit": "deit_small", "swin": "swin_small"},
-}
-CNN_NAMES = {
+    "vit": "vit_base",
+    "deit": "deit_small",
+    "swin": "swin_small",
     "resnet50": "resnet50_cifar",
     "resnet110": "resnet110_cifar",
     "wide_resnet26": "wide_resnet26_10_cifar",
     "wide_resnet28": "wide_resnet28_10_cifar",  # only in the table of SATS
     "densenet121": "densenet121_cifar",
 }
+_SMOKE = {
+    "vit": ("vit_tiny_patch16_224", "{img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}"),
+    "deit": ("deit_tiny_patch16_224", "{img_size: 8, patch_size: 4, embed_dim: 24, depth: 1, num_heads: 2}"),
+    "swin": (
+        "swin_tiny_patch4_window7_224",
+        "{img_size: 8, patch_size: 1, window_size: 4, embed_dim: 8, depths: [1, 1], num_heads: [1, 2]}",
+    ),
+}
+"""Model → backbone and its options at the smoke scale, for transformers."""
 
 
 @functools.cache
@@ -113,9 +127,8 @@ def _loss_options(cell: Cell) -> list[str]:
 def _base(cell: Cell, scale: ScaleName) -> tuple[str, list[str]]:
     if scale == "smoke":
         return "digits", _smoke(cell)
-    cnn = cell.model in CNN_NAMES
-    backbone = CNN_NAMES[cell.model] if cnn else _BACKBONES[scale][cell.model]
-    changes = [f"data.name={cell.dataset}", f"model.backbone={backbone}"]
+    cnn = cell.model not in TRANSFORMERS
+    changes = [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}"]
     if scale == "paper":
         return "sgd-step", [*changes, *([] if cnn else ["data.size=224", "train.channels_last=false"])]
     if cnn:  # the two steps at the same share of 60 epochs as of 350
@@ -133,6 +146,7 @@ def _smoke(cell: Cell) -> list[str]:
     """Digits for every data set, told apart by how they are split; two epochs of a network with one layer."""
     split = sum(map(ord, cell.dataset)) % 1000
     changes = [f"data.split_seed={split}", "data.limit=300", "train.epochs=2", "schedule.warmup_epochs=0.5"]
-    if cell.model in CNN_NAMES:
+    if cell.model not in TRANSFORMERS:
         return [*changes, "model.backbone=resnet8_cifar"]
-    return [*changes, f"model.backbone={_BACKBONES['smoke'][cell.model]}", _TINY[cell.model]]
+    backbone, options = _SMOKE[cell.model]
+    return [*changes, f"model.backbone={backbone}", f"model.options={options}"]

@@ -91,6 +91,10 @@ class Arm:
     def name(self) -> str:
         return self.cell.name + PHASE_TITLES[self.phase]
 
+    @property
+    def method(self) -> str:
+        return ("CalAttn" if self.cell.head == "calattn" else self.cell.loss) + PHASE_TITLES[self.phase]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -133,13 +137,13 @@ class Outcome:
     a: float
     b: float
     effect: float
-    low: float | None
-    high: float | None
-    p_value: float | None
-    accuracy: float | None
-    paired: bool
     seeds: tuple[int, ...]
     cells: tuple[str, ...]
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    accuracy: float | None = None
+    paired: bool = False
     decision: Decision = "within chance"
 
 
@@ -278,9 +282,7 @@ def _measured(
 def _over_seeds(
     family: str, metric: str, found: Sequence[SeedDifference], rules: Rules, pooled: _Variance | None
 ) -> Outcome:
-    found = sorted(
-        found, key=lambda each: each.comparison.b.cell
-    )  # the order of reading must not show in the last digit
+    found = sorted(found, key=lambda each: each.comparison.b.cell)  # or the order of reading shows in the last digit
     effect = statistics.fmean(each.value for each in found)
     low, high, p_value = _interval_over_seeds(effect, found, rules, pooled)
     prices = [each.accuracy for each in found if each.accuracy is not None]

@@ -13,11 +13,11 @@ import yaml
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from reproduction import panels, paper
-from reproduction.cells import CIFARS, LOSSES, TRANSFORMERS, Cell
+from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.panels import Change
 from reproduction.render import csv_text, write_texts
 from reproduction.results import RULES, CellResult, Hole, Phase, Rule
-from reproduction.tables import BACKBONES, DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
+from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,76 +63,125 @@ class Drawn:
         return [*paths, *write_texts(texts)]
 
 
-Draw = Callable[[Found], list[Drawn]]
+Fill = Callable[[Sequence["Axes"], Found, Rule], Sequence[Change]]
+"""Draws into the panels of a figure, row by row; the changes that it shows, if it is of changes."""
 
 
-# --- feature norm against confidence -----------------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class PaperFigure:
+    """One of the paper's figures: the cells that it shows, `shape` (rows, columns), the size of a panel in inches, and what
+    draws it. `by_rule`: one for each checkpoint rule."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    shape: tuple[int, int]
+    panel: tuple[float, float]
+    fill: Fill
+    caption: str
+    by_rule: bool = False
+
+    def draw(self, found: Found) -> list[Drawn]:
+        return [self._draw(found, rule) for rule in (RULES if self.by_rule else RULES[:1])]
+
+    def _draw(self, found: Found, rule: Rule) -> Drawn:
+        from matplotlib.figure import Figure
+
+        (rows, columns), (width, height) = self.shape, self.panel
+        with figure_style():
+            figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+            figure.subplots(rows, columns)
+            changes = self.fill(figure.axes, found, rule)
+        results = [result for cell in self.cells if isinstance(result := found[cell], CellResult)]
+        # A result alone does not show a change: its twin's is needed too.
+        count = 2 * len({each.cell for each in changes if each.last is not None}) if changes else len(results)
+        lacks = missing(found, self.cells)
+        parts = [
+            self.caption,
+            f"Checkpoint: {RULE_TITLES[rule]}." if self.by_rule else "",
+            f"Scale {results[0].scale}." if results else "",
+            f"Runs shown: {count} of {len(self.cells)}.",
+            f"Missing ({lacks})." if lacks else "",
+        ]
+        return Drawn(
+            name=f"{self.name}-{rule}" if self.by_rule else self.name,
+            figure=figure,
+            caption=" ".join(filter(None, parts)),
+            data=csv_text(_change_rows(changes)) if changes else None,
+        )
 
 
-def draw_norms(found: Found) -> list[Drawn]:
+def missing(found: Found, cells: Iterable[Cell]) -> str:
+    """Which cells have no result, by reason; empty where all have."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        result = found[cell]
+        if isinstance(result, Hole):
+            reasons.setdefault(result.reason, []).append(cell.name)
+    return "; ".join(f"{reason}: {_named(names)}" for reason, names in reasons.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMES else f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} others"
+
+
+# --- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+def fill_norms(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence[Change]:
     """‖z‖ of the classifier's input against the largest probability, before and after the head divides the logits."""
     shown = (
         ("none", "scaled_max_prob", "CE+BS"),
         ("calattn", "max_prob", "CE+BS + CalAttn, before s"),
         ("calattn", "scaled_max_prob", "CE+BS + CalAttn"),
     )
-    drawn = []
-    for rule in RULES:
-        figure = _figure(2, 3, width=3.0, height=2.6)
-        with figure_style():
-            for i, dataset in enumerate(CIFARS):
-                for j, (head, column, method) in enumerate(shown):
-                    result = found[Cell(dataset=dataset, model="deit", head=head)]
-                    title = f"{DATASETS[dataset]}, {method}"
-                    panels.norms(figure.axes[3 * i + j], result, rule=rule, title=title, column=column, first=j == 0)
-        drawn.append(_drawn("cls_norm", figure, CAPTIONS["norms"], rule, found, NORM_CELLS))
-    return drawn
+    for ax, (dataset, (head, column, method)) in zip(axes, product(CIFARS, shown), strict=True):
+        result = found[Cell(dataset=dataset, model="deit", head=head)]
+        title = f"{DATASETS[dataset]}, {method}"
+        panels.norms(ax, result, rule=rule, title=title, column=column, first=head == "none")
+    return ()
 
 
-# --- relative changes --------------------------------------------------------------------------------------------------
-
-
-def draw_changes(name: str, table: str, metric: str, title: str) -> Draw:
+def fill_changes(table: str, metric: str, title: str) -> Fill:
     """Bars of the relative change that the head makes, per loss and network, ours and the paper's."""
 
-    def draw(found: Found) -> list[Drawn]:
-        phases: tuple[Phase, ...] = ("pre", "post")
-        rows = [(dataset, phase) for dataset in CIFARS for phase in phases]
+    def fill(axes: Sequence[Axes], found: Found, _rule: Rule) -> Sequence[Change]:
         changes: list[Change] = []
-        figure = _figure(len(rows), len(TRANSFORMERS), width=3.9, height=2.0)
-        with figure_style():
-            for i, (dataset, phase) in enumerate(rows):
-                for j, model in enumerate(TRANSFORMERS):
-                    head = Cell(dataset=dataset, model=model, head="calattn")
-                    here = [
-                        change_of(table, metric, dataclasses.replace(head, loss=loss), phase, found) for loss in LOSSES
-                    ]
-                    after = "before TS" if phase == "pre" else "after TS"
-                    heading = f"{DATASETS[dataset]}, {MODELS[model]}, {after}"
-                    panels.changes(
-                        figure.axes[i * len(TRANSFORMERS) + j],
-                        here,
-                        title=heading,
-                        ticks=[LOSS_TITLES[loss] for loss in LOSSES],
-                        label=f"change of\n{title} (%)" if j == 0 else "",
-                        legend=i == j == 0,
-                    )
-                    changes += here
-        shown = 2 * len({each.cell for each in changes if each.last is not None})
-        return [
-            _drawn(
-                name,
-                figure,
-                CAPTIONS["changes"].format(title=title),
-                None,
-                found,
-                CHANGE_CELLS,
-                data=csv_text(_change_rows(changes)),
-                shown=shown,
+        phases: tuple[Phase, ...] = ("pre", "post")
+        for i, (dataset, phase, model) in enumerate(product(CIFARS, phases, TRANSFORMERS)):
+            head = Cell(dataset=dataset, model=model, head="calattn")
+            here = [change_of(table, metric, dataclasses.replace(head, loss=loss), phase, found) for loss in LOSSES]
+            panels.changes(
+                axes[i],
+                here,
+                title=f"{DATASETS[dataset]}, {MODELS[model]}, {'before' if phase == 'pre' else 'after'} TS",
+                ticks=[LOSS_TITLES[loss] for loss in LOSSES],
+                label=f"change of\n{title} (%)" if model == TRANSFORMERS[0] else "",
+                legend=i == 0,
             )
-        ]
+            changes += here
+        return changes
 
-    return draw
+    return fill
+
+
+def fill_dynamics(axes: Sequence[Axes], found: Found, _rule: Rule) -> Sequence[Change]:
+    """1/s over the epochs, and how it and the feature norm are spread at three of them."""
+    columns = len(DYNAMICS_CELLS)
+    for i, cell in enumerate(DYNAMICS_CELLS):
+        course, scales, norms = axes[i::columns]
+        panels.course(course, found[cell], title=f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn")
+        panels.densities(scales, found[cell], "inverse_scale", label="1/s")
+        panels.densities(norms, found[cell], "feature_norm", label="‖z‖")
+    return ()
+
+
+def fill_reliability(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence[Change]:
+    """Accuracy against confidence before temperature scaling, the baselines beside CalAttn."""
+    for i, (model, dataset, (loss, head, method)) in enumerate(product(TRANSFORMERS, CIFARS, METHODS)):
+        result = found[Cell(dataset=dataset, model=model, loss=loss, head=head)]
+        title = f"{DATASETS[dataset]}, {MODELS[model]}\n{method}"
+        panels.reliability(axes[i], result, rule=rule, title=title, first=i % 6 == 0, last=i >= 12)
+    return ()
 
 
 def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -> Change:
@@ -186,112 +235,21 @@ def _change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
     ]
 
 
-# --- dynamics ----------------------------------------------------------------------------------------------------------
+# --- the figures -------------------------------------------------------------------------------------------------------
 
 
-def draw_dynamics(found: Found) -> list[Drawn]:
-    """1/s over the epochs, and how it and the feature norm are spread at three of them."""
-    cells = DYNAMICS_CELLS
-    figure = _figure(3, len(cells), width=3.4, height=2.3)
-    with figure_style():
-        for cell, course, scales, norms in zip(cells, *_rows(figure, len(cells)), strict=True):
-            result, heading = found[cell], f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn"
-            panels.course(course, result, title=heading)
-            panels.densities(scales, result, "inverse_scale", label="1/s")
-            panels.densities(norms, result, "feature_norm", label="‖z‖")
-    return [_drawn("dynamics", figure, CAPTIONS["dynamics"], None, found, DYNAMICS_CELLS)]
+def _changes(name: str, table: str, metric: str, title: str) -> PaperFigure:
+    fill, caption = fill_changes(table, metric, title), CAPTIONS["changes"].format(title=title)
+    return PaperFigure(name, CHANGE_CELLS, (4, 3), (3.9, 2.0), fill, caption)
 
 
-# --- reliability -------------------------------------------------------------------------------------------------------
-
-
-def draw_reliability(found: Found) -> list[Drawn]:
-    """Accuracy against confidence before temperature scaling, the baselines beside CalAttn."""
-    drawn = []
-    for rule in RULES:
-        figure = _figure(3, 6, width=2.1, height=2.3)
-        with figure_style():
-            for i, (ax, cell) in enumerate(zip(figure.axes, RELIABILITY_CELLS, strict=True)):
-                panels.reliability(ax, found[cell], rule=rule, title=_title(cell), first=i % 6 == 0, last=i >= 12)
-        drawn.append(
-            _drawn(
-                "reliability", figure, CAPTIONS["reliability"].format(few=panels.FEW), rule, found, RELIABILITY_CELLS
-            )
-        )
-    return drawn
-
-
-# --- common ------------------------------------------------------------------------------------------------------------
-
-
-def _figure(rows: int, columns: int, *, width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    with figure_style():
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-        figure.subplots(rows, columns)
-    return figure
-
-
-def _rows(figure: Figure, columns: int) -> list[list[Axes]]:
-    """The axes of each row."""
-    return [figure.axes[start : start + columns] for start in range(0, len(figure.axes), columns)]
-
-
-def _title(cell: Cell) -> str:
-    method = next(title for loss, head, title in METHODS if (loss, head) == (cell.loss, cell.head))
-    return f"{DATASETS[cell.dataset]}, {MODELS[cell.model]}\n{method}"
-
-
-def missing(found: Found, cells: Iterable[Cell]) -> str:
-    """Which cells have no result, by reason; empty where all have."""
-    reasons: dict[str, list[str]] = {}
-    for cell in cells:
-        result = found[cell]
-        if isinstance(result, Hole):
-            reasons.setdefault(result.reason, []).append(cell.name)
-    return "; ".join(f"{reason}: {_named(names)}" for reason, names in reasons.items())
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _NAMES else f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} others"
-
-
-def _drawn(
-    name: str,
-    figure: Figure,
-    caption: str,
-    rule: Rule | None,
-    found: Found,
-    cells: Sequence[Cell],
-    data: str | None = None,
-    shown: int | None = None,
-) -> Drawn:
-    """`shown`: how many cells are, where a result alone does not put a cell into the figure."""
-    stem = name if rule is None else f"{name}-{rule}"
-    results = [result for cell in cells if isinstance(result := found[cell], CellResult)]
-    if rule is not None:
-        caption += f" Checkpoint: {RULE_TITLES[rule]}."
-    scale = f" Scale {results[0].scale}." if results else ""
-    lacks = missing(found, cells)
-    count = len(results) if shown is None else shown
-    caption += f"{scale} Runs shown: {count} of {len(cells)}.{f' Missing ({lacks}).' if lacks else ''}"
-    return Drawn(name=stem, figure=figure, caption=caption, data=data)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What draws one of the paper's figures, and the cells that it shows."""
-
-    draw: Draw
-    cells: tuple[Cell, ...]
-
-
-FIGURES = {
-    "cls_norm": Figures(draw=draw_norms, cells=NORM_CELLS),
-    "delta_ece": Figures(draw=draw_changes("delta_ece", "ece", "ece", "ECE"), cells=CHANGE_CELLS),
-    "delta_smece": Figures(draw=draw_changes("delta_smece", "smece", "smooth_ece", "smECE"), cells=CHANGE_CELLS),
-    "delta_adaece": Figures(draw=draw_changes("delta_adaece", "adaece", "adaptive_ece", "AdaECE"), cells=CHANGE_CELLS),
-    "dynamics": Figures(draw=draw_dynamics, cells=DYNAMICS_CELLS),
-    "reliability": Figures(draw=draw_reliability, cells=RELIABILITY_CELLS),
-}
+_FEW = CAPTIONS["reliability"].format(few=panels.FEW)
+_ALL = (
+    PaperFigure("cls_norm", NORM_CELLS, (2, 3), (3.0, 2.6), fill_norms, CAPTIONS["norms"], by_rule=True),
+    _changes("delta_ece", "ece", "ece", "ECE"),
+    _changes("delta_smece", "smece", "smooth_ece", "smECE"),
+    _changes("delta_adaece", "adaece", "adaptive_ece", "AdaECE"),
+    PaperFigure("dynamics", DYNAMICS_CELLS, (3, 6), (3.4, 2.3), fill_dynamics, CAPTIONS["dynamics"]),
+    PaperFigure("reliability", RELIABILITY_CELLS, (3, 6), (2.1, 2.3), fill_reliability, _FEW, by_rule=True),
+)
+FIGURES = {figure.name: figure for figure in _ALL}

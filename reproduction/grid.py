@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from reproduction.cells import Cell, ScaleName
+from reproduction.cells import Cell, ScaleName, combinations
 from reproduction.tables import LAYOUTS, layout_of
 
 _GRID: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -33,10 +32,8 @@ def steps(scale: ScaleName) -> list[list[Cell]]:
     if scale == "paper":
         wanted = dict.fromkeys(cell for name in LAYOUTS for cell in layout_of(name, "paper").cells())
         return [[cell for step in steps("reduced") for cell in step if cell in wanted], list(wanted)]
-    return [[cell for group in step for cell in _cells(group)] for step in _GRID[scale]]
-
-
-def _cells(group: dict[str, list[Any]]) -> list[Cell]:
-    """Every combination; a method is several fields at once."""
-    combined = (dict(zip(group, values, strict=True)) for values in itertools.product(*group.values()))
-    return [Cell(**each.pop("method", {}), **each) for each in combined]
+    # A method is several fields at once.
+    return [
+        [Cell(**each.pop("method", {}), **each) for group in step for each in combinations(group)]
+        for step in _GRID[scale]
+    ]

@@ -64,7 +64,7 @@ def evidence_csv(results: Results) -> str:
     for name, claim in CLAIMS.items():
         findings = claim.verdict(results).findings
         rows += _families(name, "judged", ((rule, finding.outcomes) for rule, finding in findings.items()))
-        for part, by_rule in {**claim.also(results), **claim.beside(results)}.items():
+        for part, by_rule in claim.beside(results).items():
             rows += _families(name, part, by_rule.items())
     return _csv(rows)
 

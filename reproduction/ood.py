@@ -47,6 +47,10 @@ class OodSet:
     corruption: bool = False
     of_test: bool = False
 
+    @property
+    def about(self) -> dict[str, Any]:
+        return {"images": len(self.images)} | {name: getattr(self, name) for name in ("title", "corruption", "of_test")}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OodScores:
@@ -132,17 +136,8 @@ def score_run(
         for each in sets:
             made = predictor.predict(network, ImageSet(name=each.name, images=each.images))
             scores[rule][each.name] = uncertainty(made)
-    described = {
-        each.name: {
-            "title": each.title,
-            "images": len(each.images),
-            "corruption": each.corruption,
-            "of_test": each.of_test,
-        }
-        for each in sets
-    }
     epochs = int(folder.summary()["epochs"])
-    result = OodScores(scores=scores, sets=described, missing=missing, epochs=epochs)
+    result = OodScores(scores=scores, sets={each.name: each.about for each in sets}, missing=missing, epochs=epochs)
     result.save(folder.path / FILE)
     return result
 
@@ -276,12 +271,7 @@ class Separation:
         difference, error = moved.auroc, moved._error()
         p_value = math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0)
         reach = _Z95 * error
-        return {
-            "difference": difference,
-            "low": difference - reach,
-            "high": difference + reach,
-            "p_value": p_value,
-        }
+        return {"difference": difference, "low": difference - reach, "high": difference + reach, "p_value": p_value}
 
     def _error(self) -> float:
         n, m = len(self.known), len(self.foreign)

@@ -10,20 +10,8 @@ from calattn.models.attach import Overhead, overhead
 from calattn.runs.build import build_model
 from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import TRANSFORMERS, Cell, ScaleName, spec_of
-from reproduction.tables import (
-    BACKBONES,
-    DATASETS,
-    MODELS,
-    Block,
-    Column,
-    Entry,
-    Layout,
-    Quantity,
-    Row,
-    Table,
-    fraction,
-)
+from reproduction.cells import BACKBONES, TRANSFORMERS, Cell, ScaleName, spec_of
+from reproduction.tables import DATASETS, MODELS, Column, Entry, Layout, Quantity, Row, Table, fraction
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 _MIB = 2**20
@@ -34,13 +22,11 @@ _COLUMNS = (Column(title="backbone"), Column(title="+ CalAttn"), Column(title="a
 
 def size_table(scale: ScaleName) -> Table:
     """Bytes with and without the head, and the share of parameters that the head adds, of the networks at 224 px."""
-    where = [(dataset, model) for dataset in _CLASSES for model in TRANSFORMERS]
-    blocks = tuple(Block(header=(DATASETS[d], MODELS[m]), keys=None, cells=()) for d, m in where)
     layout = Layout(
         name="checkpoint_size",
         title="Size of the checkpoint with and without CalAttn",
         columns=_COLUMNS,
-        blocks=blocks,
+        blocks=(),
         quantities=(_SIZE, _SHARE),
     )
     return Table(
@@ -48,7 +34,7 @@ def size_table(scale: ScaleName) -> Table:
         scale=scale,
         rule=None,
         title=f"{layout.title}; counted, no run",
-        rows=tuple(row for dataset, model in where for row in _rows(dataset, model)),
+        rows=tuple(row for data in _CLASSES for model in TRANSFORMERS for row in _rows(data, model)),
         notes=(
             "Always the paper's networks at 224 px (ViT-B/16, DeiT-S/16, Swin-S), whatever the scale; float32.",
             "The paper's text says that fewer than 0.1 % of parameters are added.",
@@ -69,7 +55,10 @@ def cost_of(dataset: str, model: str) -> Overhead:
 def _rows(dataset: str, model: str) -> tuple[Row, Row]:
     cost = cost_of(dataset, model)
     header = (DATASETS[dataset], MODELS[model])
-    base, head = (paper.find("checkpoint_size", **_keys(dataset, model, head)) for head in ("none", "calattn"))
+    base, head = (
+        paper.find("checkpoint_size", dataset=dataset, backbone=BACKBONES[model], head=head)
+        for head in ("none", "calattn")
+    )
     assert base is not None
     assert head is not None
     ours = (cost.backbone_bytes, cost.backbone_bytes + cost.added_bytes, cost.added_bytes)
@@ -84,7 +73,3 @@ def _rows(dataset: str, model: str) -> tuple[Row, Row]:
         Row(header=header, quantity=_SIZE, entries=sizes),
         Row(header=header, quantity=_SHARE, entries=(nothing, nothing, Entry(ours=added))),
     )
-
-
-def _keys(dataset: str, model: str, head: str) -> dict[str, str | float | bool | None]:
-    return {"dataset": dataset, "backbone": BACKBONES[model], "head": head}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -17,12 +16,12 @@ import yaml
 
 from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import CNN_NAMES, LOSSES, Cell, ScaleName, spec_of
+from reproduction.cells import BACKBONES, LOSSES, TRANSFORMERS, Cell, ScaleName, combinations, spec_of
 from reproduction.results import CellResult, Hole, Phase, Rule
 
 _FILE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tables.yaml").read_text(encoding="utf-8"))
 _NAMES: dict[str, dict[str, str]] = _FILE["names"]
-DATASETS, MODELS, LOSS_TITLES, BACKBONES = (_NAMES[each] for each in ("dataset", "model", "loss", "backbone"))
+DATASETS, MODELS, LOSS_TITLES = (_NAMES[each] for each in ("dataset", "model", "loss"))
 DEFINITIONS: dict[str, str] = _FILE["definitions"]
 LAYOUTS: tuple[str, ...] = tuple(_FILE["tables"])
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
@@ -88,7 +87,7 @@ def layout_of(name: str, scale: ScaleName) -> Layout:
     """The layout of a table; at the paper's scale the networks are all the paper's."""
     found = _FILE["tables"][name]
     columns = _columns(name, found["columns"])
-    places = [place for group in found["rows"] for place in _product(group)]
+    places = [place for group in found["rows"] for place in combinations(group)]
     notes = found.get("notes", []) + (found.get("notes_reduced", []) if scale == "reduced" else [])
     return Layout(
         name=name,
@@ -119,16 +118,6 @@ def quantity(text: str, kind: str = "beside") -> Quantity:
     return Quantity(title=f"{_NAMES['metric'][metric]}{_NAMES['phase'][phase]}", metric=metric, phase=phase, keys=keys)
 
 
-def _product(group: dict[str, Any]) -> list[dict[str, str]]:
-    """Every combination of what a group of rows lists.
-
-    >>> _product({"dataset": "mnist", "model": ["vit", "deit"]})
-    [{'dataset': 'mnist', 'model': 'vit'}, {'dataset': 'mnist', 'model': 'deit'}]
-    """
-    lists = [each if isinstance(each, list) else [each] for each in group.values()]
-    return [dict(zip(group, values, strict=True)) for values in itertools.product(*lists)]
-
-
 def _columns(name: str, columns: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if columns == "losses":
         return [{"title": LOSS_TITLES[loss], "cell": {"loss": loss}, "keys": {"loss": loss}} for loss in LOSSES]
@@ -145,7 +134,7 @@ def _block(place: dict[str, str], columns: list[dict[str, Any]], seeds: list[int
     shown = model if scale == "paper" else place.get("below_paper", model)
 
     def cells(column: dict[str, Any]) -> tuple[Cell, ...] | str:
-        if hole := column.get("hole") or (model in CNN_NAMES and column.get("hole_of_cnns")):
+        if hole := column.get("hole") or (model not in TRANSFORMERS and column.get("hole_of_cnns")):
             return str(hole)
         return tuple(Cell(dataset=dataset, model=shown, seed=seed, **head, **column["cell"]) for seed in seeds)
 

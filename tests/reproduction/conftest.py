@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from reproduction.cells import Cell
+from reproduction.grid import ordered_cells
 from reproduction.results import ResultStore
 from reproduction.worker import Work, run_cell
+from tests.reproduction.made_results import made_store
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")
@@ -27,6 +29,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Work:
     work = work_in(tmp_path_factory.mktemp("undisturbed"), keep=True)
     assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
     return work
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
+    """A made-up result of every cell of the reduced scale."""
+    return made_store(tmp_path_factory.mktemp("full"), "reduced", ordered_cells("reduced"))
 
 
 @pytest.fixture

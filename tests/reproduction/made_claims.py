@@ -44,6 +44,11 @@ def nothing(_cell: Cell, _rule: str, _phase: str, _metric: str) -> float:
     return 0.0
 
 
+def changes(changed: str, size: float, other: Effect = nothing) -> Effect:
+    """The head changes one metric by this much, and the rest as another world has it."""
+    return lambda cell, rule, phase, metric: size if metric == changed else other(cell, rule, phase, metric)
+
+
 def phased_log(epochs: int = 60) -> list[dict[str, Any]]:
     """The paper's three phases: mean and variation fall, stay, then variation rises and the mean crosses 1."""
     rows = []

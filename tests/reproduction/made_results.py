@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,6 +39,12 @@ def made_result(cell: Cell, scale: ScaleName, *, rows: int = 12, points: int = 3
         rules={rule: _rule(rng, rule, spec.train.epochs, points, cell) for rule in ("last", "best-ece")},
         pair={} if cell.head == "none" else {rule: _pair(rng) for rule in ("last", "best-ece")},
     )
+
+
+@functools.cache
+def document_of(cell: Cell) -> CellResult:
+    """What the store of all cells of the reduced scale has of one."""
+    return made_result(cell, "reduced")
 
 
 def made_store(folder: Path, scale: ScaleName, cells: Iterable[Cell]) -> ResultStore:

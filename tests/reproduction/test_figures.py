@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import itertools
 import random
@@ -20,23 +19,13 @@ from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
 from reproduction.cells import LOSSES, Cell
 from reproduction.figures import CHANGE_CELLS, FIGURES, Drawn
 from reproduction.panels import equal_count_means, smoothed_density
-from reproduction.results import CellResult, ResultStore
-from tests.reproduction.made_results import made_result, made_store
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
-    return made_store(tmp_path_factory.mktemp("full"), "reduced", ordered_cells("reduced"))
+from reproduction.results import ResultStore
+from tests.reproduction.made_results import document_of, made_result, made_store
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
     return made_store(tmp_path_factory.mktemp("half"), "reduced", random.Random(1).sample(ordered_cells("reduced"), 38))
-
-
-@functools.cache
-def document_of(cell: Cell) -> CellResult:
-    return made_result(cell, "reduced")
 
 
 def drawn(name: str, store: ResultStore) -> list[Drawn]:

@@ -126,6 +126,8 @@ def test_value_reads_one_cell():
     assert value("ece", dataset="cifar100", backbone="vit_base", head="calattn", loss="ce", phase="pre") == 8.25
     assert value(paper_table("lambda_cebs"), lambda_max=1.0, metric="ece") == 2.48
     assert find("three_seeds", dataset="cifar10", calibrator="sats", metric="nll")["std"] == 0.019
+    cell = {"dataset": "mnist", "backbone": "vit_base", "head": "none", "loss": "brier", "phase": "post"}
+    assert find("ece", **cell)["temperature"] == 8.7
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calattn import metrics
-from reproduction.paper import ODDITIES, PAPER_TABLES, find, oddities, paper_table, value
+from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, value
 
 FOUR = ("ece", "smece", "adaece", "classece")
 THREE = FOUR[:3]
@@ -298,9 +298,3 @@ def test_brier_bound_holds_for_bad_predictions(sharpness: float, generator: torc
     labels = torch.where(right, 0, 2)
     ece, brier = metrics.ece(probs, labels), metrics.brier(probs, labels)
     assert brier <= brier_bound(right.double().mean().item(), ece) <= brier + 5 * ece + 0.07
-
-
-def test_row_holds_the_temperature():
-    assert (
-        find("ece", dataset="mnist", backbone="vit_base", head="none", loss="brier", phase="post")["temperature"] == 8.7
-    )

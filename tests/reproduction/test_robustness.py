@@ -14,7 +14,7 @@ from reproduction.cells import Cell
 from reproduction.claims import CLAIMS
 from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
 from reproduction.ledger import VARIANTS, variants
-from tests.reproduction.made_claims import MadeStore, helps, nothing, world
+from tests.reproduction.made_claims import changes, helps, nothing, world
 
 HALF = 0.001  # of the interval of each pair in these worlds
 Z = stats.norm.ppf(0.975)
@@ -80,22 +80,15 @@ def test_like_accuracy_leaves_out_what_came_with_other_accuracy() -> None:
     assert {"mmce", "brier"} <= {each.cell.loss for each in every}, "accuracy is not judged by itself"
 
 
-def _one_worse() -> MadeStore:
-    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+def test_what_hangs_on_every_and_on_the_smallest_effect() -> None:
+    def one_worse(cell: Cell, rule: str, phase: str, metric: str) -> float:
         size = helps(cell, rule, phase, metric)
         return -size if cell.loss == "mmce" and metric == "ece" else size
 
-    return world(effect)
-
-
-def test_what_hangs_on_every_and_on_the_smallest_effect() -> None:
-    found = variants(Results(_one_worse()))
+    found = variants(Results(world(one_worse)))
     assert {name for name, each in found["ece_falls"].items() if each.kind == "holds"} == {"most for every"}
 
-    def small(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
-        return -0.002 if metric == "ece" else 0.0
-
-    found = variants(Results(world(small, half=0.0001)))
+    found = variants(Results(world(changes("ece", -0.002), half=0.0001)))
     assert {name for name, each in found["ece_falls"].items() if each.kind == "holds"} == {"any effect"}
 
 
@@ -103,11 +96,7 @@ def test_what_hangs_on_the_correction() -> None:
     """p = 0.04 in every family: none survives Holm's correction, all do without it."""
     p = 0.04
     size = HALF / Z * stats.norm.isf(p / 2) * 3
-
-    def effect(_cell: Cell, _rule: str, _phase: str, metric: str) -> float:
-        return -size if metric == "ece" else 0.0
-
-    found = variants(Results(world(effect, half=3 * HALF)))["complementary_to_ts"]
+    found = variants(Results(world(changes("ece", -size), half=3 * HALF)))["complementary_to_ts"]
     assert {name for name, each in found.items() if each.kind == "holds"} == {"uncorrected"}
 
 
@@ -146,11 +135,7 @@ def test_every_variant_but_the_first_changes_rules_and_every_rule_is_varied() ->
 
 def test_a_point_is_not_more_than_a_point() -> None:
     """Differences of counts over 10,000 images, in binary: 0.57 − 0.58 is a little more than a point below zero."""
-
-    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
-        return 0.57 - 0.58 if metric == "accuracy" else helps(cell, rule, phase, metric)
-
-    store = world(effect)
+    store = world(changes("accuracy", 0.57 - 0.58, helps))
     assert 0.58 - 0.57 > 0.01
     assert CLAIMS["ece_falls"].verdict(store).kind == "holds"
     assert CLAIMS["ece_falls"].verdict(store, Rules(like_accuracy=True)).kind == "holds"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import itertools
 import random
 import re
@@ -22,14 +21,9 @@ from reproduction.render import csv_rows, footnotes, markdown
 from reproduction.results import CellResult, ResultStore
 from reproduction.sizes import cost_of
 from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of, measured
-from tests.reproduction.made_results import made_result, made_store
+from tests.reproduction.made_results import document_of, made_result, made_store
 
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
-    return made_store(tmp_path_factory.mktemp("full"), "reduced", ordered_cells("reduced"))
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +38,6 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
 @pytest.fixture
 def none(tmp_path: Path) -> ResultStore:
     return ResultStore(tmp_path, "reduced")
-
-
-@functools.cache
-def document_of(cell: Cell) -> CellResult:
-    return made_result(cell, "reduced")
 
 
 # --- the order of the runs ---------------------------------------------------------------------------------------------
@@ -300,11 +289,6 @@ def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
         "nll": "no image that it could be measured on",
         "accuracy": None,
     }
-
-
-def test_the_papers_rows_are_found_by_keys_that_choose_one():
-    with pytest.raises(ValueError, match="choose by"):
-        paper.find("ece", dataset="cifar10")
 
 
 def test_an_ood_set_brings_its_interval():
