@@ -166,9 +166,9 @@
       draw: (svg, width) => drawReliability(subject, svg, width),
     });
     const numbers = C.numbersTable("Show the numbers", [
-      words.confidence,
+      "bin",
       "samples",
-      `mean ${words.confidence}`,
+      words.mean,
       words.share,
       "gap",
       "chance allows",
@@ -203,7 +203,7 @@
   }
 
   function binRow(bin, place) {
-    const name = bin.low === null ? `bin ${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
+    const name = bin.low === null ? `${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
     if (!bin.count) return [name, "0", C.DASH, C.DASH, C.DASH, C.DASH];
     const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
     const range = `${fixed(100 * low, 1)} – ${fixed(100 * high, 1)}`;
