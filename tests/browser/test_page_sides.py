@@ -12,7 +12,7 @@ from tests.browser.test_page import at, choose, exhibit, made
 
 pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
-MORE, LESS = "says more than is right", "says less than is right"
+MORE, LESS = "confidence above accuracy", "confidence below accuracy"
 BINS = 5
 
 
@@ -77,7 +77,7 @@ def test_legend_and_pointer_say_which(shown, factor, binning):
     panel.locator("svg").focus()
     for side in sides:
         page.keyboard.press("ArrowRight")
-        assert panel.locator(".readout").inner_text().endswith(f"It {side}.")
+        assert panel.locator(".readout").inner_text().endswith(f": {side}.")
 
 
 def luminance(rgb: str) -> float:

@@ -28,13 +28,14 @@ def test_the_words_are_about_the_class(page_of, width):
     panels = page.locator("[data-panel]").evaluate_all("all => all.map((one) => one.dataset.panel)")
     assert panels == ["summary", "reliability", "temperature", "acting", "metrics", "provenance"]
     assert "P(fraud) against “the label is fraud”" in page.locator("#meta").inner_text()
-    assert page.locator("[data-panel=reliability] h3").inner_text() == "Does P(fraud) mean what it says?"
+    assert page.locator("[data-panel=reliability] h3").inner_text() == "Does P(fraud) match the share of class fraud?"
     text = page.locator("#content .subjects").inner_text()
-    assert "says (P(fraud)), %" in text
-    assert "happens, per bin" in text
-    assert "says more than class fraud happens" in text
+    assert "P(fraud), %" in text.splitlines()
+    assert "accuracy, %" in text.splitlines(), "the axis; the definitions say what it means here"
+    assert "share of class fraud per bin" in text
+    assert "P(fraud) above share of class fraud" in text
     assert "are class fraud." in text
-    for word in ("confidence", "right", "accuracy", "sure"):
+    for word in ("confidence", "correct", "accuracy"):
         assert word not in text.lower().split(), word
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "nothing hangs over the edge"

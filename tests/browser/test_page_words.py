@@ -55,8 +55,8 @@ def test_an_offset_of_class_one_is_the_headline(page_of):
     said = page.locator("[data-verdict=offset]")
     share = f"{100 * float(labels.double().mean()):.1f} %"
     assert said.locator(".headline").inner_text().startswith("P(1) is too high: averages ")
-    assert f"class 1 happens {share}" in said.locator(".headline").inner_text()
-    assert "A temperature cannot mend an offset" in said.locator(".detail").inner_text()
+    assert f"class 1 is {share} of the samples" in said.locator(".headline").inner_text()
+    assert "A temperature cannot fix an offset" in said.locator(".detail").inner_text()
 
 
 def test_rows_are_counted_from_zero(page_of):

@@ -244,7 +244,7 @@ def test_judged_on_what_was_fitted_on_nothing_leads(capsys, in_sample, tmp_path)
 def test_judged_on_what_was_fitted_on_the_text_names_no_best(capsys, in_sample):
     shown = invoke(capsys, *in_sample, "--method", "all").out
     assert IN_SAMPLE in shown
-    assert "the numbers say nothing about new data" in shown
+    assert "the numbers do not hold for new data" in shown
     for word in ("best by", "leads", "leader"):
         assert word not in shown
     alone = invoke(capsys, *in_sample, "--method", "vector").out

@@ -32,7 +32,7 @@ def test_json_is_the_library(capsys, pair):
 def test_the_table_has_the_numbers_and_one_line_says_what_they_mean(capsys, pair):
     out = invoke(capsys, "compare", *pair, "-m", "ece,accuracy").out
     assert "600 samples" in out
-    assert out.endswith("\nb.npz against a.npz: worse in ECE; not told apart in accuracy.\n")
+    assert out.endswith("\nb.npz against a.npz: worse in ECE; no clear difference in accuracy.\n")
     assert (out.count("ECE"), out.count("accuracy")) == (2, 2), "in the table and in the line, nowhere else"
     found = invoke(capsys, "compare", *reversed(pair), "-m", "ece", "--json").json["comparisons"][0]
     assert found["differences"]["ece"]["sentence"].startswith("ECE falls by ")
@@ -121,7 +121,7 @@ def test_with_few_resamples_nothing_is_called_chance(capsys, pair):
     few = ("compare", *pair, "-m", "ece,nll,accuracy", "--bootstrap", 20)
     out = invoke(capsys, *few).out
     assert "chance" not in out
-    assert "not told apart in accuracy; too few resamples to tell (at least 39 at 95 %) in ECE and NLL." in out
+    assert "no clear difference in accuracy; too few resamples to tell (at least 39 at 95 %) in ECE and NLL." in out
     found = invoke(capsys, *few, "--json").json["comparisons"][0]["differences"]["nll"]
     assert found["significant"] is False
     assert found["sentence"].endswith(": too few resamples to tell (at least 39 at 95 %)")

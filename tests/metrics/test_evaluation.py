@@ -281,9 +281,9 @@ def test_what_is_not_defined_is_none_for_json_and_a_dash_for_people():
     assert report.as_dict()["misclassification_auroc"] == nothing
     assert json.loads(json.dumps(report.as_dict(), allow_nan=False)) == report.as_dict()
     assert "nan" not in str(report)
-    assert re.search(r"AUROC right/wrong +–$", str(report), re.MULTILINE)
+    assert re.search(r"AUROC of errors +–$", str(report), re.MULTILINE)
     difference = compare(right, right.replace(logits=2 * logits), num_bootstrap=50)["misclassification_auroc"]
-    assert str(difference) == "AUROC right/wrong is not defined for both"
+    assert str(difference) == "AUROC of errors is not defined for both"
 
 
 def test_an_infinite_value_stays_a_number():

@@ -342,7 +342,7 @@ def test_errors_of_attach_say_what_to_do() -> None:
         ValueError, match=r"classifier='spare' is a Identity.*LayerAdapter\(layer='spare', num_features=…"
     ):
         attach(net, classifier="spare")
-    with pytest.raises(ValueError, match="both say how to read"):
+    with pytest.raises(ValueError, match="both define how to read"):
         attach(net, classifier="first", adapter=LayerAdapter(layer="first", num_features=8))
     with pytest.raises(ValueError, match=r"offers: 'cls'; 'concat' needs patch tokens, .*input of 'second'"):
         attach(net, features="concat")

@@ -35,7 +35,7 @@ def ranked(before: float, values: dict[str, float], half: float = 0.1):
 def test_the_winner_and_those_that_cannot_be_told_from_it():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.05, "c": 1.5})
     lines = verdict("a", own, rest, level=0.95)
-    assert lines[0] == "best by NLL: a, 1.000 nats; cannot be told from it by NLL (paired 95 % interval): b"
+    assert lines[0] == "best by NLL: a, 1.000 nats; no clear difference in NLL from it (paired 95 % interval): b"
     assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: better, more than chance" in lines
     assert not any("may stay" in line for line in lines)
 
@@ -91,7 +91,7 @@ def test_rounding_is_no_difference():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.0 + 4e-16, "c": 1.5}, half=0.0)
     assert rest["b"]["nll"].low > 0
     lines = verdict("a", own, rest, level=0.95)
-    assert lines[0].endswith("cannot be told from it by NLL (paired 95 % interval): b")
+    assert lines[0].endswith("no clear difference in NLL from it (paired 95 % interval): b")
     assert "+0.000 chance" in shown(own, rest)
     own, rest = ranked(1.0 + 4e-16, {"a": 1.0, "b": 1.5}, half=0.0)
     assert any("may stay as they are" in line for line in verdict("a", own, rest, level=0.95))

@@ -129,7 +129,9 @@ def test_confidence_histogram():
     for bars, chosen in ((right_bars, right), (wrong_bars, ~right)):
         counts, _ = np.histogram(confidence[chosen], edges)
         assert np.allclose([bar.get_height() for bar in bars], 100 * counts / len(confidence))
-    assert f"says {100 * confidence.mean():.1f} %, right {100 * right.mean():.1f} %" in [t.get_text() for t in ax.texts]
+    assert f"confidence {100 * confidence.mean():.1f} %, accuracy {100 * right.mean():.1f} %" in [
+        t.get_text() for t in ax.texts
+    ]
     uprights = [float(each.get_segments()[0][0, 0]) for each in ax.collections]
     assert uprights == pytest.approx([right.mean(), confidence.mean()], abs=1e-6)
 
@@ -247,7 +249,7 @@ def test_accuracy_above_confidence():
         assert np.allclose(line(ax, name)[1], 100 * np.array(expected), atol=1e-4)
     assert (confidence >= threshold[-1]).sum() >= 20 > (confidence >= threshold[-1] + 0.002).sum()
     kept = confidence >= 0.7
-    sentence = f"at 0.7 or above: {100 * kept.mean():.1f} % kept, {100 * right[kept].mean():.1f} % of them right"
+    sentence = f"at 0.7 or above: {100 * kept.mean():.1f} % kept, accuracy {100 * right[kept].mean():.1f} %"
     assert sentence in [text.get_text() for text in ax.texts]
 
 

@@ -238,7 +238,7 @@ def test_verdicts():
     assert verdict(drawn(5000, 0.0))["kind"] == "calibrated"
     over = verdict(drawn(5000, -0.1))
     assert over["kind"] == "over"
-    assert over["headline"].startswith("over-confident: says 74.9 %, right 6")
+    assert over["headline"].startswith("over-confident: confidence 74.9 %, accuracy 6")
     assert verdict(drawn(5000, 0.04))["kind"] == "under"
     generator = np.random.default_rng(1)
     confidence = generator.uniform(0.55, 0.95, 20000)
@@ -251,7 +251,7 @@ def test_verdicts():
 def test_few_samples_make_no_verdict():
     found = verdict(drawn(30, -0.03))
     assert found["kind"] == "calibrated"
-    assert "as far as these samples tell" in found["headline"]
+    assert "as far as these samples show" in found["headline"]
     assert verdict(drawn(1, 0.0))["kind"] == "none"
 
 
@@ -295,7 +295,7 @@ def test_comparisons_say_what_is_real():
     assert rows["accuracy"]["improved"] is None
     assert rows["nll"]["difference"] == pytest.approx(rows["nll"]["b"] - rows["nll"]["a"])
     assert found["summary"].startswith("b against a: better in NLL")
-    assert "not told apart in accuracy" in found["summary"]
+    assert "no clear difference in accuracy" in found["summary"]
 
 
 def test_of_many_samples_some_are_drawn_at_random_and_it_is_said(monkeypatch):

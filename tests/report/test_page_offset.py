@@ -33,10 +33,10 @@ def test_an_offset_is_named_and_no_temperature_is_advised():
     found = said_of(p)
     said, share = 100 * float(p.probs[:, 1].mean()), 100 * float(p.labels.double().mean())
     assert found["kind"] == "offset"
-    assert found["headline"] == f"P(1) is too high: averages {said:.1f} %, class 1 happens {share:.1f} %"
-    assert "A temperature cannot mend an offset" in found["detail"]
+    assert found["headline"] == f"P(1) is too high: averages {said:.1f} %, class 1 is {share:.1f} % of the samples"
+    assert "A temperature cannot fix an offset" in found["detail"]
     assert "--method vector" in found["detail"]
-    assert "bolder" not in found["detail"]
+    assert "raises" not in found["detail"]
     assert said_of(binary(lambda true: true - 1.2))["headline"].startswith("P(1) is too low: ")
 
 
@@ -53,7 +53,7 @@ def test_what_the_page_says_of_the_two_remedies_is_true():
     assert left["VectorScaling"]["ece"].value < 2 * chance
 
 
-@pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "modest"), (0.5, "under", "bolder")])
+@pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "lowers"), (0.5, "under", "raises")])
 def test_a_wrong_temperature_of_a_rare_class_is_no_offset(factor, kind, word):
     """The mean of P(1) is far off here too, but a temperature is all that is wrong, and the cure."""
     p = binary(lambda true: factor * true)
@@ -61,15 +61,15 @@ def test_a_wrong_temperature_of_a_rare_class_is_no_offset(factor, kind, word):
     assert abs(float(p.probs[:, 1].mean() - p.labels.double().mean())) > 0.02
     assert found["kind"] == kind
     assert word in found["detail"]
-    assert "cannot mend" not in found["detail"]
+    assert "cannot fix" not in found["detail"]
     assert "P(1) averages" in found["detail"]
 
 
 def test_a_small_offset_beside_a_wrong_temperature_is_said_as_well():
     found = said_of(binary(lambda true: 3 * true + 0.7, mean=0.0, spread=2.0))
     assert found["kind"] == "over"
-    assert "more modest" in found["detail"]
-    assert "A temperature cannot mend an offset" in found["detail"]
+    assert "lowers the confidence" in found["detail"]
+    assert "A temperature cannot fix an offset" in found["detail"]
 
 
 def test_an_offset_of_equally_frequent_classes_is_not_called_calibrated():

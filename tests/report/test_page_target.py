@@ -92,9 +92,9 @@ def test_a_class_by_its_name_and_a_name_too_long_for_an_axis():
 @pytest.mark.parametrize(
     ("change", "kind", "headline", "detail"),
     [
-        (lambda z: z + 1.2, "offset", "P(1) is too high: averages ", "A temperature cannot mend an offset"),
-        (lambda z: z - 1.2, "offset", "P(1) is too low: averages ", "A temperature cannot mend an offset"),
-        (lambda z: 0.5 * z, "offset", "P(1) is too high: averages ", "--method all compares the repairs"),
+        (lambda z: z + 1.2, "offset", "P(1) is too high: averages ", "A temperature cannot fix an offset"),
+        (lambda z: z - 1.2, "offset", "P(1) is too low: averages ", "A temperature cannot fix an offset"),
+        (lambda z: 0.5 * z, "offset", "P(1) is too high: averages ", "--method all compares all methods"),
         (lambda z: z, "calibrated", "P(1) is calibrated, as far as", "no larger than chance makes them"),
     ],
 )
@@ -104,7 +104,7 @@ def test_the_verdict(change, kind, headline, detail):
     assert found["kind"] == kind
     assert found["headline"].startswith(headline)
     said, share = 100 * float(p.probs[:, 1].mean()), 100 * float(p.labels.double().mean())
-    assert found["headline"].endswith(f"averages {said:.1f} %, class 1 happens {share:.1f} %")
+    assert found["headline"].endswith(f"averages {said:.1f} %, class 1 is {share:.1f} % of the samples")
     assert detail in found["detail"]
 
 
@@ -120,7 +120,7 @@ def test_of_more_classes_no_temperature_is_ruled_out():
     shifted = ten().replace(logits=ten().logits + torch.nn.functional.one_hot(torch.tensor(3), 10) * 3.0)
     found = subject(shifted, 3)["verdict"]
     assert found["headline"].startswith("P(3) is too high")
-    assert "cannot mend" not in found["detail"]
+    assert "cannot fix" not in found["detail"]
 
 
 def test_one_sample():

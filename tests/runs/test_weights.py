@@ -162,7 +162,7 @@ def test_pretrained_weights_that_cannot_be_fetched(monkeypatch):
 
 
 def test_one_start_only():
-    with pytest.raises(ValueError, match="both say which weights to start from; set one"):
+    with pytest.raises(ValueError, match="both name the weights to start from; set one"):
         resolve("digits", ["model.weights=a.pt", "model.pretrained=true"])
 
 

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from calattn import plugins
 from calattn.cli import console, errors
 
-WORK, JUDGE, LOOK = "Train and predict", "Judge and calibrate", "Look around"
+WORK, JUDGE, LOOK = "Train and predict", "Evaluate and calibrate", "Look around"
 
 
 class Command(NamedTuple):
@@ -86,7 +86,7 @@ app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", 
     epilog=errors.examples(
         "calattn doctor                              is everything there?",
         "calattn train digits                        half a minute, no network",
-        "calattn evaluate predictions.npz            judge anybody's logits",
+        "calattn evaluate predictions.npz            evaluate anybody's logits",
         "calattn compare runs/baseline runs/calattn  more than chance?",
     )
 )
@@ -108,7 +108,7 @@ def root(
         typer.Option("--debug", help="Show the traceback of an error (anywhere on the line; also CALATTN_DEBUG=1)."),
     ] = False,
 ) -> None:
-    """Train image classifiers whose confidence can be believed, and judge anybody's.
+    """Train image classifiers with calibrated confidence, and evaluate the predictions of any classifier.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage or input, 70 a bug of ours, 130 interrupted, 141 reader left, 143 terminated.
     Every command has [bold]--help[/bold] with examples; those that print results have [bold]--json[/bold] for scripts.

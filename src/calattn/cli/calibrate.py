@@ -79,7 +79,7 @@ def calibrate(
 
     A run folder is fitted on its validation split. A single file is cross-fitted: each fifth is calibrated by a fit on
     the other four, and the calibrator that is kept is fitted on all of it. [bold]--method all[/bold] ranks every
-    calibrator by NLL, and says which differences are more than chance; Ctrl-C ranks those that are done.
+    calibrator by NLL, and shows which differences are more than chance; Ctrl-C ranks those that are done.
     """
     from calattn.cli import subjects
     from calattn.posthoc import Methods, contest
@@ -329,7 +329,7 @@ def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[
     if material.floor:
         yield _about_floor(material)
     if not contest.before.num_bootstrap:
-        yield "without resamples (--bootstrap 0) nothing is said about chance"
+        yield "without resamples (--bootstrap 0) there are no intervals"
     elif contest.best is not None and len(contest.rows) > 1:
         yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
     yield from _fitting(contest, material)
@@ -370,7 +370,7 @@ def _fitting(contest: Contest, material: Material) -> Iterator[str]:
     if contest.in_sample:
         same = contest.fitted_on == len(material.judge) == contest.overlap.shared
         which = "the same ones" if same else f"{judged}, all or nearly all of them among these"
-        which += ": the numbers say nothing about new data"
+        which += ": the numbers do not hold for new data"
     yield f"fitted on {contest.fitted_on:,} samples: {material.origin['validation']}; judged on {which}"
 
 

@@ -100,7 +100,7 @@ def save_contest(
     """For several methods, a folder each."""
     leading = "" if found.best is None else f" (the leader's is {found.best.method})"
     kept = {"" if single else row.method: (row.calibrator, row.predictions) for row in found.rows}
-    what = None if single else f"a folder a method{leading}"
+    what = None if single else f"one folder per method{leading}"
     save(out, kept, report, overwrite=overwrite, write=write, what=what)
 
 

@@ -80,7 +80,7 @@ def show(
     seed: Annotated[int, typer.Option("--seed", help="Draws the images.")] = 0,
     json: options.Json = False,
 ) -> None:
-    """Write a labelled contact sheet of a split, and say what is in it."""
+    """Write a labelled contact sheet of a split, and list what is in it."""
     from calattn import data
     from calattn.data.contact_sheet import contact_sheet
     from calattn.files.atomic import check_writable

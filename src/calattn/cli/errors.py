@@ -145,7 +145,7 @@ def message_of(error: BaseException) -> str:
     if code_of(error) in _STOPPED and _signal_of(error) is None:
         return _STOPPED[code_of(error)]
     if _lost_peer(error):
-        return f"another process of this run has ended, and its own message says why ({_one_line(error)[:120]})"
+        return f"another process of this run has ended, see its own message ({_one_line(error)[:120]})"
     if isinstance(error, _CLICK):
         return _usage(error)
     if isinstance(error, MethodFailed):
@@ -155,7 +155,7 @@ def message_of(error: BaseException) -> str:
             f"out of memory: {_one_line(error)}; use a smaller batch or a smaller file, or a machine with more memory"
         )
     if _not_installed(error):
-        return f"{_one_line(error)}; install what is missing; calattn doctor says how"
+        return f"{_one_line(error)}; install what is missing; calattn doctor shows how"
     if _signal_of(error) is not None:
         return _one_line(error)
     if code_of(error) == BUG:

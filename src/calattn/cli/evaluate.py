@@ -48,7 +48,7 @@ def evaluate(
     """Accuracy, NLL, Brier score, ECE and AURC of saved predictions, each with an interval; [bold]--all[/bold] shows more.
 
     Metrics are rows and files are columns, in per cent (NLL in nats). Logits or probabilities are never guessed: where the
-    names in a file do not say, [bold]--kind[/bold] does. JSON and CSV have every metric.
+    names in a file do not show it, use [bold]--kind[/bold]. JSON and CSV have every metric.
     """
     import calattn
     from calattn.cli import subjects

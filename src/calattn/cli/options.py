@@ -94,7 +94,7 @@ _read, _measure, _scale, _where = (functools.partial(option, panel) for panel in
 class FileFlags:
     """What the caller knows about the files; the arguments of `calattn.read_predictions`, spelt as flags."""
 
-    kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not say.")] = None
+    kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not show it.")] = None
     columns: Annotated[
         str | None, _read("--columns", text="Their name, a pattern such as 'out_*', or one column per class: a,b,c.")
     ] = None

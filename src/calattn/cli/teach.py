@@ -68,7 +68,7 @@ def teach(
         raise ValueError(f"--head must be {', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}, got {head!r}")
     if (Path(source) / "spec.yaml").is_file():
         if given := [flag for flag, value in foreign.items() if value is not None]:
-            raise ValueError(f"{given[0]} is for a backbone's name; the run {source} says it itself")
+            raise ValueError(f"{given[0]} is for a backbone's name; the run {source} has its own")
         values: dict[str, Any] = run_values(Path(source), checkpoint)
         out = out or Path(f"{source.rstrip('/')}-taught")
     else:

@@ -99,7 +99,7 @@ def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> N
 def train_and_report(
     spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
 ) -> None:
-    """Trains, or goes on training, with a progress bar, and prints what came out."""
+    """Trains, or resumes training, with a progress bar, and prints what came out."""
     from calattn.runs.plan import run_path
     from calattn.runs.runtime import settled
     from calattn.runs.train import train_run
@@ -250,7 +250,7 @@ class TrainingProgress:
 
         partly = RunFacts(folder.path).unfinished
         if partly is not None:
-            return f"as far as --until-epoch says: {partly}"
+            return f"up to --until-epoch: {partly}"
         return "finished, nothing to do; --overwrite trains it again"
 
     def _show(self, description: str, *, done: int, total: int) -> None:

@@ -70,7 +70,7 @@ class Dirichlet(Head):
     """Multiplies each class's evidence exp(ℓ) by a factor read off the features, 1 at start.
 
     `α = exp(ℓ) ⊙ (Softplus(g(z)) + ε)`, prediction `α / Σα = softmax(ℓ + log(Softplus(g(z)) + ε))`, g a
-    two-layer MLP with one output a class. So the scale is 1 and the log-factor is the offset. The paper only
+    two-layer MLP with one output per class. So the scale is 1 and the log-factor is the offset. The paper only
     names this head, in an ablation; the form is ours. Unlike a scale, an offset can change the predicted class.
 
     >>> out = Dirichlet(4, 3)(torch.randn(2, 4), torch.zeros(2, 3))
@@ -101,7 +101,7 @@ def evidence(output: ModelOutput) -> Float[Tensor, " b"]:
 @HEADS.register("dirichlet")
 def _build_dirichlet(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> Dirichlet:
     if num_classes is None:
-        raise ValueError("head='dirichlet' has one output a class: give the adapter num_classes=…")
+        raise ValueError("head='dirichlet' has one output per class: give the adapter num_classes=…")
     return Dirichlet(num_features, num_classes, hidden=hidden, bias=bias)
 
 

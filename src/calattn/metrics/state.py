@@ -335,7 +335,7 @@ for _name, _title, _parts, _read, _better, _raised in (
     ),
     (
         "misclassification_auroc",
-        "AUROC right/wrong",
+        "AUROC of errors",
         ("ranks",),
         lambda state: ranks.auroc_of(state.ranks.groups()),
         "higher",

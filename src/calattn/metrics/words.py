@@ -20,8 +20,8 @@ TEXTS = {
     "smooth_ece": "Smooth ECE: the bins are replaced by a Gaussian kernel (bandwidth {bandwidth}) that is reflected at 0 "
     "and 1; the integral of the absolute smoothed residual.",
     "kernel_ece": "Mean over samples of |confidence − kernel estimate of the accuracy at that confidence| (Gaussian kernel).",
-    "misclassification_auroc": "Probability that a right prediction is more confident than a wrong one: 50 % is no better "
-    "than a coin.",
+    "misclassification_auroc": "Probability that a correct prediction is more confident than a wrong one: 50 % is no "
+    "better than chance.",
     "aurc": "Area under the risk–coverage curve: the mean error rate among the k most confident samples, over all k.",
     "high_confidence_error_rate": "Error rate among the samples with confidence {threshold} or more.",
     "high_confidence_error_share": "Share of all errors that are made with confidence {threshold} or more.",

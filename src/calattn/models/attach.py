@@ -192,7 +192,7 @@ def attach(
         raise ValueError(f"backbone must be a network (nn.Module), such as {made}; got {type(backbone).__name__}")
     reader = _adapter(backbone, classifier) if adapter is None else adapter
     if classifier is not None and adapter is not None:
-        raise ValueError(f"classifier={classifier!r} and adapter=… both say how to read the network: pass one")
+        raise ValueError(f"classifier={classifier!r} and adapter=… both define how to read the network: pass one")
     if isinstance(adapter, LayerAdapter):
         find_layer(backbone, adapter.layer)
     widths = reader.widths()

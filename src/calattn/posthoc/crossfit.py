@@ -69,7 +69,7 @@ def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) ->
         which = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")
         warnings.warn(
             f"{len(alone)} of the classes ({which}) have one sample: its own fold is fitted without that class, "
-            "so what is said of it is a guess",
+            "so its probabilities are a guess",
             FitWarning,
             stacklevel=2,
         )

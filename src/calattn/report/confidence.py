@@ -36,14 +36,14 @@ def confidence_histogram(
     right, wrong = (100 * (part / total).numpy() for part in (sums.correct, sums.count - sums.correct))
     with figure_style():
         ax = canvas(ax, height=2.6)
-        ax.bar(centre, right, width, color=BLUE, alpha=0.85, label="right")
+        ax.bar(centre, right, width, color=BLUE, alpha=0.85, label="correct")
         ax.bar(centre, wrong, width, bottom=right, facecolor="white", edgecolor=ORANGE, hatch="////", label="wrong")
         upright(ax, accuracy, color=INK, linewidth=1.2, label="accuracy")
         upright(ax, confidence, color=INK, linewidth=1.2, linestyle="--", label="mean confidence")
         ax.set(xlim=(0, 1), xlabel="confidence", ylabel="% of samples")
         headroom(ax, 2)
         ax.legend(loc="upper left", ncols=2)
-        headline(ax, title, f"says {100 * confidence:.1f} %, right {100 * accuracy:.1f} %")
+        headline(ax, title, f"confidence {100 * confidence:.1f} %, accuracy {100 * accuracy:.1f} %")
     return figure_of(ax)
 
 
@@ -95,7 +95,7 @@ def risk_coverage_curve(
                 label=f"{name}: {area}" if name else area,
             )
             top = max(top, float(risk[shown].max()))
-        ax.set(xlim=(0, 100), ylim=(0, 1.03 * top or 1), xlabel="coverage (% answered)", ylabel="risk (% wrong)")
+        ax.set(xlim=(0, 100), ylim=(0, 1.03 * top or 1), xlabel="coverage (% answered)", ylabel="risk (error rate, %)")
         headroom(ax, len(sources))
         ax.legend(loc="upper left")
         headline(ax, title)
@@ -171,7 +171,7 @@ def _sentence(found: Selection) -> str:
     threshold, kept, accuracy = (float(values[0]) for values in found[:3])
     if kept == 0:
         return f"at {threshold:g} or above: no samples"
-    return f"at {threshold:g} or above: {100 * kept:.1f} % kept, {100 * accuracy:.1f} % of them right"
+    return f"at {threshold:g} or above: {100 * kept:.1f} % kept, accuracy {100 * accuracy:.1f} %"
 
 
 def _thinned(covered: Float[Tensor, " g"]) -> np.ndarray:

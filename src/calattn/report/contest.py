@@ -177,7 +177,7 @@ def _ties(from_best: Mapping[str, Differences], level: float) -> str:
     tied = [name for name, differences in from_best.items() if not differences[RANKED_BY].significant]
     if not tied:
         return f"every other method is worse by more than chance (paired {percent(level)} interval)"
-    return f"cannot be told from it by NLL (paired {percent(level)} interval): {', '.join(tied)}"
+    return f"no clear difference in NLL from it (paired {percent(level)} interval): {', '.join(tied)}"
 
 
 def _cell(difference: Difference) -> Cell:
@@ -186,7 +186,7 @@ def _cell(difference: Difference) -> Cell:
         return Cell("–")
     name, mark = difference.name, mark_of(difference)
     ends = between(name, difference.low, difference.high, signed=True) if math.isfinite(difference.difference) else ""
-    word = mark or ("untold" if difference.too_few else "chance")
+    word = mark or ("unclear" if difference.too_few else "chance")
     return Cell(f"{_size(difference)} {word}", ends, mark)
 
 

@@ -194,7 +194,7 @@ def summary(differences: Differences, *, a: str, b: str, options: Options | None
     'CalAttn against CE: better in ECE; not told apart in NLL.'
     """
     parts = []
-    words = {True: "better", False: "worse", None: "not told apart"}
+    words = {True: "better", False: "worse", None: "no clear difference"}
     told = {name: each.too_few or words[improved(each)] for name, each in differences.items()}
     for word in dict.fromkeys((*words.values(), *told.values())):
         titles = [title_of(name, options) for name in differences if told[name] == word]

@@ -105,7 +105,7 @@ def scale_against_correctness(
     edges = _edges(found.scale.numpy(), num_bins)
     with figure_style():
         above, below = stacked(ax, 2, height=4.0)
-        for values, label, fill in ((right, "right", BLUE), (wrong, "wrong", ORANGE)):
+        for values, label, fill in ((right, "correct", BLUE), (wrong, "wrong", ORANGE)):
             if len(values):
                 _density(above, values.numpy(), edges, f"{label} ({len(values):,})", fill)
         above.set(ylabel="density", ylim=(0, None))
@@ -118,7 +118,7 @@ def scale_against_correctness(
         below.legend(loc="upper left", ncols=2)
         both = len(right) > 0 and len(wrong) > 0
         headline(
-            above, title, f"AUROC of s for errors {two_sample_auroc(right, wrong):.3f}" if both else "no errors to tell"
+            above, title, f"AUROC of s for errors {two_sample_auroc(right, wrong):.3f}" if both else "AUROC not defined"
         )
     return figure_of(above)
 

@@ -230,8 +230,8 @@ def _check_output(output: ModelOutput, spec: RunSpec, *, num_classes: int) -> No
         )
     if list(output.scale.shape) != [2]:
         raise _Refused(
-            f"the head {spec.model.head!r} gives a scale of shape {list(output.scale.shape)} for two images; it must be [2], a "
-            "number an image: squeeze(1) or expand it"
+            f"the head {spec.model.head!r} gives a scale of shape {list(output.scale.shape)} for two images; it must be [2], "
+            "one number per image: squeeze(1) or expand it"
         )
     if not (torch.isfinite(output.scale) & (output.scale > 0)).all():
         raise _Refused(

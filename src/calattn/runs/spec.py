@@ -74,7 +74,7 @@ class DataSpec(Section):
     def _both(self) -> DataSpec:
         given = [numbers for numbers in (self.mean, self.std) if numbers is not None]
         if given and (len(given) == 1 or not 0 < len(given[0]) == len(given[1])):
-            raise ValueError("data.mean and data.std go together, one number a channel each; set both")
+            raise ValueError("data.mean and data.std go together, one number per channel in each; set both")
         return self
 
 
@@ -125,7 +125,7 @@ class ModelSpec(Section):
     @model_validator(mode="after")
     def _one_start(self) -> ModelSpec:
         if self.pretrained and self.weights:
-            raise ValueError("model.pretrained and model.weights both say which weights to start from; set one")
+            raise ValueError("model.pretrained and model.weights both name the weights to start from; set one")
         return self
 
 
@@ -190,7 +190,7 @@ class TrainSpec(Section):
     epochs: Annotated[int, Field(ge=0)] = Field(60, description="0: only teach the head of a network with weights")
     batch_size: Count = Field(512, description="of a step, over all devices and micro-batches")
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "bf16-true"] = Field(
-        "auto", description="auto: bf16-mixed on GPUs that have it, else 32-true; the run's own spec says which it was"
+        "auto", description="auto: bf16-mixed on GPUs that have it, else 32-true; the run's own spec records which"
     )
     compile: bool | Literal["auto", "default", "reduce-overhead", "max-autotune"] = Field(
         "auto", description="torch.compile; auto: on CUDA GPUs"

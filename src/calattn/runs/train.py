@@ -68,10 +68,10 @@ def train_run(
     overwrite: bool = False,
     reporter: RunReporter | None = None,
 ) -> RunFolder:
-    """Trains, or goes on training, in the folder `path`; then writes predictions and the summary.
+    """Trains, or resumes training, in the folder `path`; then writes predictions and the summary.
 
     A folder that holds the same spec is resumed, one that is finished is left as it is. With `runtime.until_epoch` it may stop
-    before the end: predictions and summary are then those of the epoch it got to, and a later call goes on.
+    before the end: predictions and summary are then those of the epoch it got to, and a later call resumes.
     """
     with naming_plugins(RunFolder(path)):
         return _train_run(spec, path, runtime or Runtime(), overwrite=overwrite, reporter=reporter)
@@ -248,7 +248,7 @@ def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
     if outdated:
         names = ", ".join(path.name for path in outdated)
         warnings.warn(
-            f"predictions of the run before it went on are removed: {names}; calattn predict makes them again",
+            f"predictions from before the run resumed are removed: {names}; calattn predict makes them again",
             stacklevel=2,
         )
 
@@ -258,8 +258,8 @@ def _warn_of_untested_classes(found: build.RunData) -> None:
     missing = [name for name, count in zip(found.class_names, counts.tolist(), strict=True) if count == 0]
     if missing:
         warnings.warn(
-            f"the test images hold none of {len(missing)} of the {len(counts)} classes ({some(missing)}): what is measured on "
-            "them says nothing about these; add some, or judge the run on other images (calattn predict --data)",
+            f"the test images hold none of {len(missing)} of the {len(counts)} classes ({some(missing)}): metrics on "
+            "them do not cover these classes; add some, or judge the run on other images (calattn predict --data)",
             stacklevel=3,
         )
 

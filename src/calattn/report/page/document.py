@@ -138,7 +138,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
 def _of_predicted_class(
     exhibit: Exhibit, shown: Predictions, columns: Columns, classes: ClassBins, chosen: Int[Tensor, " m"] | None
 ) -> dict[str, Any]:
-    """The panels that ask whether the predicted class is right: with a target, the page is without them."""
+    """The panels that ask whether the predicted class is correct: with a target, the page is without them."""
     return {
         "risk_coverage": panels.risk_coverage(columns),
         "per_class": panels.per_class(shown, columns, classes),
@@ -297,16 +297,16 @@ def version() -> str:
 
 
 _MORE = (
-    ("confidence", "The largest probability of a sample. “Says” is its mean, “right” the accuracy."),
+    ("confidence", "The largest probability of a sample. Charts and numbers show its mean, beside the accuracy."),
     (
         "temperature T",
-        "All logits are divided by T before the softmax. T above 1 makes the probabilities more modest, below 1 bolder; the "
-        "predicted class stays. T* is the temperature with the lowest NLL, or (of 0.1, 0.2, …, 10) the lowest ECE. Fitted "
-        "on validation data it is a fair repair; fitted on the predictions that are shown, it flatters.",
+        "All logits are divided by T before the softmax. T above 1 lowers the confidence, T below 1 raises it; the predicted "
+        "class stays. T* is the temperature with the lowest NLL, or (of 0.1, 0.2, …, 10) the lowest ECE. Fitted "
+        "on validation data it is a fair estimate; fitted on the predictions shown, it looks better than it is.",
     ),
     (
         "consistency bars",
-        "Where the accuracy of a bin would lie, {level} of the time, if every confidence were true: quantiles of "
+        "Where the accuracy of a bin would lie, {level} of the time, if the model were calibrated: quantiles of "
         "Binomial(count, mean confidence) / count.",
     ),
     (
@@ -341,7 +341,7 @@ def _of_event(options: Options) -> tuple[str, str]:
     name = options.target if options.target_name is None else options.target_name
     return (
         str(options.event),
-        f"The probability of class {name}, whatever class is predicted. Below, it is called the confidence, and the share of the "
-        f"samples whose label is {name} the accuracy. “Says” is the mean of the one, “happens” is the other. "
+        f"The probability of class {name}, whatever class is predicted. Below and on the axes, confidence means this "
+        f"probability, and accuracy means the share of the samples whose label is {name}. "
         "NLL and Brier score are of all classes.",
     )

@@ -51,7 +51,7 @@ def risk_coverage(columns: Columns) -> dict[str, Any]:
 
 
 def per_class(predictions: Predictions, columns: Columns, classes: ClassBins) -> list[dict[str, Any]]:
-    """For each class: how many, how many found (recall); where it is predicted, what is said and what is right; its ECE."""
+    """For each class: how many, how many found (recall); where it is predicted, confidence and precision; its ECE."""
     top, c = predicted(predictions), predictions.num_classes
     correct, confidence = columns.correct.double(), columns.confidence.double()
     count, hits = torch.bincount(predictions.labels, minlength=c), torch.bincount(top, correct, minlength=c)
@@ -131,7 +131,7 @@ def _error(predictions: Predictions, columns: Columns, row: int, top: int, pictu
 
 
 def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
-    """How CalAttn's temperatures lie among right and wrong predictions; None where all are the same, or there are none."""
+    """How CalAttn's temperatures lie among correct and wrong predictions; None where all are the same, or there are none."""
     if predictions.scale is None:
         return None
     scale = predictions.scale.double()

@@ -10,18 +10,18 @@ import torch
 from calattn.metrics.binning import BinSums, bin_index
 from calattn.metrics.columns import Columns
 
-NEGLIGIBLE = 0.005  # half a point between what is said and what is right: nobody acts on less
+NEGLIGIBLE = 0.005  # half a point between confidence and accuracy: nobody acts on less
 _RARE, _SMALL = 0.01, 0.01
 _BINS = 15
 _NO_TEMPERATURE = (
-    "A temperature cannot mend an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
+    "A temperature cannot fix an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
     "vector), with its bias, can."
 )
-_COMPARE = "The slider shows how far one temperature goes; calattn calibrate --method all compares the repairs."
+_COMPARE = "The slider shows the effect of one temperature; calattn calibrate --method all compares all methods."
 _ONE_SAMPLE = {
     "kind": "none",
-    "headline": "one sample tells nothing",
-    "detail": "Calibration is about how often predictions of the same confidence are right. Bring more samples.",
+    "headline": "one sample is too few",
+    "detail": "Calibration is about how often predictions of the same confidence are correct. Use more samples.",
 }
 
 
@@ -44,7 +44,7 @@ def verdict(columns: Columns, *, event: Event | None = None) -> dict[str, str]:
         return found
     gap, error = mean_gap(event.columns)
     said, happened = (float(part.double().mean()) for part in (event.columns.confidence, event.columns.correct))
-    averages = f"averages {100 * said:.1f} %, class {event.name} happens {100 * happened:.1f} %"
+    averages = f"averages {100 * said:.1f} %, class {event.name} is {100 * happened:.1f} % of the samples"
     numbers = f"P({event.name}) {averages}"
     if not _offset(event.columns):
         return found | {"detail": f"{found['detail']} {numbers}."}
@@ -84,7 +84,7 @@ def event_verdict(event: Event, *, binary: bool) -> dict[str, str]:
         return _ONE_SAMPLE
     gap, error = mean_gap(columns)
     said, happened = (float(part.double().mean()) for part in (columns.confidence, columns.correct))
-    averages = f"averages {100 * said:.1f} %, class {name} happens {100 * happened:.1f} %"
+    averages = f"averages {100 * said:.1f} %, class {name} is {100 * happened:.1f} % of the samples"
     if abs(gap) > max(_matters(columns), 1.96 * error):
         detail = f"On average P({name}) is {_between(gap, error)} the share of class {name} (95 %)."
         # Of more than two classes a temperature is no factor of the log-odds, which the test of a bias rests on.
@@ -93,14 +93,14 @@ def event_verdict(event: Event, *, binary: bool) -> dict[str, str]:
         return {"kind": "offset", "headline": headline, "detail": f"{detail} {remedy}"}
     sums, chance = BinSums.empty(_BINS).add(columns), p_of_bins(columns, _BINS)
     if chance < _RARE and sums.error() > 2 * _matters(columns):
-        headline = f"P({name}) is right on average, not everywhere: {averages}"
+        headline = f"P({name}) is calibrated on average, not everywhere: {averages}"
         return {"kind": "mixed", "headline": headline, "detail": f"{_mixed(sums, chance, of=f'P({name})')} {_COMPARE}"}
     bins = "no larger than chance makes them" if chance >= _RARE else "more than chance makes, but small"
     detail = (
         f"With {len(columns):,} samples, P({name}) is {_between(gap, error)} the share of class {name} (95 %), and the gaps of "
         f"the {_BINS} bins are {bins} (ECE {100 * sums.error():.1f} %)."
     )
-    headline = f"P({name}) is calibrated, as far as these samples tell: {averages}"
+    headline = f"P({name}) is calibrated, as far as these samples show: {averages}"
     return {"kind": "calibrated", "headline": headline, "detail": detail}
 
 
@@ -132,7 +132,7 @@ def _of_confidence(columns: Columns) -> dict[str, str]:
         return _ONE_SAMPLE
     gap, error = mean_gap(columns)
     said, right = float(columns.confidence.double().mean()), float(columns.correct.double().mean())
-    numbers = f"says {100 * said:.1f} %, right {100 * right:.1f} %"
+    numbers = f"confidence {100 * said:.1f} %, accuracy {100 * right:.1f} %"
     if abs(gap) > max(NEGLIGIBLE, 1.96 * error):
         kind, word = ("over", "over-confident") if gap > 0 else ("under", "under-confident")
         detail = f"On average the confidence is {_between(gap, error)} the accuracy (95 %)."
@@ -140,7 +140,7 @@ def _of_confidence(columns: Columns) -> dict[str, str]:
     sums = BinSums.empty(_BINS).add(columns)
     chance = p_of_bins(columns, _BINS)
     if chance < _RARE and sums.error() > _SMALL:
-        headline = f"right on average, not everywhere: {numbers}"
+        headline = f"calibrated on average, not everywhere: {numbers}"
         return {"kind": "mixed", "headline": headline, "detail": _mixed(sums, chance)}
     bins = (
         f"the gaps of the {_BINS} bins are no larger than chance makes them"
@@ -148,7 +148,7 @@ def _of_confidence(columns: Columns) -> dict[str, str]:
         else f"the gaps of the {_BINS} bins are more than chance makes, but small (ECE {100 * sums.error():.1f} %)"
     )
     detail = f"With {len(columns):,} samples, the confidence is {_between(gap, error)} the accuracy (95 %), and {bins}."
-    return {"kind": "calibrated", "headline": f"calibrated, as far as these samples tell: {numbers}", "detail": detail}
+    return {"kind": "calibrated", "headline": f"calibrated, as far as these samples show: {numbers}", "detail": detail}
 
 
 def mean_gap(columns: Columns) -> tuple[float, float]:
@@ -221,5 +221,5 @@ def _mixed(sums: BinSums, chance: float, *, of: str = "its confidence") -> str:
 
 
 def _advice(kind: str) -> str:
-    move = "above 1 makes the probabilities more modest" if kind == "over" else "below 1 makes the probabilities bolder"
-    return f"A temperature {move}; the slider shows how far one number goes."
+    move = "above 1 lowers the confidence" if kind == "over" else "below 1 raises the confidence"
+    return f"A temperature {move}; the slider shows by how much."

@@ -1,4 +1,4 @@
-/* Acting only above a confidence: how many samples that leaves, and how many of those are right. */
+/* Acting only above a confidence: how many samples that leaves, and how many of those are correct. */
 (() => {
   "use strict";
   const C = window.calattn;
@@ -48,8 +48,7 @@
 
   function actingSentence(subject, threshold, { count, share, right }) {
     const { confidence, are } = view.words(subject);
-    const above = subject.target ? `where ${confidence} is above` : "above";
-    const start = `If you act only ${above} ${fixed(threshold, 2)}, you act on`;
+    const start = `If you act only where ${confidence} is above ${fixed(threshold, 2)}, you act on`;
     return count
       ? `${start} ${percent(share, 1)} of the samples and ${percent(right, 1)} of those are ${are}.`
       : `${start} none of the samples.`;
@@ -83,10 +82,10 @@
       ["key-green", "samples acted on"],
       ["key-blue", `of those, ${view.words(subject).are}`],
     ]);
-    const high = subject.target ? `where ${view.words(subject).confidence} is high` : "when it is sure";
+    const title = `If you act only where ${view.words(subject).confidence} is high`;
     const slider = h("label", { class: "slider no-print" }, h("span", {}, "Threshold"), input, shown);
     return {
-      element: panel("acting", `If you act only ${high}`, sentence, slider, diagram.element, key),
+      element: panel("acting", title, sentence, slider, diagram.element, key),
       update,
     };
   }

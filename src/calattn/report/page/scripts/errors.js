@@ -14,7 +14,7 @@
   function errorsPanel(subject) {
     const errors = subject.errors || [],
       above = subject.errors_above;
-    const title = "Surest and wrong";
+    const title = "Most confident errors";
     const sentence = above ? `${aboveSentence(above)} ` : "";
     if (!errors.length) return { element: panel("errors", title, note(`${sentence}There is no error to show.`)) };
     const place = C.atOne(subject);
@@ -32,7 +32,7 @@
   function errorCard(error) {
     const safe = typeof error.image === "string" && error.image.startsWith("data:image/");
     const picture = safe
-      ? h("img", { src: error.image, alt: `${rowName(error)}, a ${error.label}` })
+      ? h("img", { src: error.image, alt: `${rowName(error)}, true label ${error.label}` })
       : h("span", { class: "no-picture" }, "no picture");
     return h(
       "li",
@@ -44,13 +44,13 @@
         h(
           "span",
           { class: "error-said" },
-          `says ${error.predicted}, `,
+          `predicted ${error.predicted}, `,
           h("span", { class: "nowrap" }, C.probability(error.confidence)),
         ),
         h(
           "span",
           { class: "error-is" },
-          `is ${error.label}, `,
+          `true label ${error.label}, `,
           h("span", { class: "nowrap" }, C.probability(error.label_probability)),
         ),
         h("span", { class: "dim" }, rowName(error)),
@@ -67,7 +67,7 @@
         value: (row) => (missing(row.index) ? row.row : row.index),
         text: rowName,
       },
-      { key: "predicted", title: "Says", value: (row) => row.predicted, text: (row) => row.predicted },
+      { key: "predicted", title: "Predicted", value: (row) => row.predicted, text: (row) => row.predicted },
       {
         key: "confidence",
         title: "Confidence",
@@ -75,7 +75,7 @@
         value: (row) => row.confidence,
         text: (row) => C.probability(row.confidence),
       },
-      { key: "label", title: "Is", value: (row) => row.label, text: (row) => row.label },
+      { key: "label", title: "True label", value: (row) => row.label, text: (row) => row.label },
       {
         key: "label_probability",
         title: "Its probability",

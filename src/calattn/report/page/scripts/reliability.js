@@ -7,12 +7,13 @@
   const ENOUGH = 20; // samples that a point of the smooth curve must rest on: a standard error of 11 points at most
 
   function liveStrip(subject) {
+    const words = view.words(subject);
     const parts = [
       ["temperature", "T"],
       ["ece", "ECE"],
       ["nll", "NLL"],
-      ["confidence", "says"],
-      ["accuracy", view.words(subject).right],
+      ["confidence", words.mean],
+      ["accuracy", words.share],
     ];
     const values = new Map(parts.map(([name]) => [name, h("dd", { "data-live": name })]));
     const element = h(
@@ -36,7 +37,7 @@
   }
 
   const SIDES = ["over", "under"];
-  const sideText = (side, { isRight }) => `says ${side === "over" ? "more" : "less"} than ${isRight}`;
+  const sideText = (side, { confidence, rate }) => `${confidence} ${side === "over" ? "above" : "below"} ${rate}`;
 
   /** Which way a bin errs; null where the difference would not be seen. */
   function sideOf({ said, right }) {
@@ -44,14 +45,17 @@
     return said > right ? "over" : "under";
   }
 
+  const meansText = ({ said, right }, { confidence, rate }) =>
+    `mean ${confidence} ${percent(said, 1)}, ${rate} ${percent(right, 1)}`;
+
   function binText(bin, place, level, words) {
     const [low, high] = C.consistency(bin.count, bin.said, level);
     const range = `${words.confidence} ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
     const name = bin.low === null ? `Bin ${place + 1} of ${view.bins}` : range[0].toUpperCase() + range.slice(1);
     const chance = `chance alone: ${percent(low, 1)} to ${percent(high, 1)}`;
-    const means = `says ${percent(bin.said, 1)}, ${words.right} ${percent(bin.right, 1)}`,
-      side = sideOf(bin);
-    return `${name}: ${whole(bin.count)} samples, ${means} (${chance}).${side ? ` It ${sideText(side, words)}.` : ""}`;
+    const side = sideOf(bin),
+      verdict = side ? `: ${sideText(side, words)}` : "";
+    return `${name}: ${whole(bin.count)} samples, ${meansText(bin, words)} (${chance})${verdict}.`;
   }
 
   function drawWidthBins(plot, svg, bins, ghosts) {
@@ -92,7 +96,7 @@
     const plot = new C.Plot(svg, { width, height: side - 14, above: 8, below: 12, left: 46 });
     const quarters = [0, 0.25, 0.5, 0.75, 1],
       texts = (tick) => `${100 * tick}`;
-    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: `${words.right}, %` });
+    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: "accuracy, %" });
     const bins = profile.bins(index, view.bins, view.binning);
     const ghosts = moved ? profile.bins(profile.start, view.bins, view.binning) : [];
     if (view.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
@@ -114,10 +118,9 @@
       filled[0],
     );
     const label =
-      `Reliability diagram at temperature ${temperatureText(temperature)} with ${view.binsText()}: on average it says ` +
-      `${percent(said, 1)} and ${words.isRight} ${percent(right, 1)}; ECE ${percent(ece)}. The bin that adds most says ` +
-      `${percent(worst.said, 1)}, ${words.isRight} ${percent(worst.right, 1)}, ` +
-      `on ${whole(worst.count)} samples. Beneath it, the histogram of ${words.confidences}.`;
+      `Reliability diagram at temperature ${temperatureText(temperature)} with ${view.binsText()}: ` +
+      `${meansText({ said, right }, words)}; ECE ${percent(ece)}. The bin that adds most: ` +
+      `${meansText(worst, words)}, ${whole(worst.count)} samples. Below it, the histogram of ${words.it}.`;
     return { height: side - 14 + lower, label, items, top: plot.box.top, bottom: side - 14 + lower - 36 };
   }
 
@@ -132,7 +135,7 @@
       xText: (tick) => `${100 * tick}`,
       yTicks: ticks,
       yText: (t) => C.short(100 * t),
-      xLabel: `says (${words.confidence}), %`,
+      xLabel: `${words.confidence}, %`,
       yLabel: "samples, %",
     });
     for (const bin of bins)
@@ -145,10 +148,10 @@
     const left = crowd(0, 0.35) + crossed(0, 0.35) <= crowd(0.65, 1) + crossed(0.65, 1); // where the words hide least
     const place = { x: plot.px(left ? 0.02 : 0.98), "text-anchor": left ? "start" : "end" };
     plot.labels.append(
-      C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ says ${percent(said, 1)}`),
+      C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ ${words.mean} ${percent(said, 1)}`),
     );
     plot.labels.append(
-      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ ${words.right} ${percent(right, 1)}`),
+      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ ${words.share} ${percent(right, 1)}`),
     );
   }
 
@@ -163,10 +166,10 @@
       draw: (svg, width) => drawReliability(subject, svg, width),
     });
     const numbers = C.numbersTable("Show the numbers", [
-      words.confidence,
+      "bin",
       "samples",
-      "says",
-      words.right,
+      words.mean,
+      words.share,
       "gap",
       "chance allows",
     ]);
@@ -180,7 +183,7 @@
       const found = new Set(bins.filter((bin) => bin.count).map(sideOf));
       const sides = SIDES.filter((side) => found.has(side));
       const entries = [
-        [dots ? "key-dot" : "key-bar", `${words.right}, per bin`],
+        [dots ? "key-dot" : "key-bar", `${words.rate} per bin`],
         ...sides.map((side) => [dots ? `key-line-${side}` : `key-${side}`, sideText(side, words)]),
         ["key-chance", `chance alone, if calibrated (${view.levelText})`],
         ["key-smooth", "smooth curve"],
@@ -190,7 +193,7 @@
     }
     const element = panel(
       "reliability",
-      `Does ${words.it} mean what it says?`,
+      `Does ${words.it} match the ${words.rate}?`,
       strip.element,
       diagram.element,
       key,
@@ -200,7 +203,7 @@
   }
 
   function binRow(bin, place) {
-    const name = bin.low === null ? `bin ${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
+    const name = bin.low === null ? `${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
     if (!bin.count) return [name, "0", C.DASH, C.DASH, C.DASH, C.DASH];
     const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
     const range = `${fixed(100 * low, 1)} – ${fixed(100 * high, 1)}`;

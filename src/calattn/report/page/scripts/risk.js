@@ -1,4 +1,4 @@
-/* Risk against coverage: whether doubt finds the errors. */
+/* Risk against coverage: whether errors have low confidence. */
 (() => {
   "use strict";
   const C = window.calattn;
@@ -14,8 +14,8 @@
       xText: (t) => `${100 * t}`,
       yTicks: C.niceTicks(0, most, 4),
       yText: (t) => C.short(100 * t),
-      xLabel: "answered, most confident first, %",
-      yLabel: "of those wrong, %",
+      xLabel: "coverage, most confident first, %",
+      yLabel: "error rate, %",
     });
     if (optimal) plot.line(coverage, optimal, "optimal");
     plot.line(coverage, risk, "orange");
@@ -23,12 +23,12 @@
     const items = coverage.map((share, k) => ({
       x: plot.px(share),
       text:
-        `Answering the surest ${percent(share, 1)}: ${percent(risk[k])} wrong` +
+        `Most confident ${percent(share, 1)}: error rate ${percent(risk[k])}` +
         (optimal ? `; a perfect order would have ${percent(optimal[k])}.` : "."),
     }));
     const half = coverage.findIndex((share) => share >= 0.5);
     const label =
-      `Risk against coverage: ${percent(risk[half])} wrong on the surest half, ` +
+      `Risk against coverage: error rate ${percent(risk[half])} on the most confident half, ` +
       `${percent(risk[risk.length - 1])} on all; area under the curve (AURC) ${percent(aurc)}.`;
     return { height, label, items, top: plot.box.top, bottom: plot.box.bottom };
   }
@@ -42,8 +42,8 @@
     return {
       element: panel(
         "risk",
-        "Does its doubt find its errors?",
-        note("Error rate when only the most confident are answered, at T = 1."),
+        "Do errors have low confidence?",
+        note("Error rate among the most confident samples, at T = 1."),
         diagram.element,
         key,
       ),

@@ -1,4 +1,4 @@
-/* The scale s: its distribution, and how it goes with being right. */
+/* The scale s: its distribution, and how it goes with accuracy. */
 (() => {
   "use strict";
   const C = window.calattn;
@@ -36,12 +36,12 @@
       x: plot.px((edges[k] + edges[k + 1]) / 2),
       text:
         `s from ${C.short(edges[k])} to ${C.short(edges[k + 1])}: ` +
-        `${percent(value, 1)} of the right, ${percent(wrong[k], 1)} of the wrong.`,
+        `${percent(value, 1)} of the correct, ${percent(wrong[k], 1)} of the wrong.`,
     }));
     return {
       height,
       label:
-        "Distribution of the scale s among right and wrong answers: " +
+        "Distribution of the scale s among correct and wrong predictions: " +
         `mean ${fixed(scale.mean, 3)}, spread over mean ${fixed(scale.cv, 3)}.`,
       items,
       top: plot.box.top,
@@ -77,10 +77,10 @@
       x: plot.px(k + 1),
       text:
         `s ${C.short(part.low)}–${C.short(part.high)}, ${whole(part.count)} samples: ` +
-        `says ${percent(part.confidence, 1)}, right ${percent(part.accuracy, 1)}.`,
+        `confidence ${percent(part.confidence, 1)}, accuracy ${percent(part.accuracy, 1)}.`,
     }));
     const ends = [known[0], known[known.length - 1]].map(
-      (part) => `says ${percent(part.confidence, 1)}, right ${percent(part.accuracy, 1)}`,
+      (part) => `confidence ${percent(part.confidence, 1)}, accuracy ${percent(part.accuracy, 1)}`,
     );
     return {
       height,
@@ -93,12 +93,12 @@
 
   function scalePanel(subject) {
     const { scale } = subject,
-      title = "The scale s, and being right";
+      title = "The scale s and accuracy";
     if (!scale) return absent("scale", title);
     const hint = "";
     const spread = C.chart({ name: "scale", hint, draw: (svg, width) => drawScale(scale, svg, width) });
     const deciles = C.chart({ name: "scale-deciles", hint, draw: (svg, width) => drawDeciles(scale, svg, width) });
-    const numbers = C.numbersTable("Show the numbers", ["s", "samples", "says", "right"]);
+    const numbers = C.numbersTable("Show the numbers", ["s", "samples", "confidence", "accuracy"]);
     numbers.write(
       scale.by_decile.map((part) => [
         `${C.short(part.low)}–${C.short(part.high)}`,
@@ -115,8 +115,8 @@
       {},
       spread.element,
       C.legend([
-        ["key-bar-soft", "right answers"],
-        ["key-outline", "wrong answers"],
+        ["key-bar-soft", "correct predictions"],
+        ["key-outline", "wrong predictions"],
       ]),
     );
     const right = h(
@@ -124,8 +124,8 @@
       {},
       deciles.element,
       C.legend([
-        ["key-blue", "right"],
-        ["key-orange", "says"],
+        ["key-blue", "accuracy"],
+        ["key-orange", "confidence"],
       ]),
     );
     return { element: panel("scale", title, note(words), h("div", { class: "pair" }, left, right), numbers.element) };

@@ -51,13 +51,14 @@
       };
     }
 
-    /** What is held against what: the confidence against being right or, with a target, P(class) against that class. */
+    /** What is compared: the confidence with the accuracy or, with a target, P(class) with the share of that class.
+        `mean` and `share` are short names of the two, for places with little room. */
     words({ target }) {
-      const top = { it: "it", confidence: "confidence", confidences: "the confidences", are: "right", right: "right" };
-      if (C.missing(target)) return { ...top, isRight: "is right" };
+      const top = { it: "the confidence", confidence: "confidence", rate: "accuracy", are: "correct" };
+      if (C.missing(target)) return { ...top, mean: "confidence", share: "accuracy" };
       const prob = `P(${target})`,
         named = `class ${target}`;
-      return { it: prob, confidence: prob, confidences: prob, are: named, right: "happens", isRight: `${named} happens` };
+      return { it: prob, confidence: prob, rate: `share of ${named}`, are: named, mean: "mean P", share: "share" };
     }
 
     /** NLL with the decimals of its metric: the same number looks the same everywhere. */

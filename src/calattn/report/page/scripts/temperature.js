@@ -108,7 +108,7 @@
       return note(`${value} It was chosen without the samples shown here.`, all);
     return note(
       h("strong", {}, value),
-      " It was chosen on the very data it is shown on, so what it promises is too good.",
+      " It was chosen on the very data it is shown on, so it looks better than it is.",
       all,
     );
   }
