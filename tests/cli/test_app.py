@@ -93,6 +93,13 @@ def test_data_commands_help_with_examples(capsys, name):
     assert f"calattn data {name}" in result.out.partition("Examples")[2]
 
 
+@pytest.mark.parametrize("words", [(), ("data",)])
+def test_no_command_shows_the_help_and_an_error_with_words(capsys, words):
+    result = invoke(capsys, *words)
+    assert result.code == 2
+    assert result.err.splitlines()[-1] == f"calattn: error: name a command; see {' '.join(('calattn', *words))} --help"
+
+
 def test_help_imports_no_command_and_nothing_heavy():
     code = (
         "import sys\n"

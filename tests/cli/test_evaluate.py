@@ -192,6 +192,16 @@ def with_checkpoint(run):
     return run
 
 
+def test_a_split_of_all_corruptions_is_named_and_its_intervals_are_doubted(capsys, tmp_path):
+    run = write_run(tmp_path / "run")
+    calattn.save_predictions(predictions(7), run / "predictions" / "test-all-5")
+    result = invoke(capsys, "evaluate", run, "--split", "test-all-5", "--bootstrap", 0)
+    assert "run test-all-5" in result.out
+    assert "intervals take its rows for independent" in result.err
+    plain = invoke(capsys, "evaluate", run, "--bootstrap", 0)
+    assert "independent" not in plain.err
+
+
 def test_missing_split_names_those_that_are_there(capsys, tmp_path):
     run = with_checkpoint(write_run(tmp_path / "run"))
     result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")

@@ -284,6 +284,7 @@ def test_teach_leaves_the_network_alone_and_gives_a_taught_one():
     )
     assert same(net.state_dict(), before)
     assert model.head.is_taught
+    assert not model.training, "ready to predict, whatever state the network was in"
     x = torch.stack([normalised(image) for image, _ in pictures(5, seed=2)])
     assert torch.allclose(model.output(x).logits, net(x))
     assert {what for what, *_ in told} == {

@@ -234,6 +234,7 @@ def _usage(error: Any) -> str:
     message = message.replace("Value error, ", "")  # pydantic's prefix to our own words
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "calattn"
+    message = message or "name a command"  # click shows the help, and has no words for this error
     return f"{message}{'' if message.endswith('?') else ';'} see {where} --help"
 
 

@@ -66,11 +66,17 @@ class Judgement:
 
 
 def doubts(compared: Sequence[PredictionSet]) -> list[str]:
-    """What is to be said of comparisons, on stderr, in JSON and on the page: whether they are of the same data."""
+    """What is to be said on stderr, in JSON and on the page: are they of the same data, and are their rows independent?"""
     from calattn.comparison import data_warning
 
     doubt = data_warning((each.name, each.data()) for each in compared)
-    return [] if doubt is None else [doubt]
+    found = [] if doubt is None else [doubt]
+    if any(each.split is not None and each.split.startswith("test-all-") for each in compared):
+        found.append(
+            "every image is in this split 15 times, once per corruption, and intervals take its rows for independent: "
+            "they are too narrow"
+        )
+    return found
 
 
 def plain(title: str) -> str:

@@ -351,13 +351,13 @@ def _no_checkpoint(run: Path) -> str | None:
 
 
 def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) -> list[str]:
-    """The end of each path, as long as it takes to tell them apart, and the split where a run gave several."""
+    """The end of each path, as long as it takes to tell them apart, and the split where it is not the test images alone."""
     splits = [None] * len(paths) if splits is None else splits
     parts = [path.absolute().parts for path in paths]
     distinct = len(set(parts))
     length = next((n for n in range(1, 64) if len({part[-n:] for part in parts}) == distinct), 64)
     names = [text_of(Path(*part[-length:])) for part in parts]
-    several = len({split for split in splits if split is not None}) > 1
-    shown = [f"{name} {split}" if several and split else name for name, split in zip(names, splits, strict=True)]
+    tests_only = {split for split in splits if split is not None} <= {"test"}
+    shown = [f"{name} {split}" if split and not tests_only else name for name, split in zip(names, splits, strict=True)]
     # The same path twice on a line is still two columns.
     return [f"{name} ({shown[:i].count(name) + 1})" if name in shown[:i] else name for i, name in enumerate(shown)]

@@ -1,4 +1,4 @@
-"""What every head is: features and logits in, `ModelOutput` out, its own arithmetic in float32; and the two-layer MLP that several use."""
+"""What every head is: features and logits in, `ModelOutput` out, its own arithmetic in float32; and the MLP that several use."""
 
 from __future__ import annotations
 

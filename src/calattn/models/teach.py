@@ -39,8 +39,9 @@ def teach(
 
     `train` and `validation` are data sets of (image, label), images as PIL or uint8 (CHW tensors, HWC arrays): those it was
     trained on, and others of the same kind, which it must not have seen. `transform` makes of a PIL image what the model takes:
-    that of its test images, without augmentation. The model stays on its device. Distorting takes milliseconds an image, so
-    150,000 readings take minutes: `workers` processes share it, `lesson=Lesson(readings=…)` asks for fewer.
+    that of its test images, without augmentation. The model stays on its device and comes back in evaluation mode. Distorting
+    takes milliseconds an image, so 150,000 readings take minutes: `workers` processes share it, `lesson=Lesson(readings=…)` asks
+    for fewer.
 
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     >>> data = [(image, int(image.mean() > 127)) for image in images]
@@ -84,7 +85,7 @@ def teach(
     clean, shifted = read("held-out", held_out, None, None), read("shifted", held_out, _shifted, lesson.shifted)
     on_step = None if on_progress is None else lambda done, total: on_progress("teaching the head", done, total)
     head = teach_head(distorted, clean, shifted, lesson, seed=seed, on_step=on_step)
-    return attach(inner.backbone, inner.features, head=head, adapter=inner.adapter)  # type: ignore[arg-type]
+    return attach(inner.backbone, inner.features, head=head, adapter=inner.adapter).eval()  # type: ignore[arg-type]
 
 
 _Distort = Callable[[Tensor, Callable[[], Tensor], torch.Generator], Tensor]
