@@ -31,7 +31,7 @@ def test_the_words_are_about_the_class(page_of, width):
     assert page.locator("[data-panel=reliability] h3").inner_text() == "Does P(fraud) match the share of class fraud?"
     text = page.locator("#content .subjects").inner_text()
     assert "P(fraud), %" in text.splitlines()
-    assert "accuracy, %" in text.splitlines(), "the axis; the definitions say what it means here"
+    assert "share of class fraud, %" in text.splitlines()
     assert "share of class fraud per bin" in text
     assert "P(fraud) above share of class fraud" in text
     assert "are class fraud." in text

@@ -191,7 +191,7 @@ def summary(differences: Differences, *, a: str, b: str, options: Options | None
     >>> real = Difference(name="ece", a=0.03, b=0.018, difference=-0.012, low=-0.02, high=-0.004, p_value=0.01)
     >>> noise = Difference(name="nll", a=0.5, b=0.51, difference=0.01, low=-0.02, high=0.04, p_value=0.4)
     >>> summary({"ece": real, "nll": noise}, a="CE", b="CalAttn")
-    'CalAttn against CE: better in ECE; not told apart in NLL.'
+    'CalAttn against CE: better in ECE; no clear difference in NLL.'
     """
     parts = []
     words = {True: "better", False: "worse", None: "no clear difference"}

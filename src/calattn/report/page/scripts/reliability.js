@@ -96,7 +96,7 @@
     const plot = new C.Plot(svg, { width, height: side - 14, above: 8, below: 12, left: 46 });
     const quarters = [0, 0.25, 0.5, 0.75, 1],
       texts = (tick) => `${100 * tick}`;
-    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: "accuracy, %" });
+    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: `${words.rate}, %` });
     const bins = profile.bins(index, view.bins, view.binning);
     const ghosts = moved ? profile.bins(profile.start, view.bins, view.binning) : [];
     if (view.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
@@ -145,7 +145,8 @@
     const crowd = (from, to) =>
       Math.max(...bins.filter((bin) => bin.high > from && bin.low < to).map((bin) => bin.count)) / all / most;
     const crossed = (from, to) => [said, right].filter((value) => value > from && value < to).length;
-    const left = crowd(0, 0.35) + crossed(0, 0.35) <= crowd(0.65, 1) + crossed(0.65, 1); // where the words hide least
+    const share = width < 440 ? 0.5 : 0.35; // of the width, that the words take
+    const left = crowd(0, share) + crossed(0, share) <= crowd(1 - share, 1) + crossed(1 - share, 1); // where they hide least
     const place = { x: plot.px(left ? 0.02 : 0.98), "text-anchor": left ? "start" : "end" };
     plot.labels.append(
       C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ ${words.mean} ${percent(said, 1)}`),
