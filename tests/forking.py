@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+import torch
+
 
 class Forked:
     """As much of `subprocess.Popen` with pipes of text as tests need. `before` is called in the copy, before the program."""
@@ -50,6 +52,7 @@ class Forked:
             sys.argv[:] = ["-c", *arguments]
             os.environ.update(environment)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            torch.set_num_threads(1)  # the threads of the process were not copied, and waiting for them has no end
             if before is not None:
                 before()
             exec(code, {"__name__": "__main__"})

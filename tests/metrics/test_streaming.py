@@ -158,6 +158,6 @@ def _worker(rank: int, world: int, path: str, slots: int) -> None:
 
 @pytest.mark.parametrize("slots", [torchmetrics.SLOTS, 2000])
 def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path, slots):
-    # Forked, because a process that starts afresh imports torch and all of calattn first, for seconds.
+    # Started afresh, though that takes seconds: a copy of a process whose torch has threads can hang.
     start = torch.multiprocessing.start_processes
-    start(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2, start_method="fork")
+    start(_worker, args=(2, str(tmp_path / "rendezvous"), slots), nprocs=2, start_method="spawn")

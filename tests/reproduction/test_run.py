@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from calattn import plugins
 from calattn.data.corruptions import CORRUPTIONS
@@ -179,6 +180,7 @@ class Waiting:
         return process
 
     def _command(self, base: Path, *more: str) -> None:
+        torch.set_num_threads(1)  # the threads of the process were not copied
         os.environ[plugins.VARIABLE] = str(self.plugin)
         sys.argv[1:] = ["ece", *ONLY, *places(base), *ON_CPU, *more]
         runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
