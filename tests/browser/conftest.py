@@ -10,7 +10,7 @@ import pytest
 from tests.browser import chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator:
     from playwright.sync_api import sync_playwright
 
