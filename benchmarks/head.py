@@ -353,14 +353,18 @@ def measure(arguments: argparse.Namespace) -> None:
         methods, seconds = joint_methods(network, validation), {}
     assert isinstance(found.test, data.ArrayImages)
     tensors: dict[str, Tensor] = {}
-    raw: dict[str, Tensor] = {
-        "validation": validation.logits.half().cpu(),
-        "validation/labels": validation.labels.cpu(),
-    }
+    raw: dict[str, Tensor] = {"validation/labels": validation.labels.cpu()}
+
+    def keep(name: str, seen: Seen) -> None:
+        raw[name] = seen.logits.half().cpu()
+        if "taught" in methods:
+            raw[f"taught/{name}"] = methods["taught"](seen)[0].half().cpu()
+
+    keep("validation", validation)
 
     def add(name: str, images: data.Images) -> None:
         seen = network.see(images)
-        raw[name] = seen.logits.half().cpu()
+        keep(name, seen)
         for method, apply in methods.items():
             tensors[f"{method}/{name}"] = record(apply(seen), seen.labels)
 
