@@ -119,9 +119,11 @@ def test_compiled_slopes_equal_eager(name, soft):
 
 @pytest.mark.parametrize("name", ["vit_nano_patch8_32", "swin_nano_patch4_window4_32", "resnet8_cifar"])
 def test_compiled_equals_eager(name):
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     model = calattn.attach(create(name, num_classes=10)).cuda().eval().to(memory_format=torch.channels_last)
     torch.nn.init.normal_(next(p for n, p in model.head.named_parameters() if n.endswith("fc2.weight")))
     images = torch.randn(8, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
     with torch.no_grad():
-        assert torch.allclose(torch.compile(model, fullgraph=True)(images), model(images), atol=2e-3)
+        expected = model(images)
+        found = torch.compile(model, fullgraph=True)(images)
+    assert float((found - expected).abs().max()) < 2e-4 * max(1.0, float(expected.abs().max()))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import jaxtyping
 import pytest
 import torch
 
-from calattn.data.loading import TrainLoader
+from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.fit import Settings, Setup, Trainer
 from calattn.engine.log import RunLog
@@ -22,22 +23,29 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 GPU = Runtime(accelerator="cuda")
 
 
+@pytest.fixture(autouse=True)
+def _unchecked():
+    """What is compiled here is compiled as users have it: torch 2.11 cannot trace jaxtyping's checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_nothing_in_an_update_waits_for_the_device(tmp_path, compiled):
     spec = resolve("digits", [*STATEFUL, "train.precision=bf16-mixed", "optimizer.fused=true", "data.limit=1000"])
     fabric = GPU.fabric("bf16-mixed")
     found = build.load_data(spec)
     model = build.build_model(spec, num_classes=10, channels=1, size=8)
-    loader = TrainLoader(
-        found.train, found.train_rows, build.build_augment(spec, found), seed=0, batch_size=16, device=fabric.device
-    )
+    augment = build.build_augment(spec, found)
+    loader = TrainLoader(found.train, found.train_rows, augment, seed=0, batch_size=16, device=fabric.device)
     setup = Setup(
         model=model,
         loss=build.build_loss(spec),
         optimizer=build.optimizer_for(spec, model),
         schedule=build.schedule_for(spec),
         train=loader,
-        validation=None,
+        validation=EvalLoader(found.validation, found.validation_rows, augment, batch_size=16, device=fabric.device),
         checkpoints=CheckpointFolder(tmp_path, spec.hash),
         log=RunLog(tmp_path / "log.jsonl"),
     )
