@@ -474,6 +474,8 @@ def auroc(low: Tensor, high: Tensor) -> float:
 
 def summarise(arguments: argparse.Namespace) -> None:
     records = Records(arguments.records)
+    if arguments.human is not None and records.about["spec"]["data"]["name"] != "cifar10":
+        raise SystemExit("--human is for networks of cifar10: CIFAR-10H has labels for its test images alone")
     generator = torch.Generator().manual_seed(0)
     n = len(records.of[f"{records.methods[0]}/test"])
     drawn = torch.randint(n, (RESAMPLES, n), generator=generator)
