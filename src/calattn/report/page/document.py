@@ -24,7 +24,7 @@ from calattn.report.evaluations import improved, sentence, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import Event, event_verdict, verdict
-from calattn.report.style import percent, title_of, unit_of
+from calattn.report.style import percent, unit_of
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -256,7 +256,7 @@ def printed(name: str, options: Options) -> dict[str, Any]:
     """A metric's title, and how its value is printed."""
     factor, places, unit = unit_of(name)
     return {
-        "title": title_of(name, options),
+        "title": METRICS.title(name, options),
         "factor": factor,
         "places": places,
         "unit": "%" if unit == "points" else unit,
@@ -328,7 +328,7 @@ _MORE = (
 def definitions(options: Options, *, level: float, resamples: int) -> list[tuple[str, str]]:
     """(title, text) of every metric, then of the other words."""
     names = [name for name in METRICS if options.target is None or name in WITH_EVENT]
-    found = [(title_of(name, options), METRICS.text(name, options)) for name in names]
+    found = [(METRICS.title(name, options), METRICS.text(name, options)) for name in names]
     event, more = ([], _MORE) if options.target is None else ([_of_event(options)], _MORE[1:])
     drawn = (
         f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."
