@@ -15,7 +15,7 @@ from calattn.metrics import METRICS
 from calattn.metrics.columns import blocks_of, columns_of
 from calattn.metrics.resampling.bootstrap import ColumnResampler, interval, quantiles
 from calattn.metrics.resampling.classwise import class_replicates
-from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.replicates import Resampling
 from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.state import Options
 from tests.samples import logits_and_labels
@@ -41,7 +41,7 @@ def test_replicates_are_the_metric_of_the_resampled_rows():
     logits, labels = logits_and_labels("ten_classes")
     logits, labels = (logits[:300] / 0.5).round() * 0.5, labels[:300]  # with ties
     options = Options()
-    resample = ColumnResampler(columns_of(logits, labels, "logits"), Plan(options=options))
+    resample = ColumnResampler(columns_of(logits, labels, "logits"), Resampling(options=options))
     weights = next(weight_blocks(300, 6, torch.Generator().manual_seed(3)))
     fast = resample(weights)
     classwise = class_replicates(

@@ -20,7 +20,7 @@ from calattn.metrics.columns import columns_of
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.resampling import streamed
 from calattn.metrics.resampling.classwise import WideSum
-from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.replicates import Resampling
 from calattn.metrics.resampling.streamed import CELLS, RankCells, StreamResampler, samples_of, stream_replicates
 from calattn.metrics.resampling.weights import _COUNTS, GROUP, ROWS, PoissonWeights
 from calattn.metrics.state import Options
@@ -110,7 +110,7 @@ def test_replicates_are_the_metric_of_the_repeated_rows():
     state = evaluation.MetricState(tuple(METRICS))
     state.update_logits(p.logits, p.labels)
     weights = PoissonWeights(1, 0, 3)
-    plan = Plan(options=Options(), metrics=frozenset(METRICS), num_classes=CLASSES)
+    plan = Resampling(options=Options(), metrics=frozenset(METRICS), num_classes=CLASSES)
     resampler = StreamResampler(weights, plan, RankCells.of(state.ranks))
     for start, columns, block in samples_of(cut(p, 1234)):
         resampler.add(start, columns, block)
@@ -192,7 +192,7 @@ def test_many_resamples_take_several_passes_to_the_same_values(monkeypatch):
 
     def drawn():
         cells = RankCells.of(RankSums().add(columns_of(p.logits, p.labels, "logits")))
-        plan = Plan(options=Options(), metrics=frozenset(METRICS), count=20, num_classes=CLASSES)
+        plan = Resampling(options=Options(), metrics=frozenset(METRICS), count=20, num_classes=CLASSES)
         return stream_replicates(samples, plan, n=5000, cells=cells)
 
     one = drawn()

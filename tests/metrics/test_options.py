@@ -12,7 +12,7 @@ from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState, columns
 from calattn.metrics.columns import columns_of
 from calattn.metrics.resampling.bootstrap import ColumnResampler, two_sided
-from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.replicates import Resampling
 from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.state import Options
 from calattn.metrics.torchmetrics import CalibrationMetrics
@@ -78,7 +78,9 @@ def test_options_reach_the_replicates():
     p = some(200)
     options = Options(**OTHER)
     weights = next(weight_blocks(200, 3, torch.Generator().manual_seed(1)))
-    fast = ColumnResampler(columns_of(p.logits, p.labels, "logits"), Plan(options=options, bandwidth=0.1))(weights)
+    fast = ColumnResampler(columns_of(p.logits, p.labels, "logits"), Resampling(options=options, bandwidth=0.1))(
+        weights
+    )
     for k, weight in enumerate(weights):
         slow = evaluate(p.select(torch.arange(200).repeat_interleave(weight.long())), num_bootstrap=0, **OTHER)
         for name, draws in fast.items():
@@ -196,7 +198,7 @@ def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
     logits = torch.tensor([[0.0, -torch.inf], [0.0, 1.0], [2.0, 0.0]])
     columns = columns_of(logits, torch.tensor([1, 1, 0]), "logits")
     weights = torch.tensor([[1.0, 1.0, 1.0], [0.0, 2.0, 1.0], [2.0, 1.0, 0.0]])
-    draws = ColumnResampler(columns, Plan(options=Options(), metrics=frozenset({"nll"})))(weights)["nll"]
+    draws = ColumnResampler(columns, Resampling(options=Options(), metrics=frozenset({"nll"})))(weights)["nll"]
     assert draws.isinf().tolist() == [True, False, True]
     losses = torch.nn.functional.cross_entropy(logits[1:], torch.tensor([1, 0]), reduction="none")
     assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)

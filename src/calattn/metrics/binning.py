@@ -68,6 +68,11 @@ class CellSums:
     def empty(cls, *shape: int) -> Self:
         return cls(*torch.zeros(3, *shape, dtype=torch.float64).unbind())
 
+    @property
+    def num_samples(self) -> float:
+        """Of bins; every class of class bins counts all samples."""
+        return float((self.count if self.count.ndim == 1 else self.count[0]).sum())
+
     def merge(self, other: Self) -> Self:
         if self.count.shape != other.count.shape:
             raise ValueError(f"cannot merge sums of {list(other.count.shape)} cells into {list(self.count.shape)}")

@@ -27,10 +27,6 @@ class ClassBins(CellSums):
         """Something to pass as `visit` to `columns_of`; call its `finish` afterwards."""
         return ClassCollector(self)
 
-    @property
-    def num_samples(self) -> float:
-        return float(self.count[0].sum())
-
     def per_class(self) -> Float[Tensor, " c"]:
         """The ECE of each class's one-vs-rest probability."""
         return (self.confidence - self.correct).abs().sum(dim=1) / self.num_samples

@@ -15,11 +15,11 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.columns import Columns
 from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
-from calattn.metrics.resampling.replicates import Plan
+from calattn.metrics.resampling.replicates import Resampling
 from calattn.metrics.resampling.streamed import RankCells, samples_kept, samples_of, stream_replicates
-from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
+from calattn.metrics.sources import PredictionSource, blocks_in, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, check_source
@@ -343,7 +343,7 @@ def _replicates(
     state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int
 ) -> dict[str, Float[Tensor, " r"]]:
     again, needs = repeatable(source), parts_of(state.metrics)
-    plan = Plan(
+    plan = Resampling(
         metrics=frozenset(state.metrics),
         options=state.options,
         bandwidth=state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth),
@@ -355,16 +355,10 @@ def _replicates(
         cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
         samples = (lambda: samples_of(source, plan.options.target)) if again else (lambda: samples_kept(seen.columns))
         return stream_replicates(samples, plan, n=seen.n, cells=cells)
-    draws = memory_replicates(Columns.cat(seen.columns).cpu(), plan, lambda: _blocks(source))
+    draws = memory_replicates(Columns.cat(seen.columns).cpu(), plan, lambda: blocks_in(source, _PIECE))
     if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
         del draws["high_confidence_error_confidence"]
     return draws
-
-
-def _blocks(source: PredictionSource) -> Iterator[tuple[int, Block]]:
-    for piece in pieces(source, _PIECE):
-        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
-            yield piece.start + block.rows.start, block
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:

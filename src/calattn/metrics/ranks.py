@@ -17,20 +17,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import BinSums, equal_count_bounds
+from calattn.metrics.binning import BinSums, CellSums, equal_count_bounds
 from calattn.metrics.columns import Columns
 
 CAPACITY = 1 << 20
 _KEY_BITS = 18
 
 
-@dataclasses.dataclass(frozen=True)
-class Groups:
-    """Tied samples, most confident first: count, Σ confidence and Σ correct of each group."""
-
-    count: Float[Tensor, " g"]
-    confidence: Float[Tensor, " g"]
-    correct: Float[Tensor, " g"]
+class Groups(CellSums):
+    """The sums of tied samples, most confident first."""
 
 
 @dataclasses.dataclass
@@ -100,8 +95,7 @@ def odds_key(odds: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
 
 def odds_histogram(samples: Float[Tensor, "3 n"]) -> Float[Tensor, "3 k"]:
     """Sums over the samples of each odds key."""
-    key = odds_key(samples[0])
-    size = 1 << _KEY_BITS
+    key, size = odds_key(samples[0]), 1 << _KEY_BITS
     weights = (torch.ones_like(samples[0]), samples[1], samples[2])
     # Of no samples, bincount gives integers whatever the weights are.
     return torch.stack([torch.bincount(key, weights=weight, minlength=size).double() for weight in weights])

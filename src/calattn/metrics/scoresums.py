@@ -37,6 +37,10 @@ class ScoreSums:
         return type(self)(self.threshold, self.sums + other.sums)
 
     @property
+    def num_samples(self) -> float:
+        return float(self.sums[0])
+
+    @property
     def num_high_errors(self) -> float:
         """How many errors were made with confidence ≥ threshold."""
         return float(self.sums[5])

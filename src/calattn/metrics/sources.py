@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, SupportsIndex
 
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.columns import Kind
+from calattn.metrics.columns import Block, Columns, Kind, blocks_of, columns_of
 from calattn.types import Predictions
 
 _REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or stream_predictions(path)"
@@ -32,13 +32,38 @@ def pieces(source: PredictionSource, rows: int) -> Iterator[Piece]:
     offset = 0
     for predictions in parts_of(source):
         values, labels, kind, scale = _values(predictions)
-        start = 0
-        while start < len(labels):
-            stop = min(len(labels), start + rows - (offset + start) % rows)
-            cut = slice(start, stop)
-            yield Piece(offset + start, values[cut], labels[cut], kind, None if scale is None else scale[cut])
-            start = stop
+        for cut in cuts(len(labels), offset, rows):
+            yield Piece(offset + cut.start, values[cut], labels[cut], kind, None if scale is None else scale[cut])
         offset += len(labels)
+
+
+def cuts(size: int, offset: int, rows: int) -> Iterator[slice]:
+    """`size` samples, the first of them number `offset`, cut where the number of a sample is a multiple of `rows`.
+
+    >>> [(cut.start, cut.stop) for cut in cuts(10, 6, 8)]
+    [(0, 2), (2, 10)]
+    """
+    start = 0
+    while start < size:
+        stop = min(size, start + rows - (offset + start) % rows)
+        yield slice(start, stop)
+        start = stop
+
+
+def blocks_in(source: PredictionSource, rows: int) -> Iterator[tuple[int, Block]]:
+    """The rows themselves, no block across a cut, each with the number of its first sample."""
+    for piece in pieces(source, rows):
+        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
+            yield piece.start + block.rows.start, block
+
+
+def columns_in(part: Predictions, target: int | None = None, visit: Callable[[Block], None] | None = None) -> Columns:
+    """Confidence, correctness and scores of each sample; probabilities that were stated are read as they stand.
+
+    With a `target`, of P(class `target`) and of the event that it is the label.
+    """
+    values, labels, kind, scale = _values(part)
+    return columns_of(values, labels, kind, scale=scale, target=target, visit=visit)
 
 
 def target_of(target: object, source: PredictionSource) -> tuple[int | None, str | None]:

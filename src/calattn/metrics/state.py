@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Never, Self, TypedDict, Unpack
@@ -221,14 +222,8 @@ class MetricState:
 
     def add(self, columns: Columns, classes: ClassBins | None) -> None:
         """Adds what one pass over a batch gave."""
-        if "scores" in self.needs:
-            self.scores.add(columns)
-        if "bins" in self.needs:
-            self.bins.add(columns)
-        if "grid" in self.needs:
-            self.grid.add(columns)
-        if "ranks" in self.needs:
-            self.ranks.add(columns)
+        for part in self.needs - {"classes"}:
+            getattr(self, part).add(columns)
         if classes is not None:
             self.classes = classes if self.classes is None else self.classes.merge(classes)
 
@@ -240,12 +235,10 @@ class MetricState:
             )
         merged = copy.copy(self)
         merged.needs = set(self.needs)
-        merged.scores = self.scores.merge(other.scores)
-        merged.bins = self.bins.merge(other.bins)
-        merged.grid = self.grid.merge(other.grid)
-        merged.ranks = self.ranks.merge(other.ranks)
+        for part in ("scores", "bins", "grid", "ranks"):
+            setattr(merged, part, getattr(self, part).merge(getattr(other, part)))
         both = [state.classes for state in (self, other) if state.classes is not None]
-        merged.classes = both[0].merge(both[1]) if len(both) == 2 else (both[0] if both else None)
+        merged.classes = functools.reduce(ClassBins.merge, both) if both else None
         return merged
 
     def __repr__(self) -> str:
@@ -265,10 +258,12 @@ class MetricState:
         return float(metric.read(view))
 
     def seen(self) -> bool:
-        counts = (self.scores.sums[0], self.bins.count.sum(), self.grid.weight[0].sum())
-        held = self.ranks.num_samples > 0
-        held = held or (self.classes is not None and self.classes.num_samples > 0)
-        return held or any(float(count) > 0 for count in counts)
+        held = [
+            part.num_samples
+            for part in (self.scores, self.bins, self.grid, self.ranks, self.classes)
+            if part is not None
+        ]
+        return any(count > 0 for count in held)
 
     def smooth_error(self) -> float:
         bandwidth = self.options.bandwidth
@@ -301,75 +296,52 @@ def reduce_for(
     return columns, classes
 
 
-def _score(name: str) -> Callable[[MetricState], float]:
-    return lambda state: state.scores.read()[name]
+def _built_in(
+    name: str,
+    title: str,
+    part: str,
+    read: Callable[[MetricState], float] | None = None,
+    *,
+    better: str = "lower",
+    limits: tuple[float, float] = (0.0, 1.0),
+) -> None:
+    """What the scores hold under its name, or what `read` reads.
+
+    Chance alone raises the errors that are means of absolute values, and AURC; their replicates are moved back. Means over
+    samples are not raised, and moving them by the noise of the resampling would turn draws of exactly zero into small
+    differences.
+    """
+    raised = part != "scores" and better == "lower"
+    found = read or (lambda state: state.scores.read()[name])
+    METRICS.add(name, Metric(title, (part,), found, better, raised=raised, limits=limits))
 
 
-# Chance alone raises the errors that are means of absolute values, and AURC; their replicates are moved back. Means over
-# samples are not raised, and moving them by the noise of the resampling would turn draws of exactly zero into small
-# differences. NLL has no upper end; debiased ECE may fall below zero.
-for _name, _title, _parts, _read, _better, _raised in (
-    ("accuracy", "accuracy", ("scores",), _score("accuracy"), "higher", False),
-    ("nll", "NLL", ("scores",), _score("nll"), "lower", False),
-    ("brier", "Brier score", ("scores",), _score("brier"), "lower", False),
-    ("ece", "ECE", ("bins",), lambda state: state.bins.error(), "lower", True),
-    ("debiased_ece", "debiased ECE", ("bins",), lambda state: state.bins.debiased_error("l1"), "lower", True),
-    ("mce", "MCE", ("bins",), lambda state: state.bins.error("max"), "lower", True),
-    (
-        "adaptive_ece",
-        "AdaECE",
-        ("ranks",),
-        lambda state: ranks.equal_count_bins(state.ranks.groups(), state.options.num_bins).error(),
-        "lower",
-        True,
-    ),
-    ("classwise_ece", "ClassECE", ("classes",), lambda state: state.class_bins().error(), "lower", True),
-    ("smooth_ece", "smECE", ("grid",), MetricState.smooth_error, "lower", True),
-    (
-        "kernel_ece",
-        "kernel ECE",
-        ("grid",),
-        lambda state: state.grid.kernel_error(state.options.bandwidth or 0.05),
-        "lower",
-        True,
-    ),
-    (
-        "misclassification_auroc",
-        "AUROC of errors",
-        ("ranks",),
-        lambda state: ranks.auroc_of(state.ranks.groups()),
-        "higher",
-        False,
-    ),
-    ("aurc", "AURC", ("ranks",), lambda state: ranks.aurc_of(state.ranks.groups()), "lower", True),
-    (
-        "high_confidence_error_rate",
-        "error rate at p ≥ t",
-        ("scores",),
-        _score("high_confidence_error_rate"),
-        "lower",
-        False,
-    ),
-    (
-        "high_confidence_error_share",
-        "share of errors at p ≥ t",
-        ("scores",),
-        _score("high_confidence_error_share"),
-        "lower",
-        False,
-    ),
-    (
-        "high_confidence_error_confidence",
-        "confidence of errors at p ≥ t",
-        ("scores",),
-        _score("high_confidence_error_confidence"),
-        "lower",
-        False,
-    ),
-):
-    _limits = {"nll": (0.0, math.inf), "brier": (0.0, 2.0), "debiased_ece": (-1.0, 1.0)}.get(_name, (0.0, 1.0))
-    METRICS.add(_name, Metric(_title, _parts, _read, _better, raised=_raised, limits=_limits))
+_built_in("accuracy", "accuracy", "scores", better="higher")
+_built_in("nll", "NLL", "scores", limits=(0.0, math.inf))
+_built_in("brier", "Brier score", "scores", limits=(0.0, 2.0))
+_built_in("ece", "ECE", "bins", lambda state: state.bins.error())
+_built_in("debiased_ece", "debiased ECE", "bins", lambda state: state.bins.debiased_error("l1"), limits=(-1.0, 1.0))
+_built_in("mce", "MCE", "bins", lambda state: state.bins.error("max"))
+_built_in(
+    "adaptive_ece",
+    "AdaECE",
+    "ranks",
+    lambda state: ranks.equal_count_bins(state.ranks.groups(), state.options.num_bins).error(),
+)
+_built_in("classwise_ece", "ClassECE", "classes", lambda state: state.class_bins().error())
+_built_in("smooth_ece", "smECE", "grid", MetricState.smooth_error)
+_built_in("kernel_ece", "kernel ECE", "grid", lambda state: state.grid.kernel_error(state.options.bandwidth or 0.05))
+_built_in(
+    "misclassification_auroc",
+    "AUROC of errors",
+    "ranks",
+    lambda state: ranks.auroc_of(state.ranks.groups()),
+    better="higher",
+)
+_built_in("aurc", "AURC", "ranks", lambda state: ranks.aurc_of(state.ranks.groups()))
+_built_in("high_confidence_error_rate", "error rate at p ≥ t", "scores")
+_built_in("high_confidence_error_share", "share of errors at p ≥ t", "scores")
+_built_in("high_confidence_error_confidence", "confidence of errors at p ≥ t", "scores")
 
-BUILT_IN = frozenset(
-    METRICS
-)  # these have replicates of their own; those that others add are read from resampled states
+# These have replicates of their own; those that others add are read from resampled states.
+BUILT_IN = frozenset(METRICS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from calattn.metrics.columns import Columns, columns_of
-from calattn.metrics.sources import PredictionSource, parts_of
-from calattn.types import Predictions, check_source
+from calattn.metrics.columns import Columns
+from calattn.metrics.sources import PredictionSource, columns_in, parts_of
+from calattn.types import check_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,16 +21,6 @@ class State(Protocol):
     """A metric's mergeable state."""
 
     def add(self, columns: Columns) -> Any: ...
-
-
-def columns_in(part: Predictions, target: int | None = None) -> Columns:
-    """Confidence, correctness and scores of each sample; probabilities that were stated are read as they stand.
-
-    With a `target`, of P(class `target`) and of the event that it is the label.
-    """
-    if part.stated_probs is not None:
-        return columns_of(part.stated_probs, part.labels, "probs", target=target)
-    return columns_of(part.logits, part.labels, "logits", scale=part.scale, target=target)
 
 
 def gather(predictions: PredictionSource, *states: State, target: int | None = None) -> None:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
 from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
 from calattn.posthoc.contests import RANKED_BY
 from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
-from calattn.report.style import between, number, percent, title_of, unit_of
+from calattn.report.style import between, number, percent, unit_of
 from calattn.report.table import Cell, Table
 
 # Learned by every calibrator, and of no interest to who fitted it.
@@ -140,7 +141,7 @@ def ranking_table(
             cells += ["leads" if rest is None else _cell(rest[metric]) for metric in metrics]
         rows.append([name, *cells, f"{seconds[name]:.2f}"])
     return Table(
-        header=["", *(f"{title_of(metric)} from\n{other}" for other in others for metric in metrics), "fit, s"],
+        header=["", *(f"{METRICS.title(metric)} from\n{other}" for other in others for metric in metrics), "fit, s"],
         rows=rows,
         caption=f"differences with paired {percent(level)} intervals, each on its own; NLL in nats, the others in points of "
         "per cent; seconds for one fit",

@@ -10,7 +10,7 @@ from calattn.comparison.trainings import SeedsDifference
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference, Evaluation
 from calattn.metrics.state import Options
-from calattn.report.style import between, number, percent, title_of, unit_of
+from calattn.report.style import between, number, percent, unit_of
 from calattn.report.table import Cell, Table
 
 Evaluations = Mapping[str, Evaluation]
@@ -23,7 +23,7 @@ def evaluation_table(evaluations: Evaluations, *, metrics: Sequence[str] | None 
     """
     first = next(iter(evaluations.values()))
     rows: list[list[str | Cell]] = [
-        [title_of(metric, first.options), *(_cell(each, metric) for each in evaluations.values())]
+        [METRICS.title(metric, first.options), *(_cell(each, metric) for each in evaluations.values())]
         for metric in (first.rows if metrics is None else metrics)
     ]
     records = [
@@ -45,7 +45,7 @@ def leaderboard(evaluations: Evaluations, *, metrics: Sequence[str] | None = Non
         [name, *(_cell(each, metric, best=bold_best and each[metric].value == best[metric]) for metric in metrics)]
         for name, each in evaluations.items()
     ]
-    header = ["", *(title_of(metric, first.options) for metric in metrics)]
+    header = ["", *(METRICS.title(metric, first.options) for metric in metrics)]
     return Table(header=header, rows=rows, caption=_caption(evaluations), whole_names=True)
 
 
@@ -96,7 +96,7 @@ def difference_table(
     rows = []
     for metric in dict.fromkeys(metric for differences in comparisons.values() for metric in differences):
         found = [differences.get(metric) for differences in comparisons.values()]
-        row: list[str | Cell] = [title_of(metric, options), _side(found, "a")]
+        row: list[str | Cell] = [METRICS.title(metric, options), _side(found, "a")]
         rows.append(row + [part for each in found for part in _parts(each)])
     return Table(
         header=["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))],
@@ -150,7 +150,7 @@ def sentence(difference: Difference, options: Options | None = None) -> str:
     'ECE falls by 1.20 points [0.40, 2.00]: better, more than chance'
     """
     name, low, high = difference.name, difference.low, difference.high
-    title = title_of(name, options)
+    title = METRICS.title(name, options)
     if math.isnan(difference.difference):
         return f"{title} is not defined for both"
     falls = difference.difference < 0
@@ -197,7 +197,7 @@ def summary(differences: Differences, *, a: str, b: str, options: Options | None
     words = {True: "better", False: "worse", None: "no clear difference"}
     told = {name: each.too_few or words[improved(each)] for name, each in differences.items()}
     for word in dict.fromkeys((*words.values(), *told.values())):
-        titles = [title_of(name, options) for name in differences if told[name] == word]
+        titles = [METRICS.title(name, options) for name in differences if told[name] == word]
         if titles:
             *most, last = titles
             parts.append(f"{word} in {', '.join(most) + ' and ' if most else ''}{last}")

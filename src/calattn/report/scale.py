@@ -11,8 +11,8 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.metrics.ranks import two_sample_auroc
-from calattn.metrics.sources import PredictionSource, parts_of
-from calattn.report.canvas import canvas, columns_in, figure_of, headline, headroom, stacked, upright
+from calattn.metrics.sources import PredictionSource, columns_in, parts_of
+from calattn.report.canvas import canvas, figure_of, headline, headroom, stacked, upright
 from calattn.report.style import BLUE, GREY, INK, ORANGE, figure_style
 
 if TYPE_CHECKING:

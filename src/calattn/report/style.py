@@ -7,23 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calattn.metrics import METRICS
-from calattn.metrics.state import Options
-
 # Okabe and Ito's palette: told apart by colour-blind readers, and in grey.
 BLUE, ORANGE, GREEN, PURPLE, INK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#222222", "#8A8A8A"
 
 STYLE = Path(__file__).with_name("calattn.mplstyle")
 """The style sheet of the figures, for `matplotlib.style.use`."""
-
-
-def title_of(metric: str, options: Options | None = None) -> str:
-    """A metric's name for people, its threshold and its event filled in.
-
-    >>> title_of("high_confidence_error_rate", Options(threshold=0.95))
-    'error rate at p ≥ 0.95'
-    """
-    return METRICS.title(metric, options)
 
 
 def unit_of(metric: str) -> tuple[float, int, str]:

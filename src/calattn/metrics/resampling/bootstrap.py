@@ -22,9 +22,9 @@ from calattn.metrics.resampling.classwise import Blocks, class_replicates, class
 from calattn.metrics.resampling.replicates import (
     KERNEL_CELLS,
     RANKED,
-    Plan,
     Ranked,
     Resamples,
+    Resampling,
     bin_values,
     fill_features,
     kernel_values,
@@ -42,7 +42,7 @@ IN_MEMORY = 200_000  # samples: beyond, weights and features of all of them are 
 class ColumnResampler:
     """Turns resampling weights into replicates of every metric that the columns determine."""
 
-    def __init__(self, columns: Columns, plan: Plan) -> None:
+    def __init__(self, columns: Columns, plan: Resampling) -> None:
         self.plan, self.options = plan, plan.options
         self.n = len(columns)
         confidence, correct = columns.confidence.double(), columns.correct.double()
@@ -120,7 +120,7 @@ class ColumnResampler:
         return table.index_add_(0, self.group_of, values.t().contiguous()).t().contiguous()
 
 
-def memory_replicates(columns: Columns, plan: Plan, blocks: Blocks) -> dict[str, Float[Tensor, " count"]]:
+def memory_replicates(columns: Columns, plan: Resampling, blocks: Blocks) -> dict[str, Float[Tensor, " count"]]:
     """Replicates of every metric; `blocks`, the rows themselves, are read where there are class sums."""
     n, classes, num_bins = len(columns), plan.num_classes, plan.options.num_bins
     resample = ColumnResampler(columns, plan)

@@ -30,7 +30,7 @@ RANKED = frozenset({"adaptive_ece", "misclassification_auroc", "aurc"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Resampling:
     """What is resampled, how often, and from which seed.
 
     `bandwidth` is smooth ECE's; an automatic one is held at its value on the full data. `num_classes` is None where the rows
@@ -162,7 +162,7 @@ class Resamples:
     classes: Sequence[ClassBins] | None = None
 
 
-def own_values(plan: Plan, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
+def own_values(plan: Resampling, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
     """Every metric that has no formula here, of every resample, by its own `read`."""
     names, options = plan.own, plan.options
     state = MetricState(names, **vars(options))

@@ -18,15 +18,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn.errors import Args, InputError
-from calattn.metrics.columns import Block, Columns, blocks_of
+from calattn.metrics.columns import Block, Columns
 from calattn.metrics.ranks import RankSums, odds_key
 from calattn.metrics.resampling.classwise import ClassCounts, ClassGaps, ClassTables, WideSum
 from calattn.metrics.resampling.replicates import (
     KERNEL_CELLS,
     RANKED,
-    Plan,
     Ranked,
     Resamples,
+    Resampling,
     bin_values,
     fill_features,
     kernel_values,
@@ -36,7 +36,7 @@ from calattn.metrics.resampling.replicates import (
 from calattn.metrics.resampling.weights import GROUP, ROWS, PoissonWeights
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
-from calattn.metrics.sources import PredictionSource, pieces
+from calattn.metrics.sources import PredictionSource, blocks_in, cuts
 
 CELLS = 4096
 _MOST_RESAMPLES = 512  # of one pass: 50 MB of rank cells; more of them take another pass
@@ -76,7 +76,7 @@ class RankCells:
 class StreamResampler:
     """Adds samples in order, with weights drawn for them, and reads the replicates of every metric at the end."""
 
-    def __init__(self, weights: PoissonWeights, plan: Plan, cells: RankCells | None) -> None:
+    def __init__(self, weights: PoissonWeights, plan: Resampling, cells: RankCells | None) -> None:
         self.weights, self.plan, self.options = weights, plan, plan.options
         self.cells = cells
         self.samples = 0
@@ -155,7 +155,7 @@ class StreamResampler:
 
 
 def stream_replicates(
-    samples: Samples, plan: Plan, *, n: int, cells: RankCells | None
+    samples: Samples, plan: Resampling, *, n: int, cells: RankCells | None
 ) -> dict[str, Float[Tensor, " r"]]:
     """Replicates of every metric; one pass over the n samples for as many resamples as its tables may hold."""
     width = _MOST_RESAMPLES
@@ -180,18 +180,14 @@ def stream_replicates(
 
 def samples_of(source: PredictionSource, target: int | None = None) -> Iterator[tuple[int, Columns, Block]]:
     """A source, block by block, each within one block of weights."""
-    for piece in pieces(source, ROWS):
-        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
-            yield piece.start + block.rows.start, block.columns(target), block
+    for start, block in blocks_in(source, ROWS):
+        yield start, block.columns(target), block
 
 
 def samples_kept(parts: list[Columns]) -> Iterator[tuple[int, Columns, None]]:
     """Columns that were kept because the source cannot be read again; without rows, so without classwise ECE."""
     offset = 0
     for columns in parts:
-        start = 0
-        while start < len(columns):
-            stop = min(len(columns), start + ROWS - (offset + start) % ROWS)
-            yield offset + start, columns.select(slice(start, stop)), None
-            start = stop
+        for cut in cuts(len(columns), offset, ROWS):
+            yield offset + cut.start, columns.select(cut), None
         offset += len(columns)

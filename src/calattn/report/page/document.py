@@ -15,16 +15,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.columns import Columns
 from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.sources import columns_in
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
-from calattn.report.canvas import columns_in
 from calattn.report.evaluations import improved, sentence, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
 from calattn.report.page.verdict import Event, event_verdict, verdict
-from calattn.report.style import percent, title_of, unit_of
+from calattn.report.style import percent, unit_of
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -110,7 +110,9 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     evaluation = exhibit.evaluation
     target = evaluation.options.target
     classes = ClassBins.empty(shown.num_classes, evaluation.options.num_bins)
-    columns = _columns(shown, classes) if target is None else columns_in(shown, target)
+    collector = classes.collector()
+    columns = columns_in(shown, target, visit=collector if target is None else None)
+    collector.finish()
     best, beyond = _best_temperatures(exhibit, shown)
     grid = slider_grid([each["value"] for each in best], octave=octave)
     profile = temperature_profile(shown, columns, grid, target=target)
@@ -177,17 +179,6 @@ def sampled(blocks: Iterable[Predictions], total: int) -> tuple[Predictions, Int
     return Predictions.cat(parts), rows
 
 
-def _columns(predictions: Predictions, classes: ClassBins) -> Columns:
-    collector = classes.collector()
-    stated = predictions.stated_probs
-    if stated is not None:
-        columns = columns_of(stated, predictions.labels, "probs", visit=collector)
-    else:
-        columns = columns_of(predictions.logits, predictions.labels, "logits", scale=predictions.scale, visit=collector)
-    collector.finish()
-    return columns
-
-
 def _verdict(shown: Predictions, columns: Columns, target: int | None) -> dict[str, str]:
     if target is None:
         return verdict(columns, event=_event(shown))
@@ -246,17 +237,21 @@ def _metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
             "infinite": math.isinf(row.value),
             "low": finite(row.low),
             "high": finite(row.high),
-            "better": "low" if METRICS[name].better == "lower" else "high",
+            "better": better_end(name),
         }
         for name, row in evaluation.rows.items()
     ]
+
+
+def better_end(name: str) -> str:
+    return "low" if METRICS[name].better == "lower" else "high"
 
 
 def printed(name: str, options: Options) -> dict[str, Any]:
     """A metric's title, and how its value is printed."""
     factor, places, unit = unit_of(name)
     return {
-        "title": title_of(name, options),
+        "title": METRICS.title(name, options),
         "factor": factor,
         "places": places,
         "unit": "%" if unit == "points" else unit,
@@ -328,7 +323,7 @@ _MORE = (
 def definitions(options: Options, *, level: float, resamples: int) -> list[tuple[str, str]]:
     """(title, text) of every metric, then of the other words."""
     names = [name for name in METRICS if options.target is None or name in WITH_EVENT]
-    found = [(title_of(name, options), METRICS.text(name, options)) for name in names]
+    found = [(METRICS.title(name, options), METRICS.text(name, options)) for name in names]
     event, more = ([], _MORE) if options.target is None else ([_of_event(options)], _MORE[1:])
     drawn = (
         f"{percent(level)} bootstrap intervals from {resamples:,} resamples, moved so that they centre on the value."

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from calattn.comparison import data_warning
-from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Evaluation
-from calattn.report.page.document import finite, printed, version
+from calattn.report.page.document import better_end, finite, printed, version
 
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
 _SEEDS = "; rows that differ in their seed alone are trainings of one method: calattn compare --over-seeds joins them"
@@ -96,8 +95,7 @@ def _metrics(rows: Sequence[Standing]) -> list[dict[str, Any]]:
         return []
     metrics: dict[str, dict[str, Any]] = {}
     for name in measured.rows:
-        better = "low" if METRICS[name].better == "lower" else "high"
-        metrics[name] = {"name": name, **printed(name, measured.options), "better": better}
+        metrics[name] = {"name": name, **printed(name, measured.options), "better": better_end(name)}
         for scaled, (metric, heading) in SCALED.items():
             if metric == name and any(row.scaled is not None for row in rows):
                 metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}
