@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from calattn.heads import Taught
-from calattn.heads.lesson import Lesson, Reading, teach_head
+from calattn.heads.lesson import Lesson, Reading, _anchor, teach_head
 
 KINDS = ("lowrank", "classwise", "scale")
 
@@ -170,6 +170,23 @@ def test_shifted_images_far_from_all_others_are_no_trouble(seed):
 
     head = teach_head(read(384), read(48), read(96, spread=30.0), Lesson(steps=20, batch_size=64), seed=seed)
     assert torch.isfinite(head.anchor).all()
+
+
+@pytest.mark.parametrize("kind", ["lowrank", "classwise"])
+def test_a_class_term_that_overflows_leaves_the_temperature(kind):
+    """One held-out image whose class terms are beyond measure must not stop the fit of the others' temperature."""
+    clean, shifted = world(400, seed=1), world(400, seed=2, shift=1.0)
+    clean, shifted = (Reading(each.features, 20 * each.logits, each.targets) for each in (clean, shifted))
+    clean.features[0, 1] = -1e30
+    head = Taught(6, 4, hidden=5, kind=kind)
+    g = torch.Generator().manual_seed(0)
+    for parameter in head.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=g))
+    head.fc2.weight[0] = 0.0
+    _anchor(head, clean, shifted, Lesson(kind=kind))
+    rest = Reading(clean.features[1:], clean.logits[1:], clean.targets[1:])
+    assert nll(head(rest.features, rest.logits).calibrated_logits, rest) < best_single(rest, rest) + 0.05
+    assert nll(rest.logits, rest) > 2 * best_single(rest, rest)
 
 
 def test_columns_that_do_not_vary_are_no_trouble():

@@ -223,7 +223,10 @@ def _anchor(head: Taught, clean: Reading, shifted: Reading, lesson: Lesson) -> N
 
 
 class _AnchorFit:
-    """`fit(share)` gives the numbers that suit a mixture with that share of shifted images; it starts from the last ones."""
+    """`fit(share)` gives the numbers that suit a mixture with that share of shifted images; it starts from the last ones.
+
+    Where that ends no better than one temperature without class terms, whose value is always finite, it starts again from there.
+    """
 
     def __init__(self, head: Taught, clean: Reading, shifted: Reading) -> None:
         self.kind = head.kind
@@ -233,6 +236,7 @@ class _AnchorFit:
         ]
         self.prior = torch.tensor(_PRIOR, dtype=torch.float64, device=clean.logits.device)
         self.last = self.prior.clone()
+        self.plain = np.array([_best_log_temperature(clean), *_PRIOR[1:3], 0.0, 0.0])
 
     def __call__(self, share: float) -> Float[Tensor, " 5"]:
         def objective(values: np.ndarray) -> tuple[float, np.ndarray]:
@@ -247,7 +251,12 @@ class _AnchorFit:
                 return 1e12, np.zeros_like(values)
             return float(loss.detach()), slope.cpu().numpy()
 
-        found = scipy.optimize.minimize(objective, self.last.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+        def minimum(start: np.ndarray) -> scipy.optimize.OptimizeResult:
+            return scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", bounds=_BOUNDS)
+
+        found = minimum(self.last.cpu().numpy())
+        if found.fun > objective(self.plain)[0]:
+            found = minimum(self.plain)
         self.last = torch.from_numpy(found.x).to(self.prior.device)
         return self.last
 
