@@ -250,6 +250,25 @@ def test_the_numbers_of_the_head_are_those_of_its_files(page, heading, dataset):
             )
 
 
+def test_the_numbers_of_other_networks_are_those_of_their_files():
+    text = (ROOT / "docs/method.md").read_text(encoding="utf-8").split("### Other networks")[1]
+    files = iter(["swin", "deit-plain", "deit-joint"])
+    rows = _rows(text)[2:]
+    assert len(rows) == 11
+    for name, *numbers in rows:
+        if not name.startswith("…"):
+            path = ROOT / f"results/head/cifar10-{next(files)}-0.json"
+            values = json.loads(path.read_text(encoding="utf-8"))["values"]
+            ts = "joint_ts" if "joint" in values else "ts"
+        method = name.split("`")[1] if "`" in name else "dac" if "DAC" in name else ts if "TS" in name else "joint"
+        for place, shown in enumerate(numbers):
+            expected = values[method]["clean" if place < 2 else "severity 5"]["ece" if place % 2 else "nll"]["value"]
+            digits = len(shown.strip("*").split(".")[1])
+            assert float(shown.strip("*")) == pytest.approx(
+                expected * (100 if place % 2 else 1), abs=0.501 * 10**-digits
+            ), name
+
+
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
 def test_the_taught_head_beats_one_temperature_beyond_chance_in_every_network(dataset):
     paths = sorted((ROOT / "results/head").glob(f"{dataset}-deit-[0-9].json"))
