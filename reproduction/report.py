@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import ledger, paper
+from reproduction import baselines, ledger, paper
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
 from reproduction.claims import TOLD, verdicts
@@ -34,6 +34,7 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         path: report_text(results, tables=tables),
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
+        folder / "baselines.md": baselines.page(results, markdown_table),
     }
     return write_texts(texts)
 
@@ -51,8 +52,12 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
     Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
     """
     found, stored = verdicts(results), list(results.stored())
-    wanted = ordered_cells(results.scale)
+    wanted, plain = ordered_cells(results.scale), baselines.rows(results)
     texts = {
+        "baselines": str(len(plain)),
+        "baselines_last": str(baselines.reproduced(plain, "last")),
+        "baselines_best_ece": str(baselines.reproduced(plain, "best-ece")),
+        "baselines_best_nll": str(baselines.reproduced(plain, "best-nll")),
         "scale": results.scale,
         "scale_title": SCALES[results.scale].title,
         "planned": str(len(wanted)),

@@ -93,5 +93,5 @@ def test_what_the_early_checkpoint_costs(tmp_path):
 def test_the_files_are_the_report_and_its_ledger(helped, tmp_path):
     report = tmp_path / "new" / "R.md"
     written = write_report(helped, report, folder=tmp_path / "tables")
-    assert [path.name for path in written] == ["R.md", "verdicts.csv", "evidence.csv"]
+    assert [path.name for path in written] == ["R.md", "verdicts.csv", "evidence.csv", "baselines.md"]
     assert report.read_text(encoding="utf-8") == report_text(helped, tables="../tables")
