@@ -20,7 +20,7 @@ from reproduction.evidence import REGISTERED, Comparison, Outcome, Results, Rule
 from reproduction.phases import find_phases
 from reproduction.results import RULES, CellResult, ResultStore
 from reproduction.sizes import cost_of
-from reproduction.verdicts import Gain, Judge, Verdict, kept, same, verdict_of
+from reproduction.verdicts import Gain, Judge, Verdict, kept, not_tested, same, verdict_of
 
 PARAMETER_LIMIT = 0.001
 TOLD: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -78,15 +78,38 @@ class Count:
     cells: Callable[[ScaleName], list[Cell]]
     read: Callable[[Cell, Results], Outcome | None]
     judge: Judge
+    not_tested_below_paper: str = ""
     compares: ClassVar[bool] = False
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
-        results = _read(store)
-        outcomes = [self.read(cell, results) for cell in self.cells(store.scale)]
-        known = [outcome for outcome in outcomes if outcome is not None]
-        return verdict_of({"any": known}, planned=len(outcomes), judge=self.judge)
+        if self.not_tested_below_paper and store.scale != "paper":
+            return not_tested(self.not_tested_below_paper)
+        return verdict_of({"any": self._outcomes(_read(store))}, planned=len(self.cells(store.scale)), judge=self.judge)
 
-    def beside(self, results: Results) -> Others:  # noqa: ARG002
+    def beside(self, results: Results) -> Others:
+        """What was read where that is no test."""
+        tested = not self.not_tested_below_paper or results.scale == "paper"
+        return {} if tested else {"seen, not judged": {"any": self._outcomes(results)}}
+
+    def _outcomes(self, results: Results) -> tuple[Outcome, ...]:
+        outcomes = (self.read(cell, results) for cell in self.cells(results.scale))
+        return tuple(outcome for outcome in outcomes if outcome is not None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Untested:
+    """A claim that no run of ours can judge, and why."""
+
+    reason: str
+    compares: ClassVar[bool] = False
+
+    def cells(self, _scale: ScaleName) -> list[Cell]:
+        return []
+
+    def verdict(self, _store: ResultStore | Results, _rules: Rules = REGISTERED) -> Verdict:
+        return not_tested(self.reason)
+
+    def beside(self, _results: Results) -> Others:
         return {}
 
 
@@ -163,11 +186,18 @@ def _mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
 _JUDGES: dict[str, Judge] = {"every": Gain("every"), "most": Gain("most"), "kept": kept, "same": same}
 _COUNTS = {
     "few_parameters": Count(cells=_head_cells, read=_share, judge=_below_limit),
-    "three_phases": Count(cells=_phase_cells, read=_phased, judge=_mostly_seen),
+    "three_phases": Count(
+        cells=_phase_cells,
+        read=_phased,
+        judge=_mostly_seen,
+        not_tested_below_paper=TOLD["three_phases"]["not_tested_below_paper"],
+    ),
 }
 
 
-def _claim(told: Mapping[str, Any]) -> Claim:
+def _claim(told: Mapping[str, Any]) -> Claim | Untested:
+    if "not_tested" in told:
+        return Untested(reason=told["not_tested"])
     return Claim(
         pairs=[Pairs(**each) for each in told["compare"]],
         judge=_JUDGES[told["judge"]],
@@ -178,6 +208,6 @@ def _claim(told: Mapping[str, Any]) -> Claim:
     )
 
 
-CLAIMS: Registry[Claim | Count] = Registry("claim")
+CLAIMS: Registry[Claim | Count | Untested] = Registry("claim")
 for _name, _told in TOLD.items():
     CLAIMS.add(_name, _COUNTS.get(_name) or _claim(_told))

@@ -7,9 +7,10 @@ import statistics
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import ledger, paper
+from reproduction import baselines, ledger, paper
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
 from reproduction.claims import TOLD, verdicts
@@ -17,7 +18,7 @@ from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import ours_text, shown, write_texts
 from reproduction.results import RULES, CellResult, Hole
-from reproduction.verdicts import Finding, Verdict
+from reproduction.verdicts import Finding, State, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
@@ -33,6 +34,7 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         path: report_text(results, tables=tables),
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
+        folder / "baselines.md": baselines.page(results, markdown_table),
     }
     return write_texts(texts)
 
@@ -50,8 +52,12 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
     Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
     """
     found, stored = verdicts(results), list(results.stored())
-    wanted = ordered_cells(results.scale)
+    wanted, plain = ordered_cells(results.scale), baselines.rows(results)
     texts = {
+        "baselines": str(len(plain)),
+        "baselines_last": str(baselines.reproduced(plain, "last")),
+        "baselines_best_ece": str(baselines.reproduced(plain, "best-ece")),
+        "baselines_best_nll": str(baselines.reproduced(plain, "best-nll")),
         "scale": results.scale,
         "scale_title": SCALES[results.scale].title,
         "planned": str(len(wanted)),
@@ -91,14 +97,6 @@ def effect_text(finding: Finding) -> str:
     return f"{number(effect.metric, effect.value, signed=True)} {ends}{unit}".strip()
 
 
-def state(verdict: Verdict, rule: str) -> str:
-    """What a checkpoint rule says of a claim, in a word or two."""
-    holds = verdict.holds_at(rule)
-    if holds is None:
-        return "not tested"
-    return "**holds**" if holds else verdict.findings[rule].reading.split(":")[0]
-
-
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     r"""
     >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
@@ -116,15 +114,21 @@ def _claims_table(found: Mapping[str, Verdict]) -> str:
     for name, verdict in found.items():
         findings = verdict.findings
         rules = [rule if rule in findings else "any" for rule in RULES]
-        said = [part for rule in rules for part in (effect_text(findings[rule]), state(verdict, rule))]
-        rows.append([TOLD[name]["title"], f"{len(findings[rules[0]].outcomes)} of {verdict.planned}", *said])
+        said = [part for rule in rules for part in (effect_text(findings[rule]), verdict.state(rule))]
+        families = f"{len(findings[rules[0]].outcomes)} of {verdict.planned}" if verdict.planned else NONE
+        rows.append([TOLD[name]["title"], families, *(part.replace("holds", "**holds**") for part in said)])
     return markdown_table(header, rows)
 
 
 def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
-    """How many claims hold at both checkpoints, at one, at none, or were not tested."""
-    kinds = ("holds", "holds only under", "does not hold", "not tested")
-    return {kind.replace(" ", "_"): str(sum(each.kind == kind for each in found.values())) for kind in kinds}
+    """How many claims are in each state, as $undecided_last; and why those without families are not tested."""
+    texts = {
+        f"{state}_{rule}".replace(" ", "_").replace("-", "_"): str(sum(v.state(rule) == state for v in found.values()))
+        for state in get_args(State)
+        for rule in RULES
+    }
+    reasons = [f"  - *{TOLD[name]['title']}*: {v.reading}." for name, v in found.items() if not v.planned]
+    return texts | {"not_tested_reasons": "\n".join(reasons)}
 
 
 def _three_seeds(results: Results) -> str:

@@ -20,6 +20,7 @@ from reproduction.evidence import SMALLEST, Decision, Outcome, mean_interval
 
 Kind = Literal["holds", "holds only under", "does not hold", "not tested"]
 Quantifier = Literal["every", "most"]
+State = Literal["holds", "contradicted", "undecided", "not tested"]
 READINGS = ("contradicted", "mixed", "not confirmed")
 """How a claim does not hold, the gravest first."""
 WIDE = "the intervals are too wide to call the settings the same"
@@ -88,8 +89,22 @@ class Verdict:
         finding = self.findings[rule]
         return finding.holds if _enough(len(finding.outcomes), self.planned) else None
 
+    def state(self, rule: str) -> State:
+        """Of a claim under a checkpoint rule; "undecided" are the readings "mixed" and "not confirmed"."""
+        rule = rule if rule in self.findings else "any"
+        holds = self.holds_at(rule)
+        if holds is None:
+            return "not tested"
+        contradicted = self.findings[rule].reading.startswith("contradicted")
+        return "holds" if holds else "contradicted" if contradicted else "undecided"
+
 
 Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
+
+
+def not_tested(reason: str) -> Verdict:
+    finding = Finding(outcomes=(), holds=False, reading=reason)
+    return Verdict(kind="not tested", rule=None, findings={"any": finding}, planned=0, reading=reason)
 
 
 def verdict_of(outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge) -> Verdict:

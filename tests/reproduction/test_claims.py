@@ -36,7 +36,7 @@ from reproduction.verdicts import Verdict, kept, mean_effect, same
 from tests.reproduction.made_claims import Effect, MadeStore, changes, helps, made, nothing, on_disk, world
 
 GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
-AWAY = {"accuracy", "misclassification_auroc", "ood_svhn", "ood_cifar10_c"}
+UNTESTED = {name for name, told in TOLD.items() if "not_tested" in told}
 
 
 def kinds(found: dict[str, Verdict]) -> dict[str, str]:
@@ -59,7 +59,8 @@ def test_a_world_as_the_paper_has_it(good: MadeStore) -> None:
     found = kinds(verdicts(good))
     assert found.pop("few_parameters") == "does not hold"  # counted, whatever the world
     assert found.pop("cls_best") == "does not hold"  # in this world the patch mean is the best input everywhere
-    assert set(found.values()) == {"holds"}
+    assert {name for name, kind in found.items() if kind == "not tested"} == {*UNTESTED, "three_phases"}
+    assert set(found.values()) == {"holds", "not tested"}
 
 
 def _where(part: Callable[[Cell, str], bool], inside: Effect, outside: Effect = nothing) -> Effect:
@@ -121,6 +122,20 @@ def test_a_gain_only_before_temperature_scaling_is_best_only_against_those_witho
     """The same step on the baseline does as well."""
     verdict = CLAIMS["calattn_ts_best"].verdict(world(BEFORE_TS))
     assert {each.decision for each in verdict.findings["last"].outcomes} == {"better", "within chance"}
+
+
+@pytest.mark.parametrize(
+    ("effect", "state"),
+    [(helps, "holds"), (_hurts, "contradicted"), (nothing, "undecided"), (ONE_WORSE, "undecided")],
+)
+def test_four_states(effect: Effect, state: str) -> None:
+    found = verdicts(world(effect))
+    for rule in claims.RULES:
+        assert found["ece_falls"].state(rule) == state
+        assert found["few_parameters"].state(rule) == "contradicted"
+        assert {found[name].state(rule) for name in UNTESTED} == {"not tested"}
+    assert len(found) == 21
+    assert len(UNTESTED) == 7
 
 
 @pytest.mark.parametrize("only", claims.RULES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reproduction.claims import CLAIMS
+from reproduction.evidence import Results
 from reproduction.phases import find_phases
 from tests.reproduction import made_claims
 from tests.reproduction.made_claims import helps, world
@@ -49,6 +50,15 @@ def test_short_logs_and_logs_without_a_scale_have_no_phases() -> None:
     assert find_phases([{"epoch": e, "validation": {"ece": 0.1}} for e in range(60)]) is None
 
 
+def test_below_the_papers_scale_phases_are_shown_and_not_judged() -> None:
+    results = Results(world(helps))
+    verdict = CLAIMS["three_phases"].verdict(results)
+    assert (verdict.kind, verdict.state("last"), verdict.planned) == ("not tested", "not tested", 0)
+    ((part, by_rule),) = CLAIMS["three_phases"].beside(results).items()
+    assert (part, len(by_rule["any"])) == ("seen, not judged", 3)
+    assert CLAIMS["three_phases"].beside(Results(world(helps, scale="paper", cells=[]))) == {}
+
+
 def test_a_flat_log_does_not_hold() -> None:
     flat = [{"epoch": e, "validation": {"scale": {"mean": 1.0, "cv": 0.0}}} for e in range(1, 61)]
-    assert CLAIMS["three_phases"].verdict(world(helps, log=flat)).kind == "does not hold"
+    assert CLAIMS["three_phases"].verdict(world(helps, scale="paper", log=flat)).kind == "does not hold"

@@ -44,8 +44,10 @@ def test_the_numbers_of_a_world_in_which_the_head_helps(helped):
     assert found["ece_falls_last_better"] == found["ece_falls_last_families"] == "21"
     assert found["ece_falls_last"].startswith("−3.20 [")  # 0.4 of 0.08, in points
     assert found["ece_falls_last_one_seed"] == "19"
-    kinds = ("holds", "holds_only_under", "does_not_hold", "not_tested")
-    assert sum(int(found[kind]) for kind in kinds) == int(found["claims"]) == len(CLAIMS)
+    for rule in ("last", "best_ece"):
+        states = [int(found[f"{state}_{rule}"]) for state in ("holds", "contradicted", "undecided", "not_tested")]
+        assert sum(states) == int(found["claims"]) == len(CLAIMS)
+    assert found["not_tested_reasons"].count("\n") + 1 == states[-1] == 8
 
 
 def test_the_table_of_claims_has_a_state_for_each_checkpoint(helped, tmp_path):
@@ -57,7 +59,7 @@ def test_the_table_of_claims_has_a_state_for_each_checkpoint(helped, tmp_path):
     assert list(rows) == [TOLD[name]["title"] for name in CLAIMS]
     assert rows["ECE falls"][2] == rows["ECE falls"][4] == "**holds**"
     idle = numbers(Results(on_disk(tmp_path, world(nothing))), tables="t")["claims_table"]
-    assert re.search(r"\| ECE falls \| 21 of 21 \| [^|]+ \| not confirmed \|", idle)
+    assert re.search(r"\| ECE falls \| 21 of 21 \| [^|]+ \| undecided \|", idle)
 
 
 def test_networks_that_know_their_images_by_heart_are_counted(tmp_path):
@@ -91,5 +93,5 @@ def test_what_the_early_checkpoint_costs(tmp_path):
 def test_the_files_are_the_report_and_its_ledger(helped, tmp_path):
     report = tmp_path / "new" / "R.md"
     written = write_report(helped, report, folder=tmp_path / "tables")
-    assert [path.name for path in written] == ["R.md", "verdicts.csv", "evidence.csv"]
+    assert [path.name for path in written] == ["R.md", "verdicts.csv", "evidence.csv", "baselines.md"]
     assert report.read_text(encoding="utf-8") == report_text(helped, tables="../tables")

@@ -26,7 +26,7 @@ from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
 from reproduction.run import run_cells
-from reproduction.worker import Work, run_cell, run_folder
+from reproduction.worker import Work, run_folder
 from tests.reproduction.conftest import HEAD, PLAIN, work_in
 from tests.small_runs import CPU
 
@@ -154,24 +154,22 @@ from pathlib import Path
 
 worker = sys.modules["__main__"]
 
-def waits(folder, cell, scale, **options):
-    if cell.head != "none" or {every}:
-        (Path({folder!r}) / cell.name).write_text(str(os.getpid()))
-        time.sleep(600)
-    return honest(folder, cell, scale, **options)
+def waits(spec, folder, **options):
+    (Path({folder!r}) / folder.name).write_text(str(os.getpid()))
+    time.sleep(600)
 
-if hasattr(worker, "score_run"):
-    honest, worker.score_run = worker.score_run, waits
+if hasattr(worker, "train_run"):
+    worker.train_run = waits
 """
 
 
 class Waiting:
-    """Workers that have trained their cell and then wait, by a plugin: what happens to them hangs on no clock."""
+    """Workers that wait where they would train, by a plugin: what happens to them hangs on no clock, and costs no training."""
 
-    def __init__(self, folder: Path, *, every: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.plugin = folder / "waiting", folder / "own_wait.py"
         self.folder.mkdir()
-        self.plugin.write_text(WAIT.format(folder=str(self.folder), every=every))
+        self.plugin.write_text(WAIT.format(folder=str(self.folder)))
 
     def start(self, base: Path, *more: str) -> multiprocessing.Process:
         """The command, in a copy of this process: it has imported everything."""
@@ -182,7 +180,7 @@ class Waiting:
     def _command(self, base: Path, *more: str) -> None:
         torch.set_num_threads(1)  # the threads of the process were not copied
         os.environ[plugins.VARIABLE] = str(self.plugin)
-        sys.argv[1:] = ["ece", *ONLY, *places(base), *ON_CPU, *more]
+        sys.argv[1:] = ["ece", *places(base), *ON_CPU, *more]
         runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
 
     def until(self, count: int, process: multiprocessing.Process) -> list[int]:
@@ -202,24 +200,30 @@ def wait_until_gone(number: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_stopped_in_the_middle_it_resumes(capsys, begun, undisturbed, number):
-    """Killed, its worker sees that it is alone and stops too."""
-    waiting = Waiting(begun)
-    process = waiting.start(begun)
+@pytest.mark.parametrize(
+    ("number", "code", "jobs"), [(signal.SIGKILL, -9, 1), (signal.SIGTERM, 143, 2), (signal.SIGINT, 130, 1)]
+)
+def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_path, number, code, jobs):
+    """Killed, its workers see that they are alone and stop too; told to stop, it ends after them. What a cell resumes to is
+    tested with the worker."""
+    waiting = Waiting(tmp_path)
+    asked = ("--only", "cifar10-deit-*", "--jobs", str(jobs))
+    process = waiting.start(tmp_path, *asked)
     try:
-        (worker,) = waiting.until(1, process)
+        workers = waiting.until(jobs, process)
         os.kill(process.pid, number)
         process.join()
-        wait_until_gone(worker)
+        for worker in workers:
+            if number == signal.SIGKILL:
+                wait_until_gone(worker)
+            with pytest.raises(ProcessLookupError):
+                os.kill(worker, 0)
     finally:
         process.kill()
-    assert process.exitcode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-    assert results_of(begun)[1].reason == "not run", "an interruption is no failure"
-    assert main(["ece", *ONLY, *places(begun), "--plan"]) == 0
-    assert "1 to do, 1 done" in capsys.readouterr().out
-    assert run_cell(HEAD, work_in(begun)) is None
-    assert_same_numbers(begun, undisturbed)
+    assert process.exitcode == code
+    assert not list((tmp_path / "results").rglob("*.failed.json")), "an interruption is no failure"
+    assert main(["ece", *places(tmp_path), *asked, "--plan"]) == 0
+    assert "14 to do, 0 done" in capsys.readouterr().out
 
 
 def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, monkeypatch):
@@ -245,22 +249,6 @@ def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, m
     assert any("SIGKILL" in line for line in said)
     assert_same_numbers(tmp_path, undisturbed)
     assert work.store.get(PLAIN).run["side_by_side"] == 2
-
-
-def test_side_by_side_no_worker_outlives_the_command(tmp_path):
-    waiting = Waiting(tmp_path, every=True)
-    process = waiting.start(tmp_path, "--only", "cifar10-deit-*", "--jobs", "2")
-    try:
-        workers = waiting.until(2, process)
-        process.terminate()
-        process.join()
-    finally:
-        process.kill()
-    assert process.exitcode == 143
-    for worker in workers:
-        with pytest.raises(ProcessLookupError):
-            os.kill(worker, 0)
-    assert not list((tmp_path / "results").rglob("*.failed.json"))
 
 
 @pytest.mark.parametrize(("threads", "each"), [(None, max(1, (os.cpu_count() or 1) // 2)), (3, 3)])

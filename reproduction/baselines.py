@@ -1,0 +1,79 @@
+"""Are the baselines reproduced? Our networks without the head beside the paper's, before any verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reproduction import paper
+from reproduction.cells import BACKBONES, CIFARS, TRANSFORMERS, Cell
+from reproduction.evidence import Results
+from reproduction.grid import ordered_cells
+from reproduction.results import RULES, CellResult
+from reproduction.tables import DATASETS, LOSS_TITLES, MODELS
+
+FACTOR = 2.0
+"""A baseline counts as reproduced if its ECE is within this factor of the paper's."""
+NOTES = """
+- ECE before temperature scaling and accuracy in per cent; T* is the temperature of the lowest validation ECE. Seed 0.
+- At `last` and `best-ece`: test images. At `best-nll`, the epoch of the lowest validation NLL, no test images were predicted: ECE
+  and accuracy are those of the 2,500 **validation** images in the log, which also chose the epoch. T* is not available there.
+- The paper prints accuracy for CE alone (tab:cls_acc).
+"""
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """One for each transformer on CIFAR without the head that has a result; None is what was not stored or not printed."""
+    found = []
+    for cell in ordered_cells(results.scale):
+        result = results.get(cell)
+        plain = Cell(dataset=cell.dataset, model=cell.model, loss=cell.loss) == cell
+        if not plain or cell.dataset not in CIFARS or cell.model not in TRANSFORMERS:
+            continue
+        if not isinstance(result, CellResult):
+            continue
+        keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": "none"}
+        before, after = (paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post"))
+        top1 = paper.find("accuracy", **keys) if cell.loss == "ce" else None
+        assert before is not None
+        assert after is not None
+        row: dict[str, Any] = {"cell": cell, "paper": (before["value"], after["temperature"], top1 and top1["value"])}
+        for rule in RULES:
+            values = [result.metric(name, rule=rule) for name in ("ece", "accuracy")]
+            ece, accuracy = (None if each is None else 100 * each.value for each in values)
+            row[rule] = (ece, result.temperature(rule=rule), accuracy)
+        known = [each["validation"] for each in result.log if each["validation"].get("nll") is not None]
+        lowest = min(known, key=lambda each: each["nll"], default=None)
+        row["best-nll"] = lowest and (100 * lowest["ece"], None, 100 * lowest["accuracy"])
+        found.append(row)
+    return found
+
+
+def reproduced(found: list[dict[str, Any]], rule: str) -> int:
+    """How many are within `FACTOR` of the paper's ECE."""
+    pairs = [(row[rule][0], row["paper"][0]) for row in found if row[rule]]
+    return sum(1 / FACTOR <= ours / theirs <= FACTOR for ours, theirs in pairs if ours is not None)
+
+
+def page(results: Results, table: Callable[[Sequence[str], list[list[str]]], str]) -> str:
+    """The whole table, as Markdown."""
+    places = ("paper", *RULES, "best-nll")
+    found = rows(results)
+    lines = []
+    for row in found:
+        cell = row["cell"]
+        parts = [_text(row[place]) for place in places]
+        lines.append([DATASETS[cell.dataset], MODELS[cell.model], LOSS_TITLES[cell.loss], *parts])
+    counts = "; ".join(f"at `{rule}` {reproduced(found, rule)}" for rule in places[1:])
+    said = f"Of {len(found)} baselines, within a factor of {FACTOR:g} of the paper's ECE: {counts}."
+    header = ["data set", "network", "loss", *(f"{place}: ECE, T*, accuracy" for place in places)]
+    return f"# Are the baselines reproduced?\n\n{said}\n\n{table(header, lines)}\n{NOTES}"
+
+
+def _text(values: tuple[float | None, ...] | None) -> str:
+    """
+    >>> _text((4.381, 1.2, None))
+    '4.38, 1.2, –'
+    """
+    parts = zip(values or (None, None, None), (2, 1, 1), strict=True)
+    return ", ".join("–" if value is None else f"{value:.{digits}f}" for value, digits in parts)
