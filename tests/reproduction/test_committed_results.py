@@ -251,7 +251,7 @@ def test_the_numbers_of_the_head_are_those_of_its_files(page, heading, dataset):
 
 
 def test_the_numbers_of_other_networks_are_those_of_their_files():
-    text = (ROOT / "docs/method.md").read_text(encoding="utf-8").split("### Other networks")[1]
+    text = (ROOT / "docs/method.md").read_text(encoding="utf-8").split("### Other networks")[1].split("Not run yet")[0]
     files = iter(["swin", "deit-plain", "deit-joint"])
     rows = _rows(text)[2:]
     assert len(rows) == 11
