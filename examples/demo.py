@@ -47,7 +47,7 @@ STORY = (
     (
         "The usual repair: one temperature for all images, fitted on the validation images; for the paper's way too.",
         *(
-            f"calibrate {{out}}/{run} --method temperature_nll --split {split} --out {{out}}/{name} --overwrite {METRICS}"
+            f"calibrate {{out}}/{run} --split {split} --out {{out}}/{name} --overwrite {METRICS}"
             for run, prefix in (("network", "ts"), ("joint", "joint-ts"))
             for split, name in (("test", f"{prefix}-clean"), ("test-all-5", f"{prefix}-corrupted"))
         ),

@@ -28,7 +28,7 @@ PAIRED_OOD = ("svhn", "cifar10_c")
 SCATTER_POINTS = 400
 LOG_ROWS = 100
 _MOVING = ("scale", "inverse_scale", "feature_norm")
-_SUMMARISED = {"pre": "test", "post": "test_ts_ece", "post_nll": "test_ts_nll"}
+_SUMMARISED = {"pre": "test", "post_nll": "test_ts"}
 _RUN = ("spec", "spec_hash", "environment", "epochs", "training_seconds", "images_per_second", "parameters")
 
 

@@ -136,7 +136,7 @@ def test_the_best_temperature_is_a_button_away_and_says_where_it_was_fitted(open
     page = opened(single)
     page.locator("button[data-star=NLL]").first.click()
     page.wait_for_timeout(50)
-    best = calattn.posthoc.TemperatureScaling(objective="nll").fit(predictions).temperature_
+    best = calattn.posthoc.TemperatureScaling().fit(predictions).temperature_
     assert shown(page, "temperature") == pytest.approx(best, rel=1e-9)
     assert "chosen on the very data it is shown on" in page.locator("[data-panel=temperature]").inner_text()
     page.locator("button[data-reset]").click()

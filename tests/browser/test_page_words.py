@@ -97,7 +97,7 @@ def test_one_best_temperature_is_used_for_all(page_of):
     assert button.inner_text() == "use for all"
     button.click()
     page.wait_for_timeout(50)
-    best = calattn.posthoc.TemperatureScaling(objective="nll").fit(b).temperature_
+    best = calattn.posthoc.TemperatureScaling().fit(b).temperature_
     assert shown(page, "temperature", "s1") == pytest.approx(best, rel=1e-9)
     assert shown(page, "temperature", "s0") == pytest.approx(best, rel=0.03)  # the nearest of its own grid
 

@@ -126,7 +126,7 @@ def test_completion_knows_commands_and_options(capsys, monkeypatch):
     assert "--metrics" in complete("calattn evaluate --met")
     assert complete("calattn train dig") == ["digits"]
     assert complete("calattn evaluate a.npz -m accuracy,debi") == ["accuracy,debiased_ece"]
-    assert complete("calattn calibrate a.npz --method temperature_n") == ["temperature_nll"]
+    assert complete("calattn calibrate a.npz --method temperature_") == ["temperature_ece"]
     assert complete("calattn data get svh") == ["svhn"]
     assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll"]
 
@@ -253,7 +253,7 @@ def documented_keys(command: str) -> set[str]:
     [
         ("evaluate", "evaluate a.npz", ("results",)),
         ("compare", "compare a.npz a.npz", ("comparisons",)),
-        ("calibrate", "calibrate a.npz --method temperature_nll", ("methods",)),
+        ("calibrate", "calibrate a.npz --method temperature", ("methods",)),
         ("calibrate --apply", "calibrate a.npz --apply saved --write p.csv", ()),
         ("report", "report a.npz --out r", ("rows",)),
         ("train --dry-run", "train digits --dry-run --accelerator cpu --epochs 2", ()),
@@ -262,7 +262,7 @@ def documented_keys(command: str) -> set[str]:
 def test_every_json_key_is_documented(capsys, tmp_path, monkeypatch, command, line, parts):
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())
-    TemperatureScaling(objective="nll").fit(predictions()).save(tmp_path / "saved")
+    TemperatureScaling().fit(predictions()).save(tmp_path / "saved")
     resamples = [] if "--apply" in line or "train" in line else ["--bootstrap", "50"]
     found = invoke(capsys, *line.split(), *resamples, "--json").json
     keys = {*found, *(key for part in parts for each in found[part] for key in each)}

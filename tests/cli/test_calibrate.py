@@ -67,7 +67,7 @@ def test_a_run_folder_is_fitted_on_its_validation(capsys, tmp_path):
 def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     """Numbers are scikit-learn's, of out-of-fold predictions; the calibrator that is kept has seen all samples."""
     out = tmp_path / "out"
-    arguments = ("calibrate", files[0], "--method", "temperature_nll", "--folds", 4, "--seed", 3, "--out", out)
+    arguments = ("calibrate", files[0], "--method", "temperature", "--folds", 4, "--seed", 3, "--out", out)
     result = invoke(capsys, *arguments, "--json", "--bootstrap", 0)
     assert result.code == 0
     p = predictions(sharpness=2.0)
@@ -79,7 +79,7 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     assert method["after"]["nll"]["value"] == pytest.approx(log_loss(y, probs), abs=1e-5)
     found = calattn.load_predictions(out / "predictions")
     np.testing.assert_allclose(found.probs.numpy(), probs, atol=2e-5)
-    want = TemperatureScaling(objective="nll").fit(p).temperature_
+    want = TemperatureScaling().fit(p).temperature_
     assert method["learned"]["temperature_"] == pytest.approx(want)
     assert load_calibrator(out / "calibrator.safetensors").temperature_ == pytest.approx(want)
     assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (600, 600, 4)
@@ -90,7 +90,7 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
 
 
 def test_five_folds_unless_said(capsys, files):
-    base = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
+    base = ("calibrate", files[0], "--method", "temperature", "--json", "--bootstrap", 0)
     five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
     assert five["folds"] == 5
     assert five["methods"][0]["after"] == given["methods"][0]["after"]
@@ -98,12 +98,12 @@ def test_five_folds_unless_said(capsys, files):
 
 
 def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
-    arguments = ("calibrate", files[0], "--method", "temperature_nll", "--json", "--bootstrap", 0)
+    arguments = ("calibrate", files[0], "--method", "temperature", "--json", "--bootstrap", 0)
     result = invoke(capsys, *arguments, "--fraction", 0.25, "--seed", 3, "--out", tmp_path / "out")
     assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (150, 450, None)
     whole = predictions(sharpness=2.0)
     first, _ = whole.shuffle_split(0.25, torch.Generator().manual_seed(3))
-    want = TemperatureScaling(objective="nll").fit(first).temperature_
+    want = TemperatureScaling().fit(first).temperature_
     assert result.json["methods"][0]["learned"]["temperature_"] == pytest.approx(want)
     found = calattn.load_predictions(tmp_path / "out" / "predictions")
     assert torch.equal(found.logits, whole.logits[found.indices]), "indices are rows of the file"
@@ -161,9 +161,7 @@ def test_a_class_without_samples_to_fit_on_is_named(capsys, files, tmp_path):
 
 def test_warnings_of_several_fits_are_one_line(capsys, tmp_path):
     sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
-    result = invoke(
-        capsys, "calibrate", write_npz(tmp_path / "sure.npz", sure), "--method", "temperature_nll", "--json"
-    )
+    result = invoke(capsys, "calibrate", write_npz(tmp_path / "sure.npz", sure), "--method", "temperature", "--json")
     assert result.err.count("minimises this NLL") == 1
     (warning,) = result.json["methods"][0]["warnings"]
     assert warning.endswith("(6 fits)")
@@ -198,7 +196,7 @@ def test_differences_are_those_of_compare(capsys, files):
     )
     before, fit_on = predictions(sharpness=2.0), predictions(7, sharpness=2.0)
     methods = {each["method"]: each for each in found.json["methods"]}
-    calibrated = {name: CALIBRATORS[name]().fit(fit_on)(before) for name in ("temperature_nll", "vector", "histogram")}
+    calibrated = {name: CALIBRATORS[name]().fit(fit_on)(before) for name in ("temperature", "vector", "histogram")}
     leader = CALIBRATORS[found.json["leader"]]().fit(fit_on)(before)
     for name, after in calibrated.items():
         for key, other in (("from_before", before), ("from_leader", leader)):
@@ -316,8 +314,8 @@ def test_a_floor_does_nothing_to_logits(capsys, files):
 @pytest.mark.parametrize(
     ("method", "line"),
     [
-        ("temperature_nll", r"T = \d\.\d\d \(lowest NLL\)"),
-        ("temperature", r"T = \d\.\d\d \(lowest ECE\)"),
+        ("temperature", r"T = \d\.\d\d \(lowest NLL\)"),
+        ("temperature_ece", r"T = \d\.\d\d \(lowest ECE\)"),
         (
             "vector",
             r"learned: objective value = [\d.]+, converged = yes, iterations = \d+; tensors \(weight, bias\) are in .*",
@@ -329,15 +327,15 @@ def test_what_was_learned_is_said_in_words(capsys, files, method, line):
     shown = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--method", method, "--metrics", "nll").out
     last = shown.splitlines()[-1]
     assert re.fullmatch(line, last)
-    if method == "temperature_nll":
-        want = TemperatureScaling(objective="nll").fit(predictions(sharpness=2.0)).temperature_
+    if method == "temperature":
+        want = TemperatureScaling().fit(predictions(sharpness=2.0)).temperature_
         assert last.startswith(f"T = {want:.2f} ")
 
 
 def test_a_temperature_without_an_optimum():
     sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
     with pytest.warns(FitWarning):
-        fitted = TemperatureScaling(objective="nll").fit(sure)
+        fitted = TemperatureScaling().fit(sure)
     assert learned(fitted) == "T = 1e-06 (the end of its range)"
 
 
@@ -580,7 +578,7 @@ def test_a_full_disk_does_not_throw_the_numbers_away(capsys, files, tmp_path, mo
     result = invoke(capsys, "calibrate", files[0], "--bootstrap", 0, "--metrics", "nll", *flags)
     assert result.code == 1
     assert "the disk is full" in result.err
-    assert "lowest ECE" in result.out or result.json["leader"] == "temperature"
+    assert "lowest NLL" in result.out or result.json["leader"] == "temperature"
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "table.csv").exists(), "the other file is still tried"
 

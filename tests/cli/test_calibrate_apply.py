@@ -68,10 +68,10 @@ def test_a_table_without_labels(capsys, saved, tmp_path):
 def test_with_labels_it_is_predictions_to_evaluate(capsys, tmp_path):
     """From --out of one command to --apply of the next."""
     validation, test = (write_npz(tmp_path / f"{k}.npz", predictions(k, sharpness=2.0)) for k in (7, 0))
-    assert invoke(capsys, "calibrate", validation, "--method", "temperature_nll", "--out", tmp_path / "fit").code == 0
+    assert invoke(capsys, "calibrate", validation, "--method", "temperature", "--out", tmp_path / "fit").code == 0
     result = invoke(capsys, "calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
     assert result.code == 0
-    temperature = TemperatureScaling(objective="nll").fit(predictions(7, sharpness=2.0)).temperature_
+    temperature = TemperatureScaling().fit(predictions(7, sharpness=2.0)).temperature_
     assert f"applied TemperatureScaling, T = {temperature:.2f} (lowest NLL), to 600 samples of 0.npz" in result.out
     found = calattn.load_predictions(tmp_path / "new" / "predictions")
     torch.testing.assert_close(found.probs, (NEW.logits / temperature).softmax(dim=1))
@@ -141,10 +141,10 @@ def test_calibrators_that_are_none(capsys, saved, unlabelled, tmp_path):
 
 def test_of_several_calibrators_the_leader_is_named(capsys, unlabelled, tmp_path):
     file = write_npz(tmp_path / "a.npz", predictions(sharpness=4.0))
-    methods = ("--method", "histogram,temperature_nll", "--bootstrap", 0)
+    methods = ("--method", "histogram,temperature", "--bootstrap", 0)
     assert invoke(capsys, "calibrate", file, *methods, "--out", tmp_path / "all").code == 0
     result = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", "--write", tmp_path / "probs.npz")
-    assert f"it holds several, name one: {tmp_path / 'all' / 'temperature_nll'}" in result.err
+    assert f"it holds several, name one: {tmp_path / 'all' / 'temperature'}" in result.err
 
 
 def test_results_do_not_replace_what_is_read(capsys, saved, unlabelled):
@@ -166,7 +166,7 @@ def test_what_it_was_fitted_on_is_noticed_under_the_same_floor_only(capsys, tmp_
     probs = predictions(sharpness=3.0).probs.numpy()
     assert (probs < floor).any()
     np.savez(path, probs=probs, labels=NEW.labels.numpy())
-    invoke(capsys, "calibrate", path, "--method", "temperature_nll", "--floor", 1e-6, "--out", tmp_path / "c")
+    invoke(capsys, "calibrate", path, "--method", "temperature", "--floor", 1e-6, "--out", tmp_path / "c")
     applied = invoke(
         *(capsys, "calibrate", path, "--apply", tmp_path / "c", "--floor", floor, "--write", tmp_path / "o.npz")
     )

@@ -140,7 +140,7 @@ def test_every_calibrator_says_the_same_in_blocks(capsys, tmp_path, monkeypatch,
         np.testing.assert_allclose(blocks["probs"], whole["probs"], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(("method", "same"), [("temperature_nll", True), ("isotonic", False)])
+@pytest.mark.parametrize(("method", "same"), [("temperature", True), ("isotonic", False)])
 def test_rounded_text_is_normalised_block_by_block(capsys, tmp_path, monkeypatch, method, same):
     """A known difference: one row that sums to 1.0006 has the whole file normalised, or the rows of its block alone."""
     probs = predictions(sharpness=2.0).probs.double().numpy().round(5)
@@ -194,7 +194,7 @@ def test_a_row_group_holds_several_blocks(capsys, saved, tmp_path, in_blocks):  
 @pytest.mark.parametrize("given", ["a.npz", "a.csv", "folder"])
 def test_out_is_what_save_predictions_writes(capsys, tmp_path, given):
     """The same bytes: temperature scaling has no sums whose order blocks could change."""
-    it = fitted("temperature_nll")
+    it = fitted("temperature")
     it.save(tmp_path / "it.safetensors")
     source = write(tmp_path / given)
     result = invoke(capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--out", tmp_path / "out")
@@ -399,13 +399,11 @@ def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monk
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [("calibrate", "--method", "temperature_nll"), ("evaluate", "--ts", "--validation")]
-)
+@pytest.mark.parametrize("arguments", [("calibrate", "--method", "temperature"), ("evaluate", "--ts", "--validation")])
 def test_a_label_without_probability_is_in_a_row_of_the_file(capsys, tmp_path, arguments):
     path = with_rows_left_out(tmp_path / "a.npz", as_label=True)
     command, *options = arguments
-    given = [path, "--objective", "nll"] if command == "evaluate" else []
+    given = [path] if command == "evaluate" else []
     assert "labels[400] has probability 0" in refused(capsys, command, path, *options, *given, "--ignore-label", "-100")
 
 

@@ -21,14 +21,12 @@ def files(tmp_path):
     return write_npz(tmp_path / "test.npz", test), write_npz(tmp_path / "validation.npz", validation)
 
 
-@pytest.mark.parametrize(
-    "flags", [("vector,temperature_nll",), ("vector", "temperature_nll"), (" vector , temperature_nll,",)]
-)
+@pytest.mark.parametrize("flags", [("vector,temperature",), ("vector", "temperature"), (" vector , temperature,",)])
 def test_several_methods(capsys, files, flags):
     given = [part for flag in flags for part in ("--method", flag)]
     found = invoke(capsys, "calibrate", files[0], "--validation", files[1], *given, *QUICK, "--json").json
-    assert {each["method"] for each in found["methods"]} == {"vector", "temperature_nll"}
-    best = min(("vector", "temperature_nll"), key=lambda name: nll_of(CALIBRATORS[name]()))
+    assert {each["method"] for each in found["methods"]} == {"vector", "temperature"}
+    best = min(("vector", "temperature"), key=lambda name: nll_of(CALIBRATORS[name]()))
     assert found["leader"] == best
 
 
@@ -96,7 +94,7 @@ def test_many_classes_leave_the_matrices_out(capsys, tmp_path):
         "skipped matrix, dirichlet: with 201 classes (more than 200) one fit can take minutes; "
         "name it beside all to have it"
     ) in shown.out
-    assert "temperature_nll" in shown.out
+    assert "temperature" in shown.out
 
 
 def test_what_is_left_out():
@@ -128,7 +126,7 @@ def test_an_interrupt_ranks_what_is_done(capsys, files, tmp_path):
     result = invoke(capsys, *base, "--json", "--out", tmp_path / "out")
     assert result.code == 130
     done = [each["method"] for each in result.json["methods"]]
-    assert sorted(done) == ["histogram", "sats", "temperature", "temperature_nll"]
+    assert sorted(done) == ["histogram", "sats", "temperature", "temperature_ece"]
     assert sorted(result.json["not_run"]) == ["dirichlet", "frozen_calattn", "isotonic", "matrix", "vector"]
     assert result.json["leader"] == done[0]
     assert result.json["methods"][1]["from_leader"]["nll"]["difference"] != 0

@@ -70,11 +70,9 @@ def test_other_samples_are_refused_with_what_differs(capsys, tmp_path):
 
 def test_after_temperature_scaling_each_on_its_own_validation(capsys, tmp_path):
     runs = [write_run(tmp_path / name, sharpness=s) for name, s in (("a", 1.0), ("b", 3.0))]
-    result = invoke(capsys, "compare", *runs, "--ts", "--objective", "nll", "--json", "--bootstrap", 50, "-m", "nll")
+    result = invoke(capsys, "compare", *runs, "--ts", "--json", "--bootstrap", 50, "-m", "nll")
     temperatures = [
-        TemperatureScaling(objective="nll")
-        .fit(calattn.load_predictions(run / "predictions" / "validation"))
-        .temperature_
+        TemperatureScaling().fit(calattn.load_predictions(run / "predictions" / "validation")).temperature_
         for run in runs
     ]
     assert [result.json["baseline"]["temperature"], result.json["comparisons"][0]["temperature"]] == temperatures

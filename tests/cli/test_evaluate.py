@@ -268,12 +268,11 @@ def test_a_split_that_predict_does_not_make_is_not_suggested(capsys, tmp_path):
     assert "--split train" not in result.err
 
 
-@pytest.mark.parametrize("objective", ["ece", "nll"])
-def test_temperature_scaling_on_the_runs_own_validation(capsys, tmp_path, objective):
+def test_temperature_scaling_on_the_runs_own_validation(capsys, tmp_path):
     run = write_run(tmp_path / "run", sharpness=3.0)
-    result = invoke(capsys, "evaluate", run, "--ts", "--objective", objective, "--json", "--bootstrap", 0)
+    result = invoke(capsys, "evaluate", run, "--ts", "--json", "--bootstrap", 0)
     before, after = result.json["results"]
-    scaling = TemperatureScaling(objective=objective).fit(calattn.load_predictions(run / "predictions" / "validation"))
+    scaling = TemperatureScaling().fit(calattn.load_predictions(run / "predictions" / "validation"))
     assert before["temperature"] is None
     assert after["temperature"] == scaling.temperature_
     want = calattn.evaluate(scaling(calattn.load_predictions(run / "predictions" / "test")), num_bootstrap=0)
@@ -293,9 +292,9 @@ def test_each_file_has_the_temperature_of_its_own_validation(capsys, file, tmp_p
     sharpness = (1.0, 3.0)
     paths = [write_npz(tmp_path / f"v{s:g}.npz", predictions(7, sharpness=s)) for s in sharpness]
     flags = [argument for path in paths for argument in ("--validation", path)]
-    flags += ["--ts", "--objective", "nll", "--json", "--bootstrap", 0]
+    flags += ["--ts", "--json", "--bootstrap", 0]
     results = invoke(capsys, "evaluate", file, other, *flags).json["results"]
-    want = [TemperatureScaling(objective="nll").fit(predictions(7, sharpness=s)).temperature_ for s in sharpness]
+    want = [TemperatureScaling().fit(predictions(7, sharpness=s)).temperature_ for s in sharpness]
     assert want[0] != want[1]
     assert [results[1]["temperature"], results[3]["temperature"]] == want
 

@@ -113,7 +113,7 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     )
     assert found.code == 0, found.err
     first, scaled = document_in(tmp_path / "p.html")["subjects"]
-    wanted = calattn.posthoc.TemperatureScaling(objective="nll").fit(p).temperature_
+    wanted = calattn.posthoc.TemperatureScaling().fit(p).temperature_
     best = {each["by"]: each for each in first["temperature"]["best"]}["NLL"]
     assert best["fitted_on"] == "validation"
     assert best["value"] == pytest.approx(wanted, rel=1e-6)
@@ -161,7 +161,7 @@ def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
         calattn.load_predictions(run / "predictions" / "validation"),
         calattn.load_predictions(run / "predictions" / "test"),
     )
-    scaled = calattn.posthoc.TemperatureScaling(objective="nll").fit(folder[0])(folder[1])
+    scaled = calattn.posthoc.TemperatureScaling().fit(folder[0])(folder[1])
     assert rows["a"]["values"]["nll_ts"]["value"] == pytest.approx(
         calattn.evaluate(scaled, metrics="nll", num_bootstrap=0)["nll"].value
     )
@@ -372,7 +372,7 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
     files = []
     for place, sharpness in enumerate((0.5, 1.0)):
         p = predictions(seed=4 + place, sharpness=sharpness)
-        files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling(objective="nll").fit(p)))
+        files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling().fit(p)))
         write_npz(files[-1][0], p)
     flags = [flag for path, _ in files for flag in ("--validation", path)] + ["--ts"]
     found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)

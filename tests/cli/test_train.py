@@ -101,7 +101,7 @@ def test_json_is_the_summary_and_nothing_else_on_stdout(capsys, tmp_path):
     test = calattn.load_predictions(tmp_path / "run" / "predictions" / "test")
     hits = (test.logits.argmax(1) == test.labels).double().mean()
     assert found["results"]["last"]["test"]["accuracy"]["value"] == pytest.approx(float(hits))
-    assert isinstance(found["results"]["last"]["test_ts_ece"]["converged"], bool)
+    assert isinstance(found["results"]["last"]["test_ts"]["converged"], bool)
 
 
 def test_a_temperature_at_its_bound_is_a_remark_and_no_warning(capsys):
@@ -117,7 +117,7 @@ def test_piped_lines_are_whole_and_an_epoch_has_one(capsys):
     assert started == "training in run"
     assert [line.split("  ")[0] for line in epochs] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert all(len(line) <= 100 and line.endswith("img/s") for line in epochs)
-    assert result.out.splitlines()[-1] == "next: calattn evaluate run --ts --objective nll"
+    assert result.out.splitlines()[-1] == "next: calattn evaluate run --ts"
     assert "test accuracy" in result.out
 
 

@@ -151,11 +151,11 @@ def calibrated(capsys, runs, tmp_path, *arguments):
 
 def test_calibrated_runs_are_compared_seed_by_seed(capsys, runs, tmp_path):
     """As --ts does, which fits the same temperatures on its way."""
-    made = calibrated(capsys, runs, tmp_path, "--method", "temperature_nll")
+    made = calibrated(capsys, runs, tmp_path, "--method", "temperature")
     common = ("--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
     found = invoke(capsys, "compare", *made, *common)
     assert found.code == 0, found.err
-    want = invoke(capsys, "compare", *runs, *common, "--ts", "--objective", "nll")
+    want = invoke(capsys, "compare", *runs, *common, "--ts")
     (ours,), (theirs,) = (each.json["comparisons"] for each in (found, want))
     assert ours["differences"]["nll"] == theirs["differences"]["nll"]
     assert [each["seed"] for each in ours["runs"]] == [0, 1, 2]
@@ -165,20 +165,20 @@ def test_calibrated_runs_are_compared_seed_by_seed(capsys, runs, tmp_path):
 
 def test_calibrators_are_methods(capsys, runs, tmp_path):
     plain = runs[::2]
-    made = calibrated(capsys, plain, tmp_path, "--method", "temperature_nll,vector")
-    folders = [each / name for name in ("temperature_nll", "vector") for each in made]
+    made = calibrated(capsys, plain, tmp_path, "--method", "temperature,vector")
+    folders = [each / name for name in ("temperature", "vector") for each in made]
     found = invoke(capsys, "compare", *folders, "--over-seeds", "--json", "-m", "nll", "--bootstrap", 50)
     assert found.code == 0, found.err
     assert found.json["comparisons"][0]["differences"]["nll"]["num_seeds"] == 3
     titles = (found.json["baseline"]["title"], found.json["comparisons"][0]["title"])
-    assert titles == ("plain/temperature_nll (3 seeds)", "plain/vector (3 seeds)")
+    assert titles == ("plain/temperature (3 seeds)", "plain/vector (3 seeds)")
     twice = invoke(capsys, "compare", *folders, folders[0], "--over-seeds")
     assert twice.code == 2
     assert "are the same method with the same seed 0" in " ".join(twice.err.split())
 
 
 def test_calibrated_runs_are_found_from_where_one_stands(capsys, runs, tmp_path, monkeypatch):
-    made = calibrated(capsys, runs[:4:2], tmp_path, "--method", "temperature_nll,vector")
+    made = calibrated(capsys, runs[:4:2], tmp_path, "--method", "temperature,vector")
     for place, named in (
         (made[0] / "vector", "."),
         (made[0] / "vector", "predictions"),
@@ -197,7 +197,7 @@ def test_what_was_fitted_or_judged_otherwise_is_no_seed_of_the_same_method(capsy
     if given == ("--validation",):
         given = ("--validation", write_npz(tmp_path / "other.npz", predictions(seed=5)))
     one, two = (tmp_path / "one", tmp_path / "two")
-    common = ("--method", "temperature_nll", "--bootstrap", 50, "--out")
+    common = ("--method", "temperature", "--bootstrap", 50, "--out")
     assert invoke(capsys, "calibrate", plain[0], *common, one).code == 0
     assert invoke(capsys, "calibrate", plain[1], *given, *common, two).code == 0
     found = invoke(capsys, "compare", *plain, one, two, "--over-seeds", "-m", "nll", "--bootstrap", 50)
@@ -217,7 +217,7 @@ def test_methods_whose_runs_have_like_names_are_told_apart(capsys, tmp_path):
 def test_what_was_calibrated_from_a_file_has_no_seed(capsys, runs, tmp_path):
     out = tmp_path / "of a file"
     file = write_npz(tmp_path / "a.npz", predictions())
-    assert invoke(capsys, "calibrate", file, "--method", "temperature_nll", "--bootstrap", 50, "--out", out).code == 0
+    assert invoke(capsys, "calibrate", file, "--method", "temperature", "--bootstrap", 50, "--out", out).code == 0
     found = invoke(capsys, "compare", runs[0], out, "--over-seeds")
     assert found.code == 2
     assert "does not say which training it is of" in " ".join(found.err.split())

@@ -309,7 +309,7 @@ ON_GOOD = {
     "evaluate a.npz --ts": ("is no run folder", "--validation FILE"),
     "evaluate a.npz a.npz --ts --validation a.npz": ("give one for each",),
     "compare a.npz": ("calattn compare A B",),
-    "calibrate a.npz --method ts": ("'ts'; did you mean 'temperature_nll'?",),
+    "calibrate a.npz --method ts": ("'ts'; did you mean 'temperature'?",),
     "calibrate a.npz --method Platt": ("'Platt'; did you mean 'vector'?",),
     "calibrate a.npz --method temperatur": ("unknown calibrator", "did you mean 'temperature'?"),
     "calibrate a.npz --method frozen_calattn": ("features", "calattn predict --features"),

@@ -74,7 +74,7 @@ def test_the_bar_follows_every_pass_and_learns_the_length_of_a_csv(tmp_path, mon
     path.write_text("prob_0,prob_1,label\n" + "0.75,0.25,0\n" * 25)
     monkeypatch.setattr(subjects, "progress", lambda: bar)
     near = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))  # best at 1.8
-    halved = TemperatureScaling(grid=[1.0, 2.0, 3.0]).fit(near)
+    halved = TemperatureScaling("ece", grid=[1.0, 2.0, 3.0]).fit(near)
     assert halved.temperature_ == 2.0
     blocks = subjects.Blocks(stream_predictions(path, rows_per_block=10), "a[b].csv\n+ T = 2", halved)
     for _ in range(2):

@@ -11,7 +11,7 @@ from calattn.posthoc import CALIBRATORS, Methods, TemperatureScaling, VectorScal
 from calattn.report import contest_tables, contest_verdict
 from tests.cli_runner import invoke, predictions, write_npz
 
-METHODS = ("temperature_nll", "vector")
+METHODS = ("temperature", "vector")
 FEW = {"methods": METHODS, "num_bootstrap": 50}
 
 
@@ -53,10 +53,10 @@ def test_rows_are_ranked_by_nll_whatever_is_measured():
 
 def test_without_validation_each_sample_is_calibrated_out_of_its_fold():
     whole = predictions(sharpness=2.0)
-    found = contest(whole, methods="temperature_nll", folds=3, seed=4, num_bootstrap=0)
-    want = cross_fit(lambda: TemperatureScaling(objective="nll"), whole, folds=3, seed=4)
+    found = contest(whole, methods="temperature", folds=3, seed=4, num_bootstrap=0)
+    want = cross_fit(TemperatureScaling, whole, folds=3, seed=4)
     assert torch.equal(found.rows[0].predictions.probs, want.probs)
-    all_of_it = TemperatureScaling(objective="nll").fit(whole)
+    all_of_it = TemperatureScaling().fit(whole)
     assert found.rows[0].calibrator.temperature_ == all_of_it.temperature_
 
 
@@ -109,7 +109,7 @@ def test_a_watcher_hears_each_step_and_what_broke(monkeypatch):
 
     monkeypatch.setitem(CALIBRATORS._items, "breaks", Breaks)
     heard = Listener()
-    found = contest(predictions(), methods=["temperature_nll", "breaks"], folds=2, num_bootstrap=50, watcher=heard)
+    found = contest(predictions(), methods=["temperature", "breaks"], folds=2, num_bootstrap=50, watcher=heard)
     (skipped,) = found.skipped
     assert (skipped.method, skipped.failed, skipped.stage, skipped.reason) == (
         "breaks",
@@ -118,8 +118,8 @@ def test_a_watcher_hears_each_step_and_what_broke(monkeypatch):
         "RuntimeError: singular",
     )
     assert heard.broken == [skipped.error]
-    own = [f"temperature_nll, {what}" for what in ("on all", "fold 1 of 2", "fold 2 of 2", "intervals")]
-    assert heard.steps == ["as it is", *own, "breaks, on all", "comparing temperature_nll"]
+    own = [f"temperature, {what}" for what in ("on all", "fold 1 of 2", "fold 2 of 2", "intervals")]
+    assert heard.steps == ["as it is", *own, "breaks, on all", "comparing temperature"]
     assert len(heard.steps) <= heard.most
 
 
@@ -138,7 +138,7 @@ def test_ctrl_c_keeps_what_is_done(monkeypatch):
 
     monkeypatch.setattr(VectorScaling, "fit", fit)
     found = contest(predictions(), **FEW)
-    assert (found.ranking, found.not_run) == (["temperature_nll"], ["vector"])
+    assert (found.ranking, found.not_run) == (["temperature"], ["vector"])
     with pytest.raises(KeyboardInterrupt):
         contest(predictions(), methods="vector")
 

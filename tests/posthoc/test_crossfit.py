@@ -26,7 +26,7 @@ from tests.cli_runner import predictions
 
 
 def temperature():
-    return TemperatureScaling(objective="nll")
+    return TemperatureScaling()
 
 
 def stated(found: Predictions) -> Predictions:

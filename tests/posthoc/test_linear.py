@@ -168,7 +168,7 @@ def test_steps_of_both_metrics_count_and_none_makes_it_worse(max_iterations):
     with pytest.warns(FitWarning, match=f"stopped after {max_iterations} iterations"):
         fit = VectorScaling(max_iterations=max_iterations).fit(p)
     assert fit.iterations_ == max_iterations
-    assert fit.objective_value_ < TemperatureScaling(objective="nll").fit(p).objective_value_
+    assert fit.objective_value_ < TemperatureScaling().fit(p).objective_value_
 
 
 def test_penalty_gradient_matches_autograd_and_spares_the_diagonal():
@@ -235,7 +235,7 @@ def test_default_penalty_follows_the_number_of_samples_and_classes():
     def nll(q):
         return float(torch.nn.functional.cross_entropy(q.calibrated_logits, q.labels))
 
-    single = nll(TemperatureScaling(objective="nll").fit(p)(new))
+    single = nll(TemperatureScaling().fit(p)(new))
     assert nll(DirichletCalibration().fit(p)(new)) < single + 0.1
     with pytest.warns(FitWarning):
         blind = DirichletCalibration(off_diagonal=0.01, intercept=0.01, max_iterations=100).fit(p)

@@ -49,7 +49,7 @@ def test_it_says_what_the_calibrator_says(fitted, name):
 
 def test_by_plain_torch(fitted):
     logits = made_up(2).calibrated_logits
-    it = fitted["temperature_nll"]
+    it = fitted["temperature"]
     torch.testing.assert_close(it.module()(logits), logits / it.temperature_)
     it = fitted["vector"]
     torch.testing.assert_close(it.module()(logits), logits * it.weight_.float() + it.bias_.float())
@@ -94,7 +94,7 @@ def test_behind_an_attached_model():
     model = calattn.attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 3)))
     nn.init.normal_(model.head.mlp.fc2.weight)
     images, labels = torch.randn(60, 3, 2, 2), torch.arange(60) % 3
-    scaling = TemperatureScaling(objective="nll", bounds=(0.5, 2.0)).fit(calattn.predict(model, [(images, labels)]))
+    scaling = TemperatureScaling(bounds=(0.5, 2.0)).fit(calattn.predict(model, [(images, labels)]))
     out = model.output(images)
     want = out.logits / (out.scale[:, None] * scaling.temperature_)
     torch.testing.assert_close(nn.Sequential(model, scaling.module())(images), want)

@@ -25,7 +25,7 @@ from calattn.posthoc import (
 )
 
 QUICK = {"sats": {"epochs": 2, "hidden": 8}, "frozen_calattn": {"epochs": 2, "hidden": 8}}
-SCALES = {"temperature", "temperature_nll", "sats", "frozen_calattn"}
+SCALES = {"temperature", "temperature_ece", "sats", "frozen_calattn"}
 NAMES = sorted(CALIBRATORS)
 
 
@@ -61,7 +61,7 @@ def same(first: Calibrator, second: Calibrator) -> bool:
 
 def test_the_names_that_others_build_on():
     heads, linear = {"sats", "frozen_calattn"}, {"vector", "matrix", "dirichlet"}
-    assert set(NAMES) >= {"temperature", "temperature_nll", "isotonic", "histogram"} | heads | linear
+    assert set(NAMES) >= {"temperature", "temperature_ece", "isotonic", "histogram"} | heads | linear
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -221,7 +221,7 @@ def test_repr_tells_what_was_learned(name):
 
 def test_repr_of_a_temperature(tmp_path):
     p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-    fit = TemperatureScaling(objective="nll").fit(p)
+    fit = TemperatureScaling().fit(p)
     for part in ("objective='nll'", "temperature_=1.82,", "converged_=True", "curve_=Tensor[2, 0]"):
         assert part in repr(fit)
     assert "0.3" not in repr(fit)  # the grid
@@ -344,7 +344,7 @@ def test_minus_infinity_where_it_has_no_meaning_raises_with_the_remedy(name):
         build(name).fit(p.replace(logits=logits))
 
 
-@pytest.mark.parametrize("name", ["temperature", "temperature_nll", "frozen_calattn", "isotonic", "histogram"])
+@pytest.mark.parametrize("name", ["temperature", "temperature_ece", "frozen_calattn", "isotonic", "histogram"])
 def test_minus_infinity_elsewhere_means_probability_zero(name):
     p, new = made_up(0), made_up(1)
 
@@ -362,7 +362,7 @@ def test_minus_infinity_elsewhere_means_probability_zero(name):
     torch.testing.assert_close(out, other(with_zeros(new)).probs, atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["temperature_nll", "frozen_calattn"])
+@pytest.mark.parametrize("name", ["temperature", "frozen_calattn"])
 def test_a_label_of_probability_zero_raises_with_the_remedy(name):
     p = made_up(0)
     logits = p.logits.scatter(1, p.labels.unsqueeze(1), -torch.inf)

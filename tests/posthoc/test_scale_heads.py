@@ -35,7 +35,7 @@ def test_proposition_the_fitted_scale_is_the_true_one(weight):
     assert torch.corrcoef(torch.stack([scale, truth]))[0, 1] > 0.98
     assert float((scale / truth - 1).square().mean().sqrt()) < 0.10
     # And its NLL is nearer to the true posterior's than to the best single temperature's, by far.
-    best, single = nll(new.replace(scale=truth)), nll(TemperatureScaling(objective="nll").fit(held_out)(new))
+    best, single = nll(new.replace(scale=truth)), nll(TemperatureScaling().fit(held_out)(new))
     assert nll(fit(new)) - best < 0.1 * (single - best)
 
 
@@ -54,7 +54,7 @@ def test_sats_learns_a_temperature_that_depends_on_the_logits():
     fit = SATS().fit(held_out)
     temperature = fit(new).scale
     assert temperature[hard].mean() > 1.5 * temperature[~hard].mean()
-    assert nll(fit(new)) < nll(TemperatureScaling(objective="nll").fit(held_out)(new)) - 0.02
+    assert nll(fit(new)) < nll(TemperatureScaling().fit(held_out)(new)) - 0.02
 
 
 def test_sats_does_not_see_a_shift_of_the_logits():

@@ -50,7 +50,7 @@ def test_grid_agrees_with_softmax_at_every_temperature(spread, scaled):
     close = (curve - direct).abs() < 1e-6
     assert close.float().mean() >= 0.95
     assert (curve - direct).abs().max() < 4 / 701
-    assert TemperatureScaling().fit(p).temperature_ == PROTOCOL_GRID[int(curve.numpy().argmin())]
+    assert TemperatureScaling("ece").fit(p).temperature_ == PROTOCOL_GRID[int(curve.numpy().argmin())]
 
 
 def test_chains_hold_each_temperature_once_and_halve():
@@ -64,7 +64,7 @@ def test_chains_hold_each_temperature_once_and_halve():
 
 def test_a_grid_of_ones_own_in_any_order():
     p = drawn(1.7)
-    fit = TemperatureScaling(grid=(3.0, 1.5, 0.75, 1.7)).fit(p)
+    fit = TemperatureScaling("ece", grid=(3.0, 1.5, 0.75, 1.7)).fit(p)
     assert fit.temperature_ in (1.5, 1.7)
     assert fit.curve_[0].tolist() == [3.0, 1.5, 0.75, 1.7]
     for t, value in fit.curve_.T.tolist():
@@ -75,7 +75,7 @@ def test_a_grid_of_ones_own_in_any_order():
 def test_in_double_precision_the_grid_is_exact_with_as_many_bins_as_asked_for(num_bins):
     p = drawn(1.7, n=800)
     p = p.replace(logits=p.logits.double())
-    fit = TemperatureScaling(num_bins=num_bins).fit(p)
+    fit = TemperatureScaling("ece", num_bins=num_bins).fit(p)
     direct = [direct_ece(p, t, num_bins) for t in PROTOCOL_GRID]
     assert fit.curve_[1].tolist() == pytest.approx(direct, abs=1e-12)
     assert fit.objective_value_ == pytest.approx(min(direct), abs=1e-12)
@@ -85,7 +85,7 @@ def test_first_minimum_wins():
     """Constant logits: every temperature has the same ECE, so the protocol's choice is its first, 0.1."""
     p = Predictions(logits=torch.zeros(30, 3), labels=torch.arange(30) % 3)
     with pytest.warns(FitWarning, match="every T of it has the same ECE"):
-        fit = TemperatureScaling().fit(p)
+        fit = TemperatureScaling("ece").fit(p)
     assert fit.curve_[1].unique().numel() == 1
     assert fit.temperature_ == 0.1
 
@@ -96,8 +96,8 @@ def test_first_minimum_wins():
 )
 def test_the_end_of_the_grid_is_not_an_optimum(factor, end, temperature):
     p = drawn(1.0, n=500)
-    with pytest.warns(FitWarning, match=rf"the {end} end of the grid \(0.1 to 10\).*pass a wider grid") as caught:
-        fit = TemperatureScaling().fit(p.replace(logits=p.logits * factor))
+    with pytest.warns(FitWarning, match=rf"the {end} end of the grid \(0.1 to 10\).*pass a wider one") as caught:
+        fit = TemperatureScaling("ece").fit(p.replace(logits=p.logits * factor))
     assert ("same ECE" in str(caught[0].message)) == (factor in (1e-30, 1e30))
     assert fit.temperature_ == temperature
     assert not fit.converged_
@@ -107,11 +107,11 @@ def test_inside_the_grid_is_an_optimum():
     p = drawn(1.0, n=500)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert TemperatureScaling().fit(p).converged_
-        assert TemperatureScaling(grid=(1.0, 9.0, 0.1)).fit(p).temperature_ == 1.0  # first, and not an end
-        assert TemperatureScaling(grid=(1.0,)).fit(p).converged_  # no choice
+        assert TemperatureScaling("ece").fit(p).converged_
+        assert TemperatureScaling("ece", grid=(1.0, 9.0, 0.1)).fit(p).temperature_ == 1.0  # first, and not an end
+        assert TemperatureScaling("ece", grid=(1.0,)).fit(p).converged_  # no choice
     with pytest.warns(FitWarning, match=r"T = 3 is the low end of the grid \(3 to 9\)"):
-        TemperatureScaling(grid=(9.0, 3.0, 4.0)).fit(p)
+        TemperatureScaling("ece", grid=(9.0, 3.0, 4.0)).fit(p)
 
 
 def test_blocks_say_which_rows_they_are():
@@ -148,7 +148,7 @@ def test_bad_options_raise(options, message):
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0, 2.5, 40.0])
 def test_recovers_a_known_temperature(temperature):
-    fit = TemperatureScaling(objective="nll").fit(drawn(temperature, n=20_000, spread=3.0 * temperature))
+    fit = TemperatureScaling().fit(drawn(temperature, n=20_000, spread=3.0 * temperature))
     assert fit.converged_
     assert fit.temperature_ == pytest.approx(temperature, rel=0.02)  # one standard error is about 0.7 %
 
@@ -156,8 +156,8 @@ def test_recovers_a_known_temperature(temperature):
 def test_float32_does_not_stay_at_one():
     """netcal #61, #48: with float32 logits the optimiser stopped at T = 1."""
     p = drawn(2.0)
-    single = TemperatureScaling(objective="nll").fit(p)
-    double = TemperatureScaling(objective="nll").fit(p.replace(logits=p.logits.double()))
+    single = TemperatureScaling().fit(p)
+    double = TemperatureScaling().fit(p.replace(logits=p.logits.double()))
     assert single.temperature_ == pytest.approx(2.0, rel=0.05)
     assert single.temperature_ == pytest.approx(double.temperature_, rel=1e-7)
 
@@ -180,7 +180,7 @@ def test_never_negative(factor):
     """
     p = drawn(1.0, n=500)
     with pytest.warns(FitWarning, match=r"no temperature in \(1e-06, 1000000.0\) minimises"):
-        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=factor * p.logits))
+        fit = TemperatureScaling().fit(p.replace(logits=factor * p.logits))
     assert fit.temperature_ == pytest.approx(1e6)
     assert not fit.converged_
 
@@ -189,11 +189,11 @@ def test_never_negative(factor):
 def test_does_not_diverge_or_stop_early_at_any_scale(factor):
     """temperature_scaling #28, #34, #20, #23: LBFGS diverged or stopped early, depending on the logits' scale."""
     p = drawn(1.5)
-    fit = TemperatureScaling(objective="nll").fit(p.replace(logits=p.logits * factor))
+    fit = TemperatureScaling().fit(p.replace(logits=p.logits * factor))
     assert fit.converged_
     at = NllCurve(p)(-math.log(fit.temperature_ / factor))
     assert abs(at.slope) < 1e-6
-    one = TemperatureScaling(objective="nll").fit(p)
+    one = TemperatureScaling().fit(p)
     assert fit.temperature_ / factor == pytest.approx(one.temperature_, rel=1e-5)
     assert abs(NllCurve(p)(-math.log(one.temperature_)).slope) < 1e-10
 
@@ -228,10 +228,10 @@ def test_tiny_logits_end_at_the_bound(factor):
     """The slope is below any tolerance at every T of the bounds; the optimum is far below them."""
     p = drawn(1.0, n=500)
     with pytest.warns(FitWarning, match="T = 1e-06 is the bound"):
-        fit = TemperatureScaling(objective="nll").fit(p.replace(logits=p.logits * factor))
+        fit = TemperatureScaling().fit(p.replace(logits=p.logits * factor))
     assert fit.temperature_ == pytest.approx(1e-6)
     assert not fit.converged_
-    wide = TemperatureScaling(objective="nll", bounds=(1e-35, 1e6)).fit(p.replace(logits=p.logits * factor))
+    wide = TemperatureScaling(bounds=(1e-35, 1e6)).fit(p.replace(logits=p.logits * factor))
     assert wide.converged_
     assert wide.temperature_ == pytest.approx(factor, rel=0.2)
 
@@ -240,11 +240,11 @@ def test_all_correct_has_no_optimum():
     p = drawn(1.0, n=50)
     p = p.replace(labels=p.logits.argmax(dim=1))
     with pytest.warns(FitWarning, match="Are all labels the top class"):
-        fit = TemperatureScaling(objective="nll").fit(p)
+        fit = TemperatureScaling().fit(p)
     assert fit.temperature_ == pytest.approx(1e-6)
     assert not fit.converged_
     with pytest.warns(FitWarning):
-        assert TemperatureScaling(objective="nll", bounds=(0.5, 2.0)).fit(p).temperature_ == pytest.approx(0.5)
+        assert TemperatureScaling(bounds=(0.5, 2.0)).fit(p).temperature_ == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_all_correct_has_no_optimum():
 def test_optimum_outside_the_bounds_is_not_converged(temperature, bounds, end):
     """Whether the search begins at the bound (at T = 1, cut to the bounds) or has to get there."""
     with pytest.warns(FitWarning):
-        fit = TemperatureScaling(objective="nll", bounds=bounds).fit(drawn(temperature))
+        fit = TemperatureScaling(bounds=bounds).fit(drawn(temperature))
     assert fit.temperature_ == pytest.approx(end, rel=1e-12)  # the bound itself, not a point beside it
     assert not fit.converged_
 
@@ -270,7 +270,7 @@ def test_a_zero_that_cannot_be_told_from_the_limit_is_none():
 def test_the_optimum_is_exact_beyond_the_tolerance_of_the_steps(right):
     """Ten samples of ℓ = (3, 0), so many of them right: softmax says the share at T = 3 / logit(share)."""
     p = Predictions(logits=torch.tensor([[3.0, 0.0]] * 10), labels=(torch.arange(10) >= right).long())
-    fit = TemperatureScaling(objective="nll").fit(p)
+    fit = TemperatureScaling().fit(p)
     assert fit.temperature_ == pytest.approx(3 / math.log(right / (10 - right)), rel=1e-11)
     share = right / 10
     assert fit.objective_value_ == pytest.approx(
@@ -281,9 +281,7 @@ def test_the_optimum_is_exact_beyond_the_tolerance_of_the_steps(right):
 def test_constant_logits_keep_t_at_one():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fit = TemperatureScaling(objective="nll").fit(
-            Predictions(logits=torch.full((4, 3), 0.1), labels=torch.arange(4) % 3)
-        )
+        fit = TemperatureScaling().fit(Predictions(logits=torch.full((4, 3), 0.1), labels=torch.arange(4) % 3))
     assert (fit.temperature_, fit.converged_) == (1.0, True)
     assert fit.objective_value_ == pytest.approx(math.log(3))
 
@@ -292,20 +290,20 @@ def test_constant_logits_keep_t_at_one():
 def test_one_sample(label, end):
     p = Predictions(logits=torch.tensor([[3.0, 1.0, 0.0]]), labels=torch.tensor([label]))
     with pytest.warns(FitWarning):
-        assert TemperatureScaling(objective="nll").fit(p).temperature_ == pytest.approx(end)
+        assert TemperatureScaling().fit(p).temperature_ == pytest.approx(end)
 
 
 def test_one_sample_between():
     """Label second of three, above average: E_p ℓ = ℓ_y has a solution."""
     p = Predictions(logits=torch.tensor([[3.0, 2.0, 0.0]]), labels=torch.tensor([1]))
-    fit = TemperatureScaling(objective="nll").fit(p)
+    fit = TemperatureScaling().fit(p)
     expected = (p.logits.double() / fit.temperature_).softmax(dim=1) @ p.logits[0].double()
     assert float(expected) == pytest.approx(2.0, rel=1e-9)
 
 
 def test_logits_of_ten_thousand():
     p = drawn(1.0, n=2000)
-    fit = TemperatureScaling(objective="nll").fit(p.replace(logits=p.logits * 1e4 + 3e4))
+    fit = TemperatureScaling().fit(p.replace(logits=p.logits * 1e4 + 3e4))
     assert fit.temperature_ == pytest.approx(1e4, rel=0.1)
 
 
@@ -314,11 +312,11 @@ def test_composes_with_a_scale():
     p = drawn(1.0, n=5000)
     scale = 0.5 + torch.rand(5000, generator=torch.Generator().manual_seed(0))
     half = p.replace(logits=p.logits * scale.unsqueeze(1) * 2, scale=scale)
-    fit = TemperatureScaling(objective="nll").fit(half)
+    fit = TemperatureScaling().fit(half)
     assert fit.temperature_ == pytest.approx(2.0, rel=0.05)
     new = half.replace(scale=scale * 1.5)
     torch.testing.assert_close(fit(new).scale, scale * 1.5 * fit.temperature_)
 
 
 def test_the_objective_needs_no_name():
-    assert TemperatureScaling("nll").options() == TemperatureScaling(objective="nll").options()
+    assert TemperatureScaling("ece").options() == TemperatureScaling(objective="ece").options()

@@ -71,15 +71,15 @@ def test_a_known_temperature_is_recovered(temperature, seed):
     logits = 4 * torch.randn(20_000, 6, generator=g)
     labels = torch.multinomial((logits.double() / temperature).softmax(dim=1), 1, generator=g).squeeze(1)
     p = Predictions(logits=logits, labels=labels)
-    assert TemperatureScaling(objective="nll").fit(p).temperature_ == pytest.approx(temperature, rel=0.06)
-    curve = TemperatureScaling().fit(p)
+    assert TemperatureScaling().fit(p).temperature_ == pytest.approx(temperature, rel=0.06)
+    curve = TemperatureScaling("ece").fit(p)
     assert curve.temperature_ == pytest.approx(temperature, rel=0.1, abs=0.1)
 
 
 @few
 @given(predictions(), st.sampled_from([VectorScaling, MatrixScaling, DirichletCalibration, TemperatureScaling]))
 def test_a_fit_never_worsens_the_nll_of_its_own_split(p, kind):
-    fit = fitted(kind(objective="nll") if kind is TemperatureScaling else kind(max_iterations=50), p)
+    fit = fitted(kind() if kind is TemperatureScaling else kind(max_iterations=50), p)
     # float32 logits of up to 1e6 (separable rows sharpened to the bound) round at 1e-7 of their size
     assert nll(applied(fit, p)) <= nll(p) * (1 + 1e-5) + 1e-5
 
@@ -88,19 +88,17 @@ def test_a_fit_never_worsens_the_nll_of_its_own_split(p, kind):
 @given(predictions(), st.integers(0, 100))
 def test_the_order_of_rows_does_not_matter(p, seed):
     q = p.select(torch.randperm(len(p), generator=torch.Generator().manual_seed(seed)))
-    a, b = fitted(TemperatureScaling(objective="nll"), p), fitted(TemperatureScaling(objective="nll"), q)
+    a, b = fitted(TemperatureScaling(), p), fitted(TemperatureScaling(), q)
     assert a.temperature_ == pytest.approx(b.temperature_, rel=1e-6)
-    torch.testing.assert_close(TemperatureScaling().fit(p).curve_, TemperatureScaling().fit(q).curve_)
+    torch.testing.assert_close(TemperatureScaling("ece").fit(p).curve_, TemperatureScaling("ece").fit(q).curve_)
 
 
 @few
 @given(predictions(), st.sampled_from([0.25, 0.5, 3.0, 64.0]))
 def test_logits_times_k_is_temperature_times_k(p, k):
     bounds = (1e-3, 1e3)
-    a = fitted(TemperatureScaling(objective="nll", bounds=bounds), p)
-    b = fitted(
-        TemperatureScaling(objective="nll", bounds=(k * bounds[0], k * bounds[1])), p.replace(logits=p.logits * k)
-    )
+    a = fitted(TemperatureScaling(bounds=bounds), p)
+    b = fitted(TemperatureScaling(bounds=(k * bounds[0], k * bounds[1])), p.replace(logits=p.logits * k))
     assert b.temperature_ == pytest.approx(k * a.temperature_, rel=1e-5)
     assert b.objective_value_ == pytest.approx(a.objective_value_, rel=1e-6, abs=1e-9)
 
@@ -109,13 +107,13 @@ def test_logits_times_k_is_temperature_times_k(p, k):
 @given(predictions())
 def test_shifting_a_row_changes_nothing(p):
     shifted = p.replace(logits=p.logits.double() + torch.arange(len(p)).unsqueeze(1))
-    a = fitted(TemperatureScaling(objective="nll"), p)
-    assert fitted(TemperatureScaling(objective="nll"), shifted).temperature_ == pytest.approx(a.temperature_, rel=1e-5)
+    a = fitted(TemperatureScaling(), p)
+    assert fitted(TemperatureScaling(), shifted).temperature_ == pytest.approx(a.temperature_, rel=1e-5)
 
 
 @few
 @given(predictions())
 def test_no_temperature_of_a_dense_grid_has_a_lower_nll(p):
-    fit = fitted(TemperatureScaling(objective="nll", bounds=(1e-3, 1e3)), p)
+    fit = fitted(TemperatureScaling(bounds=(1e-3, 1e3)), p)
     for log_t in torch.linspace(-3, 3, 25).tolist():
         assert fit.objective_value_ <= nll(p.replace(logits=p.logits.double() / 10**log_t)) + 1e-9

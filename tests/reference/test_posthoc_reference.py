@@ -42,7 +42,7 @@ def test_nll_optimum_against_scipy(temperature):
     found = scipy.optimize.minimize_scalar(
         lambda u: nll(logits / math.exp(u), p.labels), bounds=(-5, 5), method="bounded", options={"xatol": 1e-10}
     )
-    fit = TemperatureScaling(objective="nll").fit(p)
+    fit = TemperatureScaling().fit(p)
     assert fit.temperature_ == pytest.approx(math.exp(found.x), rel=1e-5)
     assert fit.objective_value_ == pytest.approx(found.fun, rel=1e-12)
     assert fit.objective_value_ <= found.fun + 1e-14
@@ -56,7 +56,7 @@ def test_netcal_temperature_is_the_inverse():
         warnings.simplefilter("ignore")
         model.fit(p.probs.double().numpy(), p.labels.numpy())
     theirs = float(np.squeeze(model.temperature))
-    ours = TemperatureScaling(objective="nll").fit(p).temperature_
+    ours = TemperatureScaling().fit(p).temperature_
     assert ours == pytest.approx(2.0, rel=0.1)
     assert theirs == pytest.approx(1 / ours, rel=0.02)
     assert abs(theirs - ours) > 1

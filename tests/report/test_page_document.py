@@ -118,7 +118,7 @@ def test_best_temperatures_are_on_the_grid_and_on_validation_where_there_is_one(
     p, other = made(), made(seed=3, boost=1.0)
     on_itself = document_of(p)["subjects"][0]["temperature"]
     on_other = document_of(p, validation=other)["subjects"][0]["temperature"]
-    wanted = calattn.posthoc.TemperatureScaling(objective="nll").fit(other).temperature_
+    wanted = calattn.posthoc.TemperatureScaling().fit(other).temperature_
     best = {each["by"]: each for each in on_other["best"]}
     assert on_other["grid"][best["NLL"]["index"]] == pytest.approx(wanted, rel=1e-9)
     assert best["NLL"]["fitted_on"] == "validation"
@@ -524,9 +524,7 @@ def test_a_best_temperature_beyond_the_slider_is_named():
     slider = document_of(p.replace(logits=30 * p.logits))["subjects"][0]["temperature"]
     assert "NLL" not in {each["by"] for each in slider["best"]}
     beyond = {each["by"]: each for each in slider["beyond"]}["NLL"]
-    assert beyond["value"] == pytest.approx(
-        30 * calattn.posthoc.TemperatureScaling(objective="nll").fit(p).temperature_, rel=1e-4
-    )
+    assert beyond["value"] == pytest.approx(30 * calattn.posthoc.TemperatureScaling().fit(p).temperature_, rel=1e-4)
 
 
 def test_one_validation_set_for_several_models_is_refused(tmp_path):

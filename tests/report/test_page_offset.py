@@ -47,7 +47,7 @@ def test_what_the_page_says_of_the_two_remedies_is_true():
     chance = 1.96 * (share * (1 - share) / len(test)) ** 0.5
     left = {
         type(method).__name__: calattn.evaluate(method.fit(validation)(test), metrics="ece", target=1, num_bootstrap=0)
-        for method in (TemperatureScaling(objective="nll"), VectorScaling())
+        for method in (TemperatureScaling(), VectorScaling())
     }
     assert left["TemperatureScaling"]["ece"].value > 2 * chance
     assert left["VectorScaling"]["ece"].value < 2 * chance

@@ -98,7 +98,7 @@ def test_intervals_break_after_the_comma_where_nothing_else_helps():
     assert lines == ["12.34", "[10.00,", "15.00]"]
 
 
-@pytest.mark.parametrize("command", [["evaluate", "--all"], ["calibrate", "--method", "temperature_nll"]])
+@pytest.mark.parametrize("command", [["evaluate", "--all"], ["calibrate", "--method", "temperature"]])
 def test_commands_part_their_tables(capsys, tmp_path, monkeypatch, command):
     path = write_npz(tmp_path / "a.npz", predictions())
     arguments = [*command, path, "--bootstrap", 50]

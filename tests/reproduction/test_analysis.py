@@ -108,7 +108,7 @@ def test_pairs_are_those_of_compare(pair, phase):
     sides = []
     for cell in (PLAIN, HEAD):
         validation, test = (pair.folder(cell).predictions(split) for split in ("validation", "test"))
-        sides.append(test if phase == "pre" else TemperatureScaling().fit(validation)(test))
+        sides.append(test if phase == "pre" else TemperatureScaling("ece").fit(validation)(test))
     expected = calattn.compare(*sides, metrics=PAIRED, num_bootstrap=RESAMPLES)
     result = pair.result(HEAD)
     compared = 0

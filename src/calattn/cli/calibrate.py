@@ -133,7 +133,7 @@ def calibrate(
 
 
 calibrate.epilog = examples(  # type: ignore[attr-defined]
-    "calattn calibrate runs/calattn --method temperature_nll",
+    "calattn calibrate runs/calattn",
     "calattn calibrate test.npz --validation validation.npz --method vector --out calibrated",
     "calattn calibrate test.csv --method all --skip sats",
     "calattn calibrate new.npz --apply calibrated/calibrator.safetensors --write probabilities.csv",

@@ -82,11 +82,6 @@ class Kind(enum.StrEnum):
     probs = "probs"
 
 
-class Objective(enum.StrEnum):
-    ece = "ece"
-    nll = "nll"
-
-
 _read, _measure, _scale, _where = (functools.partial(option, panel) for panel in (READING, MEASURING, SCALING, WHERE))
 
 
@@ -223,12 +218,12 @@ class Scaling:
     """Whether results are shown after temperature scaling, and what it is fitted on."""
 
     ts: Annotated[
-        bool, _scale("--ts", text="Scale, fitted on a run folder's validation predictions or on --validation.")
+        bool,
+        _scale("--ts", text="Scale by the T of lowest NLL on a run folder's validation predictions or --validation."),
     ] = False
     validation: Annotated[
         list[Path] | None, _scale("--validation", text="Fit --ts on this file; one for each path.")
     ] = None
-    objective: Annotated[Objective, _scale("--objective", text="What the temperature minimises.")] = Objective.ece
 
     @property
     def files(self) -> list[Path]:

@@ -199,7 +199,7 @@ def _scaled(subject: PredictionSet, measure: options.Measure) -> tuple[Evaluatio
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
-            better = subject.scaled(subject.validation(), "nll")
+            better = subject.scaled(subject.validation())
     except ValueError:  # no validation predictions, or a label that they give probability 0
         return None, None
     if better.calibrator is None or not better.calibrator.converged_:

@@ -187,12 +187,12 @@ class PredictionSet:
             self, path=path, split="validation", title=f"{self.title} validation", calibrator=None
         )
 
-    def scaled(self, validation: PredictionSet, objective: str) -> Self:
+    def scaled(self, validation: PredictionSet) -> Self:
         """Itself after temperature scaling fitted on the validation predictions."""
         fitted_on, rows = validation.with_rows()
         with naming_rows_of_file(rows):
-            scaling = TemperatureScaling(objective=objective).fit(fitted_on)  # type: ignore[arg-type]
-        title = f"{self.title}\n+ T = {scaling.temperature_:.3g} by {objective.upper()}"
+            scaling = TemperatureScaling().fit(fitted_on)
+        title = f"{self.title}\n+ T = {scaling.temperature_:.3g} by NLL"
         return dataclasses.replace(self, title=title, calibrator=scaling)
 
     @property
@@ -224,7 +224,7 @@ def scaled(found: Sequence[PredictionSet], scaling: options.Scaling) -> list[Pre
         raise ValueError(f"there are {len(found)} predictions and {len(files)} --validation; give one for each")
     on = [of_file(path, each.reader) for path, each in zip(files, found, strict=True)] if files else None
     validations = on or [each.validation() for each in found]
-    return [each.scaled(on, scaling.objective.value) for each, on in zip(found, validations, strict=True)]
+    return [each.scaled(on) for each, on in zip(found, validations, strict=True)]
 
 
 def of_file(path: Path, reader: options.FileFlags) -> PredictionSet:

@@ -145,7 +145,7 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
     out = results_to()
     head_is_taught = is_taught(summary["spec"]["model"]) and summary["epochs"] >= epochs
     for rule, result in summary["results"].items():
-        test, scaled = result["test"], result["test_ts_nll"]
+        test, scaled = result["test"], result["test_ts"]
         end = "" if scaled.get("converged", True) else ", the end of its range"
         taught = head_is_taught and rule == "last"
         which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "the network"
@@ -160,7 +160,7 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
             )
         out.print("\n".join(lines), markup=False, soft_wrap=True)
     path = shlex.quote(str(folder.path))
-    then = f"predict {path} --corrupt all-5" if head_is_taught else f"evaluate {path} --ts --objective nll"
+    then = f"predict {path} --corrupt all-5" if head_is_taught else f"evaluate {path} --ts"
     out.print(f"next: calattn {then}", markup=False, soft_wrap=True)
 
 

@@ -25,7 +25,9 @@ CALIBRATORS.add("matrix", MatrixScaling)
 CALIBRATORS.add("dirichlet", DirichletCalibration)
 CALIBRATORS.add("sats", SATS)
 CALIBRATORS.add("temperature", TemperatureScaling)
-CALIBRATORS.add("temperature_nll", lambda **options: TemperatureScaling(**{"objective": "nll"} | options))
+CALIBRATORS.add(
+    "temperature_ece", lambda **options: TemperatureScaling(**{"objective": "ece"} | options)
+)  # the paper's
 
 __all__ = [
     "CALIBRATORS",

@@ -120,7 +120,7 @@ class Calibrator(abc.ABC):
 
         >>> from calattn.posthoc import TemperatureScaling
         >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-        >>> TemperatureScaling(objective="nll").fit(p).predict_proba(torch.tensor([[2.0, 0.0]]))
+        >>> TemperatureScaling().fit(p).predict_proba(torch.tensor([[2.0, 0.0]]))
         tensor([[0.7500, 0.2500]])
         """
         rows = checks.matrix(logits, "logits")
@@ -142,7 +142,7 @@ class Calibrator(abc.ABC):
 
         >>> from calattn.posthoc import TemperatureScaling
         >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-        >>> TemperatureScaling(objective="nll").fit(p).module()(torch.tensor([[2.0, 0.0]])).softmax(dim=1)
+        >>> TemperatureScaling().fit(p).module()(torch.tensor([[2.0, 0.0]])).softmax(dim=1)
         tensor([[0.7500, 0.2500]])
         """
         self._check_fitted()
@@ -273,7 +273,7 @@ def seeded(generator: torch.Generator | None) -> torch.Generator:
 # What others call these, or their nearest kin: Platt's sigmoid is vector scaling of two classes, and beta calibration is
 # Dirichlet calibration of two.
 _ALIASES = (
-    dict.fromkeys(("ts", "temp", "temperature_scaling"), "temperature_nll")
+    dict.fromkeys(("ts", "temp", "temperature_scaling"), "temperature")
     | dict.fromkeys(("platt", "platt_scaling", "sigmoid", "logistic", "vs", "vector_scaling"), "vector")
     | dict.fromkeys(("ms", "matrix_scaling"), "matrix")
     | dict.fromkeys(("hb", "histogram_binning", "binning"), "histogram")

@@ -181,9 +181,9 @@ def contest(
     >>> logits = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
     >>> labels = torch.multinomial(logits.softmax(dim=1), 1, generator=torch.Generator().manual_seed(1)).squeeze(1)
     >>> sharp = Predictions(logits=3 * logits, labels=labels)
-    >>> found = contest(sharp, methods=["histogram", "temperature_nll"], floor=1e-3, num_bootstrap=100)
+    >>> found = contest(sharp, methods=["histogram", "temperature"], floor=1e-3, num_bootstrap=100)
     >>> found.ranking, found.tied, round(found.best.calibrator.temperature_)
-    (['temperature_nll', 'histogram'], [], 3)
+    (['temperature', 'histogram'], [], 3)
     """
     chosen = methods if isinstance(methods, Methods) else Methods.of(methods)
     if validation is not None and validation.num_classes != predictions.num_classes:

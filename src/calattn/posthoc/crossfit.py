@@ -29,7 +29,7 @@ def cross_fit(
 
     >>> from calattn.posthoc import TemperatureScaling
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 8), labels=torch.tensor([0, 0, 0, 1] * 2))
-    >>> cross_fit(lambda: TemperatureScaling(objective="nll"), p, folds=2).probs[:, 0].numpy().round(2).tolist()
+    >>> cross_fit(TemperatureScaling, p, folds=2).probs[:, 0].numpy().round(2).tolist()
     [0.75, 0.75, 0.75, 0.75, 0.75, 0.75, 0.75, 0.75]
     """
     if isinstance(factory, Calibrator) or not callable(factory):

@@ -29,20 +29,19 @@ _LOWEST_ROOT = 1.1e-19  # its square is still a normal number
 class TemperatureScaling(Calibrator):
     """softmax(ℓ / T) with one T for all samples (Guo et al. 2017).
 
-    `objective="ece"` is the paper's protocol (after Mukhoti et al. 2020): the T of `grid` with the lowest
-    ECE, the first if several tie; at the lowest or highest T of the grid `converged_` is False and `FitWarning` is
-    given. `objective="nll"` is the T that minimises NLL, a convex problem in 1/T:
-    Newton in log T inside a bracket, which can neither diverge nor leave `bounds`. Where no optimum exists
-    (every label on top: T → 0; labels below average: T → ∞) the bound is returned, with the same warning.
+    T minimises NLL, a convex problem in 1/T: Newton in log T inside a bracket, which can neither diverge nor leave
+    `bounds`. Where no optimum exists (every label on top: T → 0; labels below average: T → ∞) the bound is returned,
+    `converged_` is False and `FitWarning` is given. `objective="ece"` is the paper's protocol (after Mukhoti et al. 2020):
+    the T of `grid` with the lowest ECE, the first if several tie; an end of the grid is warned about alike.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-    >>> round(TemperatureScaling(objective="nll").fit(p).temperature_, 4)  # 2 / ln 3
+    >>> round(TemperatureScaling().fit(p).temperature_, 4)  # 2 / ln 3
     1.8205
     >>> TemperatureScaling(objective="ece").fit(p).temperature_
     1.8
     """
 
-    objective: Literal["ece", "nll"] = dataclasses.field(default="ece", kw_only=False)
+    objective: Literal["nll", "ece"] = dataclasses.field(default="nll", kw_only=False)
     grid: Sequence[float] = dataclasses.field(default=PROTOCOL_GRID, repr=False)
     num_bins: int = 15
     bounds: tuple[float, float] = (1e-6, 1e6)
@@ -55,7 +54,7 @@ class TemperatureScaling(Calibrator):
 
     def __post_init__(self) -> None:
         if self.objective not in ("ece", "nll"):
-            raise ValueError(f"objective must be 'ece' or 'nll', got {self.objective!r}")
+            raise ValueError(f"objective must be 'nll' or 'ece', got {self.objective!r}")
         self.grid = tuple(checks.positive(value, "grid") for value in self.grid)
         if not self.grid or len(set(self.grid)) != len(self.grid):
             raise ValueError(f"grid must hold distinct temperatures, got {self.grid}")
@@ -89,7 +88,7 @@ class TemperatureScaling(Calibrator):
         why = "every T of it has the same ECE" if curve.min() == curve.max() else "a T beyond it may have a lower ECE"
         return FitWarning(
             f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}",
-            remedy="use temperature_nll, or pass a wider grid, TemperatureScaling(grid=…)",
+            remedy="use temperature, which has no grid, or pass a wider one, TemperatureScaling('ece', grid=…)",
         )
 
     def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:

@@ -50,13 +50,12 @@ def _results(folder: RunFolder, rule: str) -> dict[str, Any]:
         "validation": _metrics(validation, intervals=False),
         "test": _metrics(test, intervals=True),
     }
-    for objective in ("ece", "nll"):
-        # A temperature at the end of its range is a fact about the run, once for each checkpoint: kept, not warned about.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)
-            scaling = TemperatureScaling(objective=objective).fit(validation)
-        learned = {"temperature": scaling.temperature_, "converged": scaling.converged_}
-        found[f"test_ts_{objective}"] = {**learned, **_metrics(scaling(test), intervals=True)}
+    # A temperature at the end of its range is a fact about the run, once for each checkpoint: kept, not warned about.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        scaling = TemperatureScaling().fit(validation)
+    learned = {"temperature": scaling.temperature_, "converged": scaling.converged_}
+    found["test_ts"] = {**learned, **_metrics(scaling(test), intervals=True)}
     if test.scale is not None:
         found["scale"] = {"mean": float(test.scale.mean()), "std": float(test.scale.std(correction=0))}
     return found
