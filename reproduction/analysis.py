@@ -14,12 +14,13 @@ from calattn.metrics import METRICS
 from calattn.metrics.evaluation import compare, default_resamples, evaluate
 from calattn.posthoc import SATS, FitWarning, TemperatureScaling
 from calattn.report.reliability import bin_sums
+from calattn.rules import Rule
 from calattn.runs.folder import RunFolder
 from calattn.seeds import seed_of
 from calattn.types import Predictions
-from reproduction.cells import SCALES, Cell, ScaleName, spec_of
+from reproduction.cells import SCALES, Cell, ScaleName, rules_of, spec_of
 from reproduction.ood import OodScores
-from reproduction.results import RULES, CellResult, Rule
+from reproduction.results import CellResult
 
 _ERRORS = ("nll", "brier", "ece", "smooth_ece", "adaptive_ece", "classwise_ece")
 _RANKS = ("misclassification_auroc", "high_confidence_error_rate", "high_confidence_error_share")
@@ -40,7 +41,7 @@ def analyse(
     Calibrators are fitted on the run's validation images and judged on its test images.
     """
     summary = folder.summary()
-    phases = {rule: predictions_of_phases(folder, rule) for rule in RULES}
+    phases = {rule: predictions_of_phases(folder, rule) for rule in rules_of(cell)}
     rules = {
         rule: {
             "epoch": summary["results"][rule]["epoch"],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from reproduction import paper
 from reproduction.cells import BACKBONES, CIFARS, TRANSFORMERS, Cell
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
+from reproduction.render import markdown_table
 from reproduction.results import RULES, CellResult
 from reproduction.tables import DATASETS, LOSS_TITLES, MODELS
 
@@ -55,7 +55,7 @@ def reproduced(found: list[dict[str, Any]], rule: str) -> int:
     return sum(1 / FACTOR <= ours / theirs <= FACTOR for ours, theirs in pairs if ours is not None)
 
 
-def page(results: Results, table: Callable[[Sequence[str], list[list[str]]], str]) -> str:
+def page(results: Results) -> str:
     """The whole table, as Markdown."""
     places = ("paper", *RULES, "best-nll")
     found = rows(results)
@@ -67,7 +67,7 @@ def page(results: Results, table: Callable[[Sequence[str], list[list[str]]], str
     counts = "; ".join(f"at `{rule}` {reproduced(found, rule)}" for rule in places[1:])
     said = f"Of {len(found)} baselines, within a factor of {FACTOR:g} of the paper's ECE: {counts}."
     header = ["data set", "network", "loss", *(f"{place}: ECE, T*, accuracy" for place in places)]
-    return f"# Are the baselines reproduced?\n\n{said}\n\n{table(header, lines)}\n{NOTES}"
+    return f"# Are the baselines reproduced?\n\n{said}\n\n{markdown_table(header, lines)}\n{NOTES}"
 
 
 def _text(values: tuple[float | None, ...] | None) -> str:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+from calattn.rules import Rule
 from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
 
@@ -21,7 +22,8 @@ LOSSES = ("ce", "brier", "mmce", "label_smoothing", "flsd53", "dual_focal", "ce_
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
-    """What is trained: data set, network, loss, head, seed. `recipe` is "paper" or "mixup" (the rival that memorises less).
+    """What is trained: data set, network, loss, head, seed. `recipe`: "paper" (of the scale), "mixup" (the rival that
+    memorises less), or "350" (the paper's schedule, SGD in two steps over 350 epochs, at the reduced scale's image size).
 
     >>> Cell(dataset="cifar10", model="deit", head="calattn").name
     'cifar10-deit-ce_brier-calattn'
@@ -107,13 +109,18 @@ def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
     """
     changes = [f"name={cell.name}", f"seed={cell.seed}", f"model.head={cell.head}", f"model.features={cell.features}"]
     changes += [f"loss.name={cell.loss}", *_loss_options(cell)]
-    changes += ["evaluation.checkpoints=[last, best-ece]", "evaluation.features=true"]
+    changes += [f"evaluation.checkpoints=[{', '.join(rules_of(cell))}]", "evaluation.features=true"]
     if cell.recipe == "mixup":
         changes += ["augment.mixup=0.8", "model.drop_path=0.1"]
-    elif cell.recipe != "paper":
-        raise ValueError(f"unknown recipe {cell.recipe!r} of a cell; known: paper, mixup")
+    elif cell.recipe not in ("paper", "350"):
+        raise ValueError(f"unknown recipe {cell.recipe!r} of a cell; known: paper, mixup, 350")
     base, more = _base(cell, scale)
     return resolve(base, [*more, *changes])
+
+
+def rules_of(cell: Cell) -> tuple[Rule, ...]:
+    """The checkpoint rules under which a cell's test images are predicted. The older recipes have two: what ran, ran so."""
+    return ("last", "best-ece", "best-nll", "best-nll-ts") if cell.recipe == "350" else ("last", "best-ece")
 
 
 def _loss_options(cell: Cell) -> list[str]:
@@ -134,6 +141,8 @@ def _base(cell: Cell, scale: ScaleName) -> tuple[str, list[str]]:
     if cnn:  # the two steps at the same share of 60 epochs as of 350
         return "sgd-step", [*changes, "train.epochs=60", "schedule.options.decay_milestones=[26, 43]"]
     changes += [f"data.size={_reduced_size(cell)}"]
+    if cell.recipe == "350":
+        return "sgd-step", [*changes, "train.batch_size=256", "train.channels_last=false"]
     return "adamw-cosine", changes
 
 

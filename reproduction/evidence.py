@@ -28,10 +28,11 @@ from typing import Literal, NamedTuple
 
 from calattn.comparison.trainings import student, two_sided, welch
 from calattn.metrics import METRICS
+from calattn.rules import Rule
 from calattn.runs.folder import read_json
 from calattn.types import MetricRow
 from reproduction.cells import Cell
-from reproduction.results import CellResult, Hole, Phase, ResultStore, Rule
+from reproduction.results import CellResult, Hole, Phase, ResultStore
 
 Decision = Literal["better", "worse", "within chance", "too small", "traded", "undecided"]
 

@@ -12,11 +12,12 @@ import yaml
 
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
+from calattn.rules import Rule
 from reproduction import panels, paper
 from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.panels import Change
 from reproduction.render import csv_text, write_texts
-from reproduction.results import RULES, CellResult, Hole, Phase, Rule
+from reproduction.results import RULES, CellResult, Hole, Phase
 from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import numpy as np
 
 from calattn.metrics.binning import bin_edges
 from calattn.report.style import BLUE, GREEN, GREY, INK, ORANGE, number
+from calattn.rules import Rule
 from reproduction.cells import Cell
-from reproduction.results import CellResult, Hole, Phase, Rule
+from reproduction.results import CellResult, Hole, Phase
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

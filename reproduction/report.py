@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import statistics
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import baselines, ledger, paper
+from reproduction import baselines, ledger, paper, schedule
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
 from reproduction.claims import TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
-from reproduction.render import ours_text, shown, write_texts
+from reproduction.render import markdown_table, ours_text, shown, write_texts
 from reproduction.results import RULES, CellResult, Hole
 from reproduction.verdicts import Finding, State, Verdict
 
@@ -34,7 +34,8 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         path: report_text(results, tables=tables),
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
-        folder / "baselines.md": baselines.page(results, markdown_table),
+        folder / "baselines.md": baselines.page(results),
+        folder / "schedule.md": schedule.page(results),
     }
     return write_texts(texts)
 
@@ -71,6 +72,7 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         **_kinds(found),
         **_memory(stored),
         **_early(stored),
+        **_contradictions(stored),
     }
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
@@ -97,17 +99,6 @@ def effect_text(finding: Finding) -> str:
     return f"{number(effect.metric, effect.value, signed=True)} {ends}{unit}".strip()
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    r"""
-    >>> print(markdown_table(["a", "b"], [["1", "x|y"]]))
-    | a | b |
-    |---|---|
-    | 1 | x\|y |
-    """
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
-
-
 def _claims_table(found: Mapping[str, Verdict]) -> str:
     header = ["claim", "families", *(part for rule in RULES for part in (f"effect at `{rule}`", "state"))]
     rows = []
@@ -127,8 +118,8 @@ def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
         for state in get_args(State)
         for rule in RULES
     }
-    reasons = [f"  - *{TOLD[name]['title']}*: {v.reading}." for name, v in found.items() if not v.planned]
-    return texts | {"not_tested_reasons": "\n".join(reasons)}
+    reasons = [f"*{TOLD[name]['title']}*: {v.reading}" for name, v in found.items() if not v.planned]
+    return texts | {"not_tested_reasons": "; ".join(reasons)}
 
 
 def _three_seeds(results: Results) -> str:
@@ -179,4 +170,17 @@ def _early(stored: Sequence[CellResult]) -> dict[str, str]:
         "best_ece_price": mean,
         "best_ece_poor": str(sum(row.value < POOR for row in rows)),
         "judged": str(len(rows)),
+    }
+
+
+def _contradictions(stored: Sequence[CellResult]) -> dict[str, str]:
+    """How our epochs of about the paper's NLL compare with the accuracy and the Brier score that it prints beside."""
+    rows = [(result.cell.dataset, row["validation"]) for result in stored for row in result.log]
+    hundred = [row["accuracy"] for name, row in rows if name == "cifar100" and 2.5 <= row.get("nll", 0.0) <= 2.7]
+    ten = [row["brier"] for name, row in rows if name == "cifar10" and 0.8 <= row.get("nll", 0.0) <= 0.9]
+    return {
+        "nll_epochs": str(len(hundred)),
+        "nll_accuracy": shown("accuracy", max(hundred)) if hundred else NONE,
+        "brier_epochs": str(len(ten)),
+        "brier_lowest": shown("brier", min(ten)) if ten else NONE,
     }

@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 from calattn.engine.log import plain
 from calattn.files.atomic import atomic_write
+from calattn.rules import Rule
 from calattn.runs.folder import read_json, write_json
 from calattn.types import MetricRow
 from reproduction.cells import Cell, ScaleName, spec_of
 
 FORMAT = 1
 NOT_RUN = "not run"
-Rule = Literal["last", "best-ece"]
 RULES: tuple[Rule, ...] = ("last", "best-ece")
+"""Those by which claims are judged; newer cells are predicted under more, see `cells.rules_of`."""
 Phase = Literal["pre", "post", "post_nll", "sats"]
 """As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
 

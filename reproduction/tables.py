@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import yaml
 
+from calattn.rules import Rule
 from calattn.types import MetricRow
 from reproduction import paper
 from reproduction.cells import BACKBONES, LOSSES, TRANSFORMERS, Cell, ScaleName, combinations, spec_of
-from reproduction.results import CellResult, Hole, Phase, Rule
+from reproduction.results import CellResult, Hole, Phase
 
 _FILE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tables.yaml").read_text(encoding="utf-8"))
 _NAMES: dict[str, dict[str, str]] = _FILE["names"]

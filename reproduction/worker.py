@@ -21,9 +21,9 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
 from reproduction.analysis import analyse
-from reproduction.cells import Cell, ScaleName, spec_of
+from reproduction.cells import Cell, ScaleName, rules_of, spec_of
 from reproduction.ood import score_run
-from reproduction.results import RULES, ResultStore
+from reproduction.results import ResultStore
 
 # What a run may meet without being a defect of ours: a wrong spec, missing data, a full disk or device, a loss that blew up.
 EXPECTED = (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError)
@@ -77,7 +77,7 @@ def _run_cell(cell: Cell, work: Work) -> None:
     started, scale = time.monotonic(), work.store.scale
     partly = work.store.unfinished(cell)
     folder = train_run(spec_of(cell, scale), run_folder(cell, scale, work.runs), runtime=work.runtime)
-    scores = score_run(folder, cell, scale, rules=RULES, runtime=work.runtime, cache=work.cache)
+    scores = score_run(folder, cell, scale, rules=rules_of(cell), runtime=work.runtime, cache=work.cache)
     result = analyse(folder, cell, scale, twin=_twin(cell, scale, work.runs), ood=scores)
     sittings = 0.0 if partly is None else float(partly.run.get("seconds", 0.0))
     cost = {"seconds": round(sittings + time.monotonic() - started, 1), "side_by_side": work.jobs}
@@ -98,7 +98,9 @@ def _twin(cell: Cell, scale: ScaleName, runs: Path) -> RunFolder | None:
     if cell.head == "none":
         return None
     folder, own = (RunFolder(run_folder(each, scale, runs)) for each in (cell.twin, cell))
-    needed = [folder.predictions_path(split, rule) / MANIFEST for split in ("validation", "test") for rule in RULES]
+    needed = [
+        folder.predictions_path(split, rule) / MANIFEST for split in ("validation", "test") for rule in rules_of(cell)
+    ]
     return folder if _epochs(folder) == _epochs(own) and all(path.is_file() for path in needed) else None
 
 

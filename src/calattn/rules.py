@@ -2,5 +2,5 @@
 
 from typing import Literal, get_args
 
-Rule = Literal["last", "best-nll", "best-ece", "best-accuracy"]
+Rule = Literal["last", "best-nll", "best-ece", "best-accuracy", "best-nll-ts"]
 RULES: tuple[Rule, ...] = get_args(Rule)

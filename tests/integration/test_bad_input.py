@@ -351,7 +351,10 @@ FLAGS = {
 }
 
 ON_TRAINED = {
-    "predict run --checkpoint best": ("unknown checkpoint 'best'", "known: last, best-nll, best-ece, best-accuracy"),
+    "predict run --checkpoint best": (
+        "unknown checkpoint 'best'",
+        "known: last, best-nll, best-ece, best-accuracy, best-nll-ts",
+    ),
     "predict run --split tset": ("no split 'tset'", "it has validation and test", "--data"),
     "predict run --data digits --split tset": ("it has train, test",),
     "predict run --data digts": ("did you mean 'digits'?",),

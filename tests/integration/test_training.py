@@ -31,7 +31,9 @@ from tests.small_runs import CPU, final_weights, small_spec
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     spec = small_spec(
-        "data.limit=900", "train.epochs=4", "evaluation.checkpoints=[last, best-nll, best-ece, best-accuracy]"
+        "data.limit=900",
+        "train.epochs=4",
+        "evaluation.checkpoints=[last, best-nll, best-ece, best-accuracy, best-nll-ts]",
     )
     return train_run(spec, tmp_path_factory.mktemp("runs") / "run", runtime=CPU)
 
@@ -40,7 +42,7 @@ def test_the_run_folder_holds_what_everything_to_the_right_needs(run):
     names = {path.name for path in run.path.iterdir()}
     files = {"spec.yaml", "environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json"}
     assert files | {"checkpoints", "predictions"} <= names
-    rules = ("", ".best-nll", ".best-ece", ".best-accuracy")
+    rules = ("", ".best-nll", ".best-ece", ".best-accuracy", ".best-nll-ts")
     assert {p.name for p in (run.path / "predictions").iterdir()} == {
         f"{s}{r}" for s in ("validation", "test") for r in rules
     }
@@ -89,6 +91,17 @@ def test_best_means_best_on_validation(run):
         best = choose(row["validation"][metric] for row in rows)
         predictions = run.predictions("validation", rule)
         assert calattn.evaluate(predictions, num_bootstrap=0)[metric].value == pytest.approx(best, rel=1e-6), rule
+
+
+def test_the_refinement_rule_is_the_epoch_of_the_lowest_nll_after_temperature_scaling(run):
+    logged = [row["validation"]["nll_ts"] for row in RunLog(run.log_path).rows()]
+    predictions = run.predictions("validation", "best-nll-ts")
+    temperatures = torch.logspace(-1, 1, 4001, dtype=torch.float64)  # a grid, as nobody's Newton can be wrong with it
+    logits = predictions.logits.double() / predictions.scale.double().unsqueeze(1)
+    grid = [float(torch.nn.functional.cross_entropy(logits / t, predictions.labels)) for t in temperatures]
+    assert min(logged) == pytest.approx(min(grid), rel=1e-5)
+    with pytest.raises(ValueError, match=r"evaluation\.checkpoints names it"):
+        CheckpointFolder(run.checkpoints_path, run.spec().hash).weights("best-brier")
 
 
 @pytest.mark.filterwarnings("ignore::calattn.posthoc.FitWarning")

@@ -146,7 +146,10 @@ class CheckpointFolder:
             raise CheckpointError(f"no checkpoint in {self.path}; train first")
         known = [*(["last"] if "weights" in state.tree else []), *state.best]
         if rule not in known:
-            raise CheckpointError(f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known)}")
+            raise CheckpointError(
+                f"no checkpoint for rule {rule!r} in {self.path}; available: {', '.join(known)}; a run keeps "
+                "best-nll-ts only where its evaluation.checkpoints names it"
+            )
         return state
 
     def _states(self) -> list[Path]:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -29,7 +29,7 @@ from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
 from calattn.models.attach import CalibratedModel
 from calattn.seeds import seed_of
-from calattn.types import ModelOutput
+from calattn.types import ModelOutput, Predictions
 
 # How often several processes agree on whether to stop or save: it makes the host wait.
 _AGREE_EVERY = 25
@@ -60,7 +60,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """What is trained, on what, and where it is written down."""
+    """What is trained, on what, and where it is written down. `scores` are further numbers of the validation predictions."""
 
     model: CalibratedModel
     loss: LossFunction
@@ -70,6 +70,7 @@ class Setup:
     validation: EvalLoader
     checkpoints: CheckpointFolder
     log: RunLog
+    scores: Mapping[str, Callable[[Predictions], float]] = dataclasses.field(default_factory=dict)
 
 
 class Reporter(Protocol):
@@ -90,7 +91,7 @@ class Trainer:
     def __init__(self, fabric: Fabric, setup: Setup, settings: Settings, *, reporter: Reporter | None = None) -> None:
         self.fabric, self.settings, self.reporter = fabric, settings, reporter
         self.train, self.validation = setup.train, setup.validation
-        self.checkpoints, self.log = setup.checkpoints, setup.log
+        self.checkpoints, self.log, self.scores = setup.checkpoints, setup.log, setup.scores
         self.updates_per_epoch = self.train.steps // settings.accumulate
         if self.updates_per_epoch == 0:
             raise ValueError(
@@ -304,7 +305,7 @@ class Trainer:
         except BadRowError as error:
             where = BadRowError.of(error, remedy="")
             raise self._not_finite(self.state.update - 1, f"validation ({where})") from None
-        return measure(found)
+        return measure(found) | {name: score(found) for name, score in self.scores.items()}
 
     def log_row(self, row: dict[str, Any]) -> None:
         if self.fabric.is_global_zero:

@@ -13,8 +13,14 @@ from torch import Tensor
 from calattn.engine.checkpoint import BestRecord, CheckpointFolder
 from calattn.engine.step import TrainingState
 
-# rule → (validation metric, sign): the smallest sign · value wins, the earlier epoch on a tie.
-BEST = {"best-nll": ("nll", 1.0), "best-ece": ("ece", 1.0), "best-accuracy": ("accuracy", -1.0)}
+# rule → (validation metric, sign): the smallest sign · value wins, the earlier epoch on a tie. A rule whose metric an epoch's
+# row does not have keeps nothing: `nll_ts` is measured only where the spec asks for its rule.
+BEST = {
+    "best-nll": ("nll", 1.0),
+    "best-ece": ("ece", 1.0),
+    "best-accuracy": ("accuracy", -1.0),
+    "best-nll-ts": ("nll_ts", 1.0),
+}
 
 
 @dataclasses.dataclass
@@ -39,7 +45,7 @@ class BestWeights:
         won = []
         for rule, (metric, sign) in BEST.items():
             held = self._held.get(rule)
-            if held is None or sign * row[metric] < sign * held.value:
+            if metric in row and (held is None or sign * row[metric] < sign * held.value):
                 won.append(rule)
         weights = snapshot() if won else None
         for rule in won:

@@ -25,6 +25,7 @@ from calattn.files.atomic import PathArg
 from calattn.files.predictions import MANIFEST
 from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
+from calattn.posthoc.newton import nll_optimum
 from calattn.runs import build
 from calattn.runs.build import some
 from calattn.runs.environment import describe_environment, naming_plugins, warn_of_changed_plugins
@@ -36,7 +37,7 @@ from calattn.runs.runtime import Runtime, settled
 from calattn.runs.spec import RunSpec
 from calattn.runs.summary import write_summary
 from calattn.runs.weights import digest
-from calattn.types import ModelOutput
+from calattn.types import ModelOutput, Predictions
 
 _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weights` names
 
@@ -184,6 +185,7 @@ class _Session:
             ),
             checkpoints=CheckpointFolder(folder.checkpoints_path, spec.hash),
             log=RunLog(folder.log_path, tensorboard=folder.tensorboard_path if self.runtime.tensorboard else None),
+            scores={"nll_ts": nll_after_scaling} if "best-nll-ts" in spec.evaluation.checkpoints else {},
         )
         return Trainer(self.fabric, setup, settings, reporter=self.told)
 
@@ -316,3 +318,8 @@ def _refuse_other_weights(folder: RunFolder, spec: RunSpec) -> None:
             f"{folder.path} began with other weights than {spec.model.weights} holds now; put the file back, choose another "
             "--out, or --overwrite to start again here"
         )
+
+
+def nll_after_scaling(predictions: Predictions) -> float:
+    """The lowest NLL that one temperature can give: what refinement is left once calibration is repaired."""
+    return nll_optimum(predictions, (1e-6, 1e6)).nll
