@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pydantic
 import torch
 
 from calattn import data
@@ -63,16 +64,11 @@ def read_interface(folder: RunFolder) -> Interface:
     """What training noted."""
     found = read_json(folder.interface_path)
     try:
-        return Interface(
-            class_names=tuple(map(str, found["class_names"])),
-            channels=int(found["channels"]),
-            size=int(found["size"]),
-            mean=tuple(map(float, found["mean"])),
-            std=tuple(map(float, found["std"])),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return pydantic.TypeAdapter(Interface).validate_python(found)
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
         raise RunFolderError(
-            f"{folder.interface_path} does not say what the network takes ({type(error).__name__}: {error}); put it back, or "
+            f"{folder.interface_path} does not say what the network takes ({problem['loc']}: {problem['msg']}); put it back, or "
             "train into a new folder"
         ) from None
 
