@@ -320,9 +320,7 @@ def network_of(
             spec, num_classes=interface.num_classes, channels=interface.channels, size=interface.size
         )
         load_weights(model, arguments.weights, backbone=spec.model.backbone)
-    augment = interface.augment(
-        found.test.size, interpolation=spec.data.interpolation, num_classes=interface.num_classes
-    )
+    augment = interface.augment(found.test.size)
     return Network(model, augment, fabric, spec.evaluation.batch_size)
 
 
