@@ -140,6 +140,7 @@ class Difference:
         )
 
 
+@checks.full_precision()
 def evaluate(
     predictions: PredictionSource,
     *labels: Never,
@@ -193,6 +194,7 @@ def evaluate(
     )
 
 
+@checks.full_precision()
 def compare(
     a: PredictionSource,
     b: PredictionSource,
