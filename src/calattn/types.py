@@ -7,7 +7,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.errors import Args, BadRowError, InputError, InputWarning
+
+Kind = Literal["logits", "probs"]  # of the values: scores before the softmax, or after
 
 
 class ModelOutput(NamedTuple):

@@ -7,44 +7,40 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import FieldSource
+from calattn.readers.fields import FieldFile
 from calattn.registry import nearest
+from calattn.types import Kind
 
-Kind = Literal["logits", "probs"]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 NAMES: dict[Kind, frozenset[str]] = {
-    "logits": frozenset({"logits", "logit", "y_logits", "test_logits", "val_logits"}),
-    "probs": frozenset(
-        {"probs", "prob", "probabilities", "probability", "proba", "softmax", "p"}
-        | {"y_prob", "y_probs", "y_proba", "test_probs", "val_probs"}
-    ),
+    "logits": _words("logits logit y_logits test_logits val_logits"),
+    "probs": _words("probs prob probabilities probability proba softmax p y_prob y_probs y_proba test_probs val_probs"),
 }
 # Names of outputs of a model that do not tell which: `kind` has to.
-GENERIC = frozenset(
-    {"predictions", "prediction", "preds", "pred", "y_pred", "outputs", "output", "scores", "score", "y_score", "arr_0"}
+GENERIC = _words("predictions prediction preds pred y_pred outputs output scores score y_score arr_0")
+LABELS = _words(
+    "labels label y y_true targets target y_test test_labels val_labels label_ids label_id true truth ground_truth "
+    "groundtruth gt gold actual class y_actual true_label true_labels true_class gt_label gt_labels gold_label "
+    "actual_label actual_class"
 )
-LABELS = frozenset(
-    {"labels", "label", "y", "y_true", "targets", "target", "y_test", "test_labels", "val_labels", "label_ids"}
-    | {"label_id", "true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
-    | {"true_label", "true_labels", "true_class", "gt_label", "gt_labels", "gold_label", "actual_label", "actual_class"}
-)
-SCALE = frozenset({"scale", "temperature"})
-FEATURES = frozenset({"features", "embeddings"})
-INDICES = frozenset({"indices", "index", "sample_index", "ids", "id"})
-CLASS_NAMES = frozenset({"class_names", "classes"})
+SCALE, FEATURES = _words("scale temperature"), _words("features embeddings")
+INDICES, CLASS_NAMES = _words("indices index sample_index ids id"), _words("class_names classes")
 # What tables hold apart from the classes: no class unless named in `columns`. Only names that are hardly ever a class,
 # since a class left out is as bad as a false one taken in.
-AUXILIARY = GENERIC | frozenset(
-    {"fold", "split", "subset", "partition", "weight", "weights", "sample_weight", "sample_weights"}
-    | {"predicted", "predicted_label", "predicted_class", "pred_label", "pred_class", "y_hat", "yhat"}
-    | {"argmax", "top1", "top_1", "pred_idx", "pred_id", "predicted_labels", "pred_labels", "y_predicted"}
-    | {"correct", "is_correct", "confidence", "conf", "max_prob", "entropy", "uncertainty", "nll", "brier"}
-    | {"sample_id", "row_id", "idx", "uid", "uuid", "image_id", "filename", "file_name", "filepath", "timestamp"}
+AUXILIARY = GENERIC | _words(
+    "fold split subset partition weight weights sample_weight sample_weights predicted predicted_label predicted_class "
+    "pred_label pred_class y_hat yhat argmax top1 top_1 pred_idx pred_id predicted_labels pred_labels y_predicted "
+    "correct is_correct confidence conf max_prob entropy uncertainty nll brier sample_id row_id idx uid uuid image_id "
+    "filename file_name filepath timestamp"
 )
+_OTHERS = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
 # A field called so holds predictions, whatever else it is called: never to be suggested as labels.
 _PREDICTED = re.compile(r"pred|argmax|top[_-]?1|hat$|guess|output", re.IGNORECASE)
 # The index that pandas writes without being asked, in CSV and in Parquet.
@@ -64,7 +60,7 @@ class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
     def __init__(
-        self, source: FieldSource, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
+        self, source: FieldFile, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
     ) -> None:
         self.source, self._labels, self._labels_given = source, labels, labels_given
         self.names = [name for name in source.fields if name not in set(ignore)]
@@ -165,7 +161,6 @@ class Chooser:
             chosen = tuple(name for name in among if fnmatch.fnmatchcase(name, columns))
             if not chosen:
                 raise self.fail(("no column matches ", Args(columns=columns)))
-            chosen = numbered(chosen, columns.partition("*")[0]) or chosen
         else:
             chosen = (columns,) if isinstance(columns, str) else tuple(columns)
             for name in chosen:
@@ -207,12 +202,11 @@ class Chooser:
 
     def _likely_labels(self, values: tuple[str, ...]) -> str | None:
         """The one field apart from `values` that could be labels: a suggestion, never a choice."""
-        others = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [
             name
             for name, field in self.source.fields.items()
             if name in self.names and name not in values
-            if name.lower() not in others and not _PREDICTED.search(name)
+            if name.lower() not in _OTHERS and not _PREDICTED.search(name)
             if field.type in ("integer", "text", "cell") and not field.scalar and not self._wide((name,))
         ]
         return found[0] if len(found) == 1 else None
@@ -243,10 +237,13 @@ class Chooser:
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains, perhaps one per class: a suggestion, never a choice."""
-        known = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
-        found = [name for name in self.names if name != self._labels and name.strip().lower() not in known]
-        found = [name for name in found if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)]
-        found = [name for name in found if self.source.fields[name].type in ("real", "integer", "cell")]
+        found = [
+            name
+            for name in self.names
+            if name != self._labels and name.strip().lower() not in _OTHERS
+            if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)
+            if self.source.fields[name].type in ("real", "integer", "cell")
+        ]
         return found if self.source.is_table and len(found) > 1 else []
 
     def _suggested(self) -> Args:
@@ -261,24 +258,14 @@ def kind_of(name: str) -> Kind | None:
     ('logits', 'probs', None)
     """
     match = _CLASS_COLUMN.fullmatch(name)
-    for kind, names in NAMES.items():
-        if name.lower() in names:
-            return kind
-    return _prefix_kind(match["prefix"]) if match else None
+    of_prefix = _prefix_kind(match["prefix"]) if match else None
+    return next((kind for kind, names in NAMES.items() if name.lower() in names), of_prefix)
 
 
 def class_suffixes(columns: Sequence[str]) -> tuple[str, ...]:
     """The class part of each column: "cat" of prob_cat; the whole name where no prefix is known."""
     matches = [_CLASS_COLUMN.fullmatch(name) for name in columns]
     return tuple((m["name"] or m["digits"]) if m else name for m, name in zip(matches, columns, strict=True))
-
-
-def numbered(columns: Sequence[str], prefix: str) -> tuple[str, ...] | None:
-    """The columns sorted by the number after `prefix`, or None if one has no number there."""
-    suffixes = [name.removeprefix(prefix) for name in columns]
-    if not all(suffix.isdecimal() for suffix in suffixes):
-        return None
-    return tuple(sorted(columns, key=lambda name: int(name.removeprefix(prefix))))
 
 
 def _lone_column(name: str, kind: Kind) -> tuple[Words, Words]:
