@@ -22,6 +22,7 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
 from calattn import Predictions, evaluate
+from calattn.errors import Args
 from calattn.files.predictions import load_predictions, save_predictions
 from calattn.readers import PredictionFileError, read_predictions, stream_predictions
 from calattn.readers.labels import LabelParser
@@ -1012,3 +1013,64 @@ def test_random_bytes_are_no_torch_file(tmp_path, suffix):
         path.write_bytes(content)
         with pytest.raises(PredictionFileError):
             read_predictions(path, kind="logits", labels=LABELS)
+
+
+TIDY = "id,.pred_class,.row,.pred_setosa,.pred_virginica,Species,.config\n"
+
+
+def test_tables_of_tidymodels_are_read_at_once(tmp_path):
+    """`collect_predictions()` and `augment()`: the outcome keeps its own name."""
+    rows = "Fold1,setosa,3,0.75,0.25,setosa,pre0\nFold1,setosa,5,0.5,0.5,virginica,pre0\n"
+    read = read_predictions(written(tmp_path, TIDY + rows))
+    assert (read.class_names, read.labels.tolist()) == (("setosa", "virginica"), [0, 1])
+    assert read.probs[:, 0].tolist() == [0.75, 0.5]
+    table = pa.csv.read_csv(tmp_path / "p.csv")
+    pq.write_table(table.append_column("Petal.Width", pa.array([0.2, 1.8])), tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [0, 1]
+    two = TIDY.replace(".config", "Teacher") + rows.replace("pre0", "setosa")
+    fails(r"'Species' and 'Teacher' could both be the labels; pass labels=\"Species\"", written(tmp_path, two))
+    assert read_predictions(tmp_path / "p.csv", labels="Species").labels.tolist() == [0, 1]
+    fails("nothing named like labels", written(tmp_path, ".pred_class,.pred_a,.pred_b\na,0.75,0.25\n"))
+
+
+# Files that cannot be read without a word more: what the error suggests is passed, and must do.
+SUGGESTED = {
+    "one column per class": "nr,cat,dog,label\na,0.75,0.25,cat\nb,0.25,0.75,dog\n",
+    "many": "label," + ",".join(f"k{chr(97 + k)}" for k in range(20)) + "\nka," + ",".join(["0.05"] * 20) + "\n",
+    "generic": "0,1,label\n0.5,0.5,1\n",
+    "both kinds": "logit_0,logit_1,prob_0,prob_1,label\n0.5,0.5,0.5,0.5,1\n",
+    "from one": "prob_1,prob_2,label\n0.5,0.5,2\n",
+    "labels by another name": "prob_a,prob_b,species\n0.5,0.5,a\n",
+    "no label by name": "cat,dog,kind\n0.5,0.5,dog\n",
+    "two labels": "prob_0,prob_1,y,target\n0.5,0.5,1,0\n",
+    "counting": "nr,cat,dog,label\n1,1.5,0,cat\n2,0,1,dog\n3,1,0,cat\n",
+    "class one": "prob_1,label\n0.75,1\n0.5,0\n",
+    "class of two": "prob_dog,label\n0.75,1\n0.5,0\n",
+    "one-based labels": "prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,2\n",
+    "minus one": "prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,-1\n",
+    "no label": "prob_0,prob_1,label\n0.5,0.5,0\n0.5,0.5,1\n0.5,0.5,-100\n",
+    "text": "cat,dog,note,label\n0.5,0.5,0.5,cat\n" * 1 + "0.5,0.5,x,cat\n",
+    "tidymodels": TIDY.replace(".config", "Teacher") + "F,setosa,3,0.75,0.25,setosa,setosa\n",
+}
+
+OWN = {("no label by name", "labels"): "kind"}  # what only the reader of the message knows
+
+
+@pytest.mark.parametrize("case", SUGGESTED)
+def test_what_an_error_suggests_works(tmp_path, case):
+    path, options, told = written(tmp_path, SUGGESTED[case]), {}, []
+    for _ in range(3):
+        try:
+            read_predictions(path, **options)
+            break
+        except PredictionFileError as error:
+            told.append(str(error))
+            parts = [part.values for part in error.remedy if isinstance(part, Args)]
+            named = {name for values in parts for name in values}
+            for values in reversed(parts):  # of several ways the first
+                values = {key: OWN.get((case, key), each) for key, each in values.items()}
+                options |= {key: each for key, each in values.items() if each not in (None, ..., "…", [...])}
+            assert named & set(options), told
+    else:
+        raise AssertionError(told)
+    assert 0 < len(told) <= 2

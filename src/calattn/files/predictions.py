@@ -129,7 +129,8 @@ def _fields(block: Predictions) -> dict[str, str]:
     for name in itertools.chain(*_PARTS.values()):
         tensor = getattr(block, name)
         width = "" if tensor is None or tensor.ndim == 1 else f" [n, {tensor.shape[1]}]"
-        found[name] = _NONE if tensor is None else str(tensor.dtype).removeprefix("torch.") + width
+        missing = tensor is None or (name == "labels" and not block.labelled)
+        found[name] = _NONE if missing else str(tensor.dtype).removeprefix("torch.") + width
     found["class_names"] = _NONE if block.class_names is None else str(list(block.class_names))
     return found
 
@@ -230,6 +231,8 @@ def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify:
 
 def _tensors(predictions: Predictions, part: str) -> dict[str, Tensor]:
     found = {name: getattr(predictions, name) for name in _PARTS[part]}
+    if not predictions.labelled:
+        found["labels"] = None
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

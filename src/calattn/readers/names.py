@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.fields import FieldFile
@@ -31,14 +33,14 @@ LABELS = _words(
     "actual_label actual_class"
 )
 SCALE, FEATURES = _words("scale temperature"), _words("features embeddings")
-INDICES, CLASS_NAMES = _words("indices index sample_index ids id"), _words("class_names classes")
+INDICES, CLASS_NAMES = _words("indices index sample_index ids id .row"), _words("class_names classes")
 # What tables hold apart from the classes: no class unless named in `columns`. Only names that are hardly ever a class,
 # since a class left out is as bad as a false one taken in.
 AUXILIARY = GENERIC | _words(
     "fold split subset partition weight weights sample_weight sample_weights predicted predicted_label predicted_class "
     "pred_label pred_class y_hat yhat argmax top1 top_1 pred_idx pred_id predicted_labels pred_labels y_predicted "
     "correct is_correct confidence conf max_prob entropy uncertainty nll brier sample_id row_id idx uid uuid image_id "
-    "filename file_name filepath timestamp"
+    "filename file_name filepath timestamp .pred_class .config .iter"
 )
 _OTHERS = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
 # A field called so holds predictions, whatever else it is called: never to be suggested as labels.
@@ -46,9 +48,9 @@ _PREDICTED = re.compile(r"pred|argmax|top[_-]?1|hat$|guess|output", re.IGNORECAS
 # The index that pandas writes without being asked, in CSV and in Parquet.
 _UNNAMED = re.compile(r"\s*|unnamed: ?\d+(\.\d+)?|__index_level_\d+__", re.IGNORECASE)
 
-# logit_0, prob.cat, p_1, logit0: a prefix for the kind, then the class.
+# logit_0, prob.cat, p_1, logit0: a prefix for the kind, then the class. `.pred_cat` is that of R's tidymodels.
 _CLASS_COLUMN = re.compile(
-    r"(?P<prefix>logits?|probs?|proba|probability|probabilities|softmax|p)(?:[_.:](?P<name>.+)|(?P<digits>\d+))",
+    r"(?P<prefix>logits?|probs?|proba|probability|probabilities|softmax|p|\.pred)(?:[_.:](?P<name>.+)|(?P<digits>\d+))",
     re.IGNORECASE,
 )
 
@@ -129,16 +131,34 @@ class Chooser:
         if self._labels is not None:
             return self._known(self._labels, "labels")
         found = [name for name in self.names if self.is_label(name)]
+        if not found and values[0].startswith(".pred"):
+            found = self._outcome(values)
         if len(found) > 1:
             both = " and ".join(map(repr, found))
             raise self.fail(f"{both} could both be the labels", ("pass ", Args(labels=found[0])))
         if not found and optional:
             return None
+        if not found and self.source.is_ours:
+            raise self.fail("it holds predictions without labels", ("pass ", Args(labels="…"), " (an .npy file)"))
         if not found:
             near = self._likely_labels(values) or "…"
             remedy = ("pass ", Args(labels=near), " (a name in the file, or an .npy file)")
             raise self.fail("there is nothing named like labels", remedy)
         return found[0]
+
+    def _outcome(self, values: tuple[str, ...]) -> list[str]:
+        """tidymodels keeps the outcome under its own name: columns that hold class names and nothing else."""
+        classes, found = {"", *class_suffixes(values)}, []
+        for name in self.names:
+            if (
+                name not in values
+                and name.lower() not in _OTHERS
+                and self.source.fields[name].type in ("text", "cell", "integer")
+            ):
+                first = next(self.source.blocks({name: "label"}, 1000), {name: np.array(["", ""])})[name]
+                if set(np.asarray(first).astype(str).tolist()) <= classes:
+                    found.append(name)
+        return found
 
     def is_label(self, name: str) -> bool:
         """Whether a name says that these are the labels; next to a class "false", "true" is a class too."""
@@ -165,6 +185,7 @@ class Chooser:
             chosen = (columns,) if isinstance(columns, str) else tuple(columns)
             for name in chosen:
                 self._known(name, "columns")
+            chosen = tuple(name for name in chosen if name in self.names) or chosen  # those of `ignore` are left out
         if kind is None:
             kinds = {kind_of(name) for name in chosen}
             kind = kinds.pop() if len(kinds) == 1 else None
@@ -177,7 +198,7 @@ class Chooser:
         groups: list[tuple[str, ...]] = [(name,) for name in self.names if name.lower() in NAMES[kind]]
         prefixed: dict[str, list[str]] = {}
         for name in self.names:
-            match = _CLASS_COLUMN.fullmatch(name)
+            match = _class_column(name)
             if match and name.lower() not in LABELS | NAMES[kind] and _prefix_kind(match["prefix"]) == kind:
                 prefixed.setdefault(match["prefix"], []).append(name)
         return groups + [tuple(group) for group in prefixed.values() if len(group) > 1]
@@ -224,8 +245,7 @@ class Chooser:
         generic = self._generic()
         if generic:
             name = generic[0][0]
-            named_labels = self._labels_given or self._labels or any(map(self.is_label, self.names))
-            likely = None if named_labels else self._likely_labels(generic[0])
+            likely = None if self._names_labels else self._likely_labels(generic[0])
             and_labels = (", and ", Args(labels=likely)) if likely else ()
             others = [] if self._wide(generic[0]) else self._leftover()
             and_columns = ("; if other columns are one per class, ", self._suggested(), " too") if others else ()
@@ -233,7 +253,14 @@ class Chooser:
         for kind in NAMES:
             if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
                 return _lone_column(lone[0], kind)
-        return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
+        if self._names_labels or not self._leftover():
+            return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
+        both = (Args(labels="…"), " with the column of true classes, ", Args(columns="*"))
+        return "nothing is named like logits, probabilities or labels", ("pass ", *both, " and ", *_KINDS)
+
+    @property
+    def _names_labels(self) -> bool:
+        return self._labels_given or self._labels is not None or any(map(self.is_label, self.names))
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains, perhaps one per class: a suggestion, never a choice."""
@@ -251,20 +278,24 @@ class Chooser:
         return Args(columns=("*" if len(names) > 8 else names) if names else "…")
 
 
+def _class_column(name: str) -> re.Match[str] | None:
+    return None if name.lower() in AUXILIARY else _CLASS_COLUMN.fullmatch(name)
+
+
 def kind_of(name: str) -> Kind | None:
     """What a name means: "logits", "probs", or None where it does not tell.
 
     >>> kind_of("logit_3"), kind_of("proba_cat"), kind_of("scores")
     ('logits', 'probs', None)
     """
-    match = _CLASS_COLUMN.fullmatch(name)
+    match = _class_column(name)
     of_prefix = _prefix_kind(match["prefix"]) if match else None
     return next((kind for kind, names in NAMES.items() if name.lower() in names), of_prefix)
 
 
 def class_suffixes(columns: Sequence[str]) -> tuple[str, ...]:
     """The class part of each column: "cat" of prob_cat; the whole name where no prefix is known."""
-    matches = [_CLASS_COLUMN.fullmatch(name) for name in columns]
+    matches = [_class_column(name) for name in columns]
     return tuple((m["name"] or m["digits"]) if m else name for m, name in zip(matches, columns, strict=True))
 
 

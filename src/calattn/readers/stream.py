@@ -69,7 +69,7 @@ class PredictionStream:
 
     @property
     def labelled(self) -> bool:
-        """Whether there are labels; without them, which `labels_optional=True` allows, every label reads 0."""
+        """Whether there are labels; without them, which `labels_optional=True` allows, the blocks have none."""
         return self._labels is not None or self._choice.labels is not None
 
     def whole(self) -> Predictions:
@@ -199,7 +199,7 @@ class PredictionStream:
             scale = _real(raw[choice.scale], choice.scale)
         return Predictions(
             logits=logits,
-            labels=torch.zeros(count, dtype=torch.int64) if classes is None else classes,
+            labels=classes,  # type: ignore[arg-type]
             scale=scale,
             stated_probs=self._stated(values) if choice.kind == "probs" else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),
