@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": {"types", "checks", "registry"},
     "engine": {"types", "checks", "registry", "files", "seeds", "data", "models", "losses", "heads", "metrics"},
     "posthoc": {"types", "checks", "registry", "files", "metrics", "heads"},
+    "sklearn": {"types", "posthoc"},
     "comparison": {"types", "checks", "files", "metrics", "posthoc"},
     "report": {"types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }

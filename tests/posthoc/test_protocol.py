@@ -196,7 +196,7 @@ def test_anything_but_predictions_raises_with_the_remedy(name):
     p = made_up(0)
     calibrator = build(name)
     remedy = r"predictions must be calattn\.Predictions; build it with Predictions\(logits=…, labels=…\) or read_pred"
-    for given in ((p.logits,), (p.logits.numpy(),), (p.logits, p.labels), (p, p.labels), (None,)):
+    for given in ((p.logits,), (p.logits.numpy(),), (p, p.labels), (None,)):
         with pytest.raises(ValueError, match=remedy):
             calibrator.fit(*given)
     calibrator.fit(p)

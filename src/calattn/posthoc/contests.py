@@ -210,6 +210,7 @@ def contest(
 def _folds(whole: Predictions, folds: int, seed: int) -> Tensor:
     if len(whole) < 2:
         raise ValueError("cross-fitting needs at least 2 samples, and there is 1; fit on validation predictions")
+    whole.check_labelled()
     return stratified_folds(whole.labels, folds=folds, seed=seed)
 
 
