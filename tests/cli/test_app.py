@@ -128,7 +128,7 @@ def test_completion_knows_commands_and_options(capsys, monkeypatch):
     assert complete("calattn evaluate a.npz -m accuracy,debi") == ["accuracy,debiased_ece"]
     assert complete("calattn calibrate a.npz --method temperature_") == ["temperature_ece"]
     assert complete("calattn data get svh") == ["svhn"]
-    assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll"]
+    assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll", "best-nll-ts"]
 
 
 @pytest.mark.parametrize("word", ["evalute", "--vresion"])
