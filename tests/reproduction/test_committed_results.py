@@ -240,15 +240,3 @@ def _means_of_three_seeds(rule: str) -> dict[tuple[str, str], dict[str, str]]:
                 text = " ± ".join(f"{factor * float(row[name]):.{digits}f}" for name in ("ours", "std"))
                 found.setdefault((row["data_set"], row["column"]), {})[row["metric"]] = text
     return found
-
-
-def test_vit_learns_mnist_as_slowly_as_the_report_says(store):
-    (told,) = (line for line in details().splitlines() if "ViT-B was trained at the rate" in line)
-    assert "at epoch 30 it has 95 % of its training images right, with and without the head" in told
-    assert "where DeiT-S and Swin-S have 99" in told
-    for head in ("none", "calattn"):
-        courses = {
-            name: store.get(Cell(dataset="mnist", model=name, head=head)).log for name in ("vit", "deit", "swin")
-        }
-        shares = {name: round(100 * log[29]["train"]["accuracy"]) for name, log in courses.items()}
-        assert (shares, {log[29]["epoch"] for log in courses.values()}) == ({"vit": 95, "deit": 99, "swin": 99}, {30})
