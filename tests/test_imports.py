@@ -18,13 +18,14 @@ ROOT = Path(calattn.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "_torchvision": set(),
+    "distribution": set(),
     "registry": set(),
     "plugins": set(),
     "rules": set(),
     "seeds": set(),
     "checks": set(),
     "types": {"checks"},
-    "files": {"types", "checks"},
+    "files": {"types", "checks", "distribution"},
     "backbones": {"registry", "types", "checks", "_torchvision"},
     "heads": {"registry", "types", "checks"},
     "losses": {"registry", "types", "checks"},
@@ -35,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"types", "checks", "registry", "files", "seeds", "data", "models", "losses", "heads", "metrics"},
     "posthoc": {"types", "checks", "registry", "files", "metrics", "heads"},
     "comparison": {"types", "checks", "files", "metrics", "posthoc"},
-    "report": {"types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
+    "report": {"distribution", "types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }
 COMPOSERS = {"__init__", "__main__", "runs", "cli"}
 
