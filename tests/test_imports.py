@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "losses": {"registry", "types", "checks"},
     "readers": {"types", "checks", "files", "registry"},
     "data": {"types", "registry", "checks", "files", "seeds"},
+    "lightning": {"models", "heads"},
     "models": {"registry", "types", "checks", "seeds", "heads", "data"},
     "metrics": {"types", "checks", "registry"},
     "engine": {"types", "checks", "registry", "files", "seeds", "data", "models", "losses", "heads", "metrics"},
