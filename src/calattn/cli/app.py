@@ -74,9 +74,9 @@ class LazyGroup(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from calattn.distribution import version
 
-        typer.echo(f"calattn {version('calattn')}")
+        typer.echo(f"calattn {version()}")
         raise typer.Exit
 
 
