@@ -85,6 +85,8 @@ def calibrate(
     from calattn.posthoc import Methods, contest
 
     part.check_one_split("calibrate")
+    if out is None:
+        options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)
     check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:
@@ -92,7 +94,9 @@ def calibrate(
             raise ValueError(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
-        _refuse_with_apply(method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
+        fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
+        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting, seed=seed or None)
+        options.unused("is about metrics, and --apply measures nothing", **options.changed(measure))
         (subject,) = subjects.find([path], reader=reader, part=part)
         calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
@@ -209,7 +213,9 @@ def _material(
     origin = subject.described() | {"training": _training(subject) if validation is None else None}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
-        _refuse_partition(folds, fraction, validation)
+        there = "with --validation there is" if validation is not None else "a run folder has"
+        why = f"parts a single file, and {there} something to fit on already"
+        options.unused(why, folds=folds, fraction=fraction)
         fitted_on = subject.validation() if validation is None else subjects.of_file(validation, reader)
         (fit, fit_rows), (judge, judge_rows) = fitted_on.with_rows(), subject.with_rows()
         if fit.num_classes != judge.num_classes:
@@ -236,22 +242,6 @@ def _training(subject: PredictionSet) -> dict[str, Any] | None:
         return None if subject.run is None else subject.training()._asdict()
     except (OSError, ValueError):
         return None
-
-
-def _refuse_partition(folds: int | None, fraction: float | None, validation: Path | None) -> None:
-    """Flags that would do nothing are somebody's misunderstanding."""
-    for flag, value in (("--folds", folds), ("--fraction", fraction)):
-        if value is not None:
-            why = "with --validation there is" if validation is not None else "a run folder has"
-            raise ValueError(f"{flag} parts a single file, and {why} something to fit on already; leave {flag} out")
-
-
-def _refuse_with_apply(**flags: object) -> None:
-    for name, value in flags.items():
-        if value is not None:
-            raise ValueError(
-                f"--{name} is about fitting, and --apply takes a calibrator that was fitted; leave --{name} out"
-            )
 
 
 def _halves(

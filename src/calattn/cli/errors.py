@@ -85,7 +85,7 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[ExitCode]:
                 raise
             outcome.code = code_of(error)
             stopped = outcome.code in _STOPPED
-            if isinstance(error, SystemExit) and not stopped:
+            if (isinstance(error, SystemExit) and not stopped) or _only_helps(error):
                 return
             if debug and not stopped and not isinstance(error, _CLICK):
                 raise
@@ -229,12 +229,16 @@ def words_of(told: BaseException) -> str:
     return " ".join((told.sentence(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
 
 
+def _only_helps(error: Any) -> bool:
+    """A line without a command: the help was printed, and there is nothing to add."""
+    return isinstance(error, _CLICK) and not cast(Any, error).format_message().strip()
+
+
 def _usage(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message.replace("Value error, ", "")  # pydantic's prefix to our own words
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "calattn"
-    message = message or "name a command"  # click shows the help, and has no words for this error
     return f"{message}{'' if message.endswith('?') else ';'} see {where} --help"
 
 
