@@ -15,7 +15,7 @@ import typer
 from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import note, print_json, print_table, progress, results_to
-from calattn.cli.errors import Failure, MethodFailed, examples, failure_of, reraise_if_stopped, words_of
+from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,19 +49,16 @@ def calibrate(
         _fit("--skip", text="Methods to leave out of --method all: a,b.", complete=options.names(_CALIBRATORS)),
     ] = None,
     apply: Annotated[
-        Path | None,
-        _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels."),
+        Path | None, _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels.")
     ] = None,
     validation: Annotated[
-        Path | None,
-        _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds."),
+        Path | None, _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds.")
     ] = None,
     folds: Annotated[
         int | None, _fit("--folds", text="Cross-fit a single file in so many parts.", show_default=str(_FOLDS))
     ] = None,
     fraction: Annotated[
-        float | None,
-        _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest."),
+        float | None, _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest.")
     ] = None,
     seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
     reader: options.FileFlags = options.FILE_FLAGS,
@@ -196,7 +193,7 @@ class Material:
     def reason(self, skipped: Skipped) -> str:
         """Why a method was skipped, in the words of the command line, with the row of the file."""
         if skipped.failed:
-            return _failure_of(skipped).text
+            return str(_failure_of(skipped))
         rows = {"fit": self.fit_rows, "apply": self.judge_rows}.get(skipped.stage)
         if isinstance(skipped.error, InputError) and rows is not None:
             return words_of(skipped.error.at(rows))
@@ -378,13 +375,13 @@ def _failure(contest: Contest) -> MethodFailed:
     return _failed(f"{count}, and the results are without: {told}", contest)
 
 
-def _failure_of(skipped: Skipped) -> Failure:
+def _failed(text: str, contest: Contest) -> MethodFailed:
+    failed = [each for each in contest.skipped if each.failed]
+    error = MethodFailed(text, code=max(_failure_of(each).code for each in failed))  # 70, a bug of ours, above 1
+    error.__cause__ = failed[0].error  # for --debug
+    return error
+
+
+def _failure_of(skipped: Skipped) -> MethodFailed:
     assert skipped.error is not None
     return failure_of(skipped.error, skipped.made)
-
-
-def _failed(text: str, contest: Contest) -> MethodFailed:
-    found = [_failure_of(each) for each in contest.skipped if each.failed]
-    error = MethodFailed(text, code=max(each.code for each in found))  # 70, a bug of ours, above 1
-    error.__cause__ = found[0].error  # for --debug
-    return error

@@ -88,16 +88,7 @@ def compare(
     if html is not None:
         from calattn.cli import pages
 
-        evaluations = evaluated(sources, measure, target)
-        judged = [
-            pages.Judged(
-                subject=each,
-                source=sources[each.title],
-                evaluation=evaluations[each.title],
-                differences=comparisons.get(each.title),
-            )
-            for each in found
-        ]
+        judged = pages.all_judged(found, sources, evaluated(sources, measure, target), comparisons)
         pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 

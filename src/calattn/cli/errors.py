@@ -335,26 +335,15 @@ def _warn_in_debug(message: Warning | str, category: type[Warning], filename: st
     sys.stderr.write(warnings.formatwarning(message, category, filename, line))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An exception that a method raised and had not announced as a ValueError: in words, and the exit code it deserves."""
-
-    error: Exception
-    text: str
-    code: int
-
-
-def failure_of(error: Exception, method: object) -> Failure:
-    """The failure of a calibrator, or of what makes one."""
+def failure_of(error: Exception, method: object) -> MethodFailed:
+    """What a calibrator, or what makes one, raised and had not announced as a ValueError: in words, with the code it deserves."""
     code = code_of(error)
     if code not in (BUG, WRONG_INPUT) and not isinstance(error, ArithmeticError):  # memory, disk, a missing package
-        return Failure(error=error, text=message_of(error), code=code)
+        return MethodFailed(message_of(error), code=code)
     text = f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'} ({_place(error, method)})"
     if not _is_ours(method):
-        return Failure(error=error, text=f"{text}; --debug with this method alone shows the traceback", code=FAILED)
-    return Failure(
-        error=error, text=f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG
-    )
+        return MethodFailed(f"{text}; --debug with this method alone shows the traceback", code=FAILED)
+    return MethodFailed(f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG)
 
 
 def reraise_if_stopped(error: Exception) -> None:

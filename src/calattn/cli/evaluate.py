@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +39,7 @@ def evaluate(
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     diagram: Annotated[
-        Path | None,
-        options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg."),
+        Path | None, options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg.")
     ] = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
@@ -86,18 +86,10 @@ def evaluate(
         from calattn.cli import pages
 
         differences = {} if measure.bootstrap == 0 else compared(paired, measure, target)
-        files = [subjects.of_file(path, reader) for path in scaling.files]
-        validations = {2 * i: each.predictions() for i, each in enumerate(files)}  # each is followed by itself, scaled
-        judged = [
-            pages.Judged(
-                subject=each,
-                source=sources[each.title],
-                evaluation=evaluations[each.title],
-                differences=differences.get(each.title),
-                validation=validations.get(place),
-            )
-            for place, each in enumerate(found)
-        ]
+        judged = pages.all_judged(found, sources, evaluations, differences)
+        for place, path in enumerate(scaling.files):  # each is followed by itself, scaled
+            validation = subjects.of_file(path, reader).predictions()
+            judged[2 * place] = dataclasses.replace(judged[2 * place], validation=validation)
         pages.write(html, judged, warnings=doubted, data_root=data_root)
     if len(shown) < len(measured) and not json:
         note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")

@@ -52,9 +52,7 @@ def listing(
 
 
 listing.epilog = examples(  # type: ignore[attr-defined]
-    "calattn list losses",
-    "calattn list backbones deit",
-    "calattn list optimizers 'ada*' --json",
+    "calattn list losses", "calattn list backbones deit", "calattn list optimizers 'ada*' --json"
 )
 
 

@@ -305,8 +305,7 @@ class Devices(Machine):
         str, _where("--devices", text="How many (4), which (0,2), or auto for all; each is a process of its own.")
     ] = "1"
     workers: Annotated[
-        int | None,
-        _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0),
+        int | None, _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0)
     ] = None
 
 

@@ -89,8 +89,7 @@ def report(
 
 
 report.epilog = examples(  # type: ignore[attr-defined]
-    "calattn report runs --out report",
-    "calattn report runs/a runs/b predictions.npz --checkpoint best-nll",
+    "calattn report runs --out report", "calattn report runs/a runs/b predictions.npz --checkpoint best-nll"
 )
 
 

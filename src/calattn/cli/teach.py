@@ -33,12 +33,10 @@ def teach(
         ),
     ] = "taught",
     checkpoint: Annotated[
-        str,
-        _run("--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES),
+        str, _run("--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES)
     ] = "last",
     weights: Annotated[
-        Path | None,
-        _run("--weights", text="Of a backbone: its state dict (.safetensors, .pt)."),
+        Path | None, _run("--weights", text="Of a backbone: its state dict (.safetensors, .pt).")
     ] = None,
     data: Annotated[
         str | None,

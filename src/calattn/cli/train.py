@@ -34,12 +34,10 @@ def train(
     ],
     new: options.NewRun = options.NEW_RUN,
     epochs: Annotated[
-        int | None,
-        _run("--epochs", text="Times through the training images. Sets train.epochs."),
+        int | None, _run("--epochs", text="Times through the training images. Sets train.epochs.")
     ] = None,
     seed: Annotated[
-        int | None,
-        _run("--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed."),
+        int | None, _run("--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed.")
     ] = None,
     dry_run: Annotated[
         bool,
