@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from calattn.runs.load import from_pretrained, load
     from calattn.types import MetricRow, ModelOutput, Predictions
 
-__version__ = "0.1.0"
-
 _torchvision.install()
 
 # Torch takes a second to import, timm and rich take more: `calattn --help` and shell completion cannot wait for that, so every
@@ -46,6 +44,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from calattn.distribution import version
+
+        return version()
     if name in _PARTS:
         return importlib.import_module(f"calattn.{name}")
     if name in _HOMES:

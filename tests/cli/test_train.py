@@ -320,8 +320,7 @@ def test_processes_that_help_do_not_print():
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "lines"),
-    [("LOCAL_RANK", "0", 1), ("LOCAL_RANK", "1", 0), ("SLURM_LOCALID", "1", 1)],
+    ("name", "rank", "lines"), [("LOCAL_RANK", "0", 1), ("LOCAL_RANK", "1", 0), ("SLURM_LOCALID", "1", 1)]
 )
 def test_an_error_that_all_processes_meet_is_said_once(capsys, monkeypatch, name, rank, lines):
     """SLURM numbers commands of one process too, each of which has its own error to tell."""

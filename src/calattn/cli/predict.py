@@ -27,9 +27,7 @@ def predict(
     checkpoint: Annotated[
         list[str] | None,
         _images(
-            "--checkpoint",
-            text=f"{', '.join(RULES)}; may be repeated. Default: last.",
-            complete=options.RULE_NAMES,
+            "--checkpoint", text=f"{', '.join(RULES)}; may be repeated. Default: last.", complete=options.RULE_NAMES
         ),
     ] = None,
     data: Annotated[
