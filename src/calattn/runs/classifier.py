@@ -20,12 +20,12 @@ from safetensors.torch import load_model as load_tensors
 from safetensors.torch import save_model as save_tensors
 from torch import Tensor, nn
 
-import calattn
 from calattn import posthoc
 from calattn.backbones.registry import HUB_PREFIXES
 from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import FileImages, PackedBytes, as_tensor, centre_box, resized_part, upright
 from calattn.data.images import DataError
+from calattn.distribution import version
 from calattn.errors import InputError
 from calattn.files.atomic import atomic_write
 from calattn.heads import Taught
@@ -52,7 +52,7 @@ class Config(Section):
     """config.json of a saved classifier: how its network is built and what it takes. It names neither weights nor code."""
 
     format: Literal[1] = 1
-    calattn: str = str(calattn.__version__)
+    calattn: str = version()
     model: ModelSpec
     takes: Interface
     checkpoint: Rule = "last"
@@ -283,16 +283,15 @@ def config_of(
     backbone = chosen.backbone
     if backbone.startswith(HUB_PREFIXES):  # the architecture that its configuration there names
         backbone = model.pretrained_cfg.get("architecture", backbone)
-    return (
-        Config.model_construct(  # checked when it is saved: a run may have a backbone that no other machine can build
-            format=1,
-            calattn=str(calattn.__version__),
-            model=chosen.model_copy(update={"pretrained": False, "weights": None, "backbone": backbone}),
-            takes=takes,
-            checkpoint=cast(Rule, checkpoint),
-            calibrator=None if calibrator is None else type(calibrator).__name__,
-            anchor=tuple(model.head.anchor.tolist()) if isinstance(model.head, Taught) else None,
-        )
+    # Not checked until it is saved: a run may have a backbone that no other machine can build.
+    return Config.model_construct(
+        format=1,
+        calattn=version(),
+        model=chosen.model_copy(update={"pretrained": False, "weights": None, "backbone": backbone}),
+        takes=takes,
+        checkpoint=cast(Rule, checkpoint),
+        calibrator=None if calibrator is None else type(calibrator).__name__,
+        anchor=tuple(model.head.anchor.tolist()) if isinstance(model.head, Taught) else None,
     )
 
 
