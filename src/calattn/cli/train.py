@@ -57,11 +57,9 @@ def train(
     Everything that decides the result is in the spec: a recipe, your YAML
     file, and what --set changes. "Where it runs" is about the machine only.
     """
-    with starting():  # importing torch and timm takes seconds
-        from calattn.runs.resolving import resolve
-        from calattn.runs.train import train_run  # noqa: F401
+    from calattn.runs.resolving import resolve
 
-        runtime = where.runtime()
+    runtime = where.runtime()
     shortcuts = {"data.size": new.size, "train.epochs": epochs, "seed": seed}
     changes = [*new.changes, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
@@ -100,9 +98,10 @@ def train_and_report(
     spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
 ) -> None:
     """Trains, or resumes training, with a progress bar, and prints what came out."""
-    from calattn.runs.plan import run_path
-    from calattn.runs.runtime import settled
-    from calattn.runs.train import train_run
+    with starting():
+        from calattn.runs.plan import run_path
+        from calattn.runs.runtime import settled
+        from calattn.runs.train import train_run
 
     path = run or run_path(settled(spec, runtime))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
