@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 import calattn
 from calattn import data
-from calattn.posthoc import TemperatureScaling
+from calattn.posthoc import PredictionSets, TemperatureScaling
 from calattn.runs.classifier import Classifier
 from calattn.runs.interface import read_interface, write_interface
 from calattn.runs.load import load_model
@@ -107,11 +107,31 @@ def test_rows_of_an_export_for_people(run, pictures, tmp_path):
         found.write(tmp_path / "p.xlsx")
 
 
-def test_prediction_sets_are_listed_class_by_class(run, pictures, tmp_path):
-    found = calattn.load(run.path).predict(pictures, sets=lambda predictions: predictions.probs > 0.1)
-    expected = [[found.class_names[k] for k in (row > 0.1).nonzero().squeeze(1)] for row in found.probs]
-    assert len({len(each) for each in expected}) > 1
+def test_prediction_sets_are_listed_class_by_class(run, pictures, tmp_path, capsys):
+    """Those that `calibrate --sets` left beside its calibrator; they are shipped too."""
+    line = (
+        "calibrate",
+        run.path,
+        "--method",
+        "vector",
+        "--sets",
+        "0.8",
+        "--bootstrap",
+        "0",
+        "--out",
+        tmp_path / "better",
+    )
+    assert invoke(capsys, *line).code == 0
+    model = calattn.load(run.path, calibrator=tmp_path / "better")
+    model.save_pretrained(tmp_path / "saved")
+    found = model.predict(pictures)
+    unlabelled = calattn.Predictions.from_probs(found.probs, torch.zeros(3, dtype=torch.int64))
+    inside = PredictionSets.load(tmp_path / "better" / "sets.safetensors")(unlabelled)
+    expected = [[found.class_names[k] for k in row.nonzero().squeeze(1)] for row in inside]
+    assert inside.any()
+    assert not inside.all()
     assert [row["set"] for row in found.rows()] == expected
+    assert [row["set"] for row in calattn.load(tmp_path / "saved").predict(pictures).rows()] == expected
     for suffix in (".csv", ".parquet"):
         found.write(tmp_path / f"p{suffix}")
     assert pyarrow.parquet.read_table(tmp_path / "p.parquet")["set"].to_pylist() == expected

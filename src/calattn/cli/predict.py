@@ -156,7 +156,9 @@ def _predict_new(model: Any, paths: list[str], *, write: Path | None, top: int, 
     elif write is None:
         for row in rows:
             best = "  ".join(f"{each['class']} {each['probability']:.1%}" for each in row["top"])
-            results_to().print(f"{row['file']}  {best}  T {row['temperature']:.2f}", markup=False, soft_wrap=True)
+            among = f"  {{{', '.join(row['set'])}}}" if "set" in row else ""
+            line = f"{row['file']}  {best}  T {row['temperature']:.2f}{among}"
+            results_to().print(line, markup=False, soft_wrap=True)
     else:
         results_to().print(str(write), markup=False, soft_wrap=True)
     for _, problem in found.skipped:

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import pydantic
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_model as load_tensors
@@ -39,13 +39,8 @@ from calattn.runs.newimages import ImagePredictions, image_files
 from calattn.runs.spec import ModelSpec, RunSpec, Section
 from calattn.types import Predictions
 
-CONFIG, WEIGHTS, CALIBRATOR, CARD, DIAGRAM = (
-    "config.json",
-    "model.safetensors",
-    "calibrator.safetensors",
-    "README.md",
-    "reliability.png",
-)
+CONFIG, WEIGHTS, CALIBRATOR, SETS = "config.json", "model.safetensors", "calibrator.safetensors", "sets.safetensors"
+CARD, DIAGRAM = "README.md", "reliability.png"
 
 
 class Config(Section):
@@ -72,7 +67,8 @@ class Classifier(
 ):
     """`classifier.predict(pictures)` are probabilities; `classifier(images)` those of a batch as the network takes it.
 
-    `model` is the network with its head, `takes` says which images it takes, a `calibrator` comes behind the head.
+    `model` is the network with its head, `takes` says which images it takes, a `calibrator` comes behind the head, and
+    `sets` say which classes an image may have.
     `save_pretrained`, `push_to_hub` and `from_pretrained` are Hugging Face's; `origin`, the run folder or the saved one that
     it came from, is what the model card is written from.
     """
@@ -83,10 +79,12 @@ class Classifier(
         description: Config,
         *,
         calibrator: posthoc.Calibrator | None = None,
+        sets: posthoc.PredictionSets | None = None,
         origin: Path | None = None,
     ) -> None:
         super().__init__()
-        self.model, self.description, self.calibrator, self.origin = model, description, calibrator, origin
+        self.model, self.description, self.calibrator, self.sets = model, description, calibrator, sets
+        self.origin = origin
         if calibrator is not None:
             calibrator.check_classes(self.takes.num_classes)
         self.eval()
@@ -141,14 +139,12 @@ class Classifier(
         self,
         images: Any,
         *,
-        sets: Callable[[Predictions], Bool[Tensor, "n k"]] | None = None,
         batch_size: int = 64,
         on_batch: Callable[[int, int], None] | None = None,
     ) -> ImagePredictions:
         """Probabilities of new pictures: paths (files, folders, patterns), PIL images or uint8 arrays, one or many.
 
-        Files that cannot be read are left out, and named in `skipped`. `sets` are fitted prediction sets, which say of each
-        image the classes that it may have. `on_batch` is told how many are done, of how many.
+        Files that cannot be read are left out, and named in `skipped`. `on_batch` is told how many are done, of how many.
         """
         items = list(_items(images))
         probs, scales, names, skipped = [], [], [], []
@@ -177,10 +173,10 @@ class Classifier(
             class_names=self.class_names,
             skipped=tuple(skipped),
         )
-        if sets is None or not names:
+        if self.sets is None or not names:
             return found
         unlabelled = Predictions.from_probs(found.probs, torch.zeros(len(names), dtype=torch.int64))
-        return dataclasses.replace(found, sets=sets(unlabelled))
+        return dataclasses.replace(found, sets=self.sets(unlabelled))
 
     def _pixels_or_error(self, image: Any) -> Tensor | DataError:
         try:
@@ -196,6 +192,8 @@ class Classifier(
             save_tensors(self.model, str(partial))
         if self.calibrator is not None:
             self.calibrator.save(save_directory / CALIBRATOR)
+        if self.sets is not None:
+            self.sets.save(save_directory / SETS)
         write_json(self.description.model_dump(mode="json"), save_directory / CONFIG)
         if self.origin is not None and (self.origin / CONFIG).is_file():
             for name in (CARD, DIAGRAM):
@@ -234,7 +232,7 @@ class Classifier(
                     force_download=force_download,
                     local_files_only=local_files_only,
                     token=token,
-                    allow_patterns=[CONFIG, WEIGHTS, CALIBRATOR, CARD, DIAGRAM],
+                    allow_patterns=[CONFIG, WEIGHTS, CALIBRATOR, SETS, CARD, DIAGRAM],
                 )
             )
         return read_folder(folder)
@@ -261,7 +259,8 @@ def read_folder(folder: Path) -> Classifier:
             f"{folder / WEIGHTS} does not hold the network of {CONFIG} ({problem}); copy it again"
         ) from None
     calibrator = None if config.calibrator is None else posthoc.load(folder / CALIBRATOR)
-    return Classifier(model, config, calibrator=calibrator, origin=folder)
+    sets = posthoc.PredictionSets.load(folder / SETS) if (folder / SETS).is_file() else None
+    return Classifier(model, config, calibrator=calibrator, sets=sets, origin=folder)
 
 
 def built(config: Config) -> CalibratedModel:

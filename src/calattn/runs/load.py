@@ -15,7 +15,7 @@ from calattn.files.atomic import PathArg
 from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
 from calattn.runs import build
-from calattn.runs.classifier import CALIBRATOR, CONFIG, Classifier, config_of, read_folder
+from calattn.runs.classifier import CALIBRATOR, CONFIG, SETS, Classifier, config_of, read_folder
 from calattn.runs.environment import naming_plugins
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import Interface, read_interface
@@ -31,16 +31,17 @@ def load(
 ) -> Classifier:
     """The classifier of a run folder, of a folder that `save_pretrained` wrote, or of a repository on the Hugging Face hub.
 
-    `checkpoint` is a rule (`calattn.rules.RULES`) of a run. A `calibrator`, or its file, takes the place of a saved one. The
+    `checkpoint` is a rule (`calattn.rules.RULES`) of a run. A `calibrator`, its file, or what `calattn calibrate --out` wrote,
+    takes the place of a saved one. The
     data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
     """
     path = Path(source)
     if (path / CONFIG).is_file() or _may_be_on_the_hub(path):
         found = from_pretrained(source)
         if calibrator is not None:
-            calibrator = _calibrator(calibrator)
-            config = found.description.model_copy(update={"calibrator": type(calibrator).__name__})
-            found = Classifier(found.model, config, calibrator=calibrator)
+            behind, sets = _behind(calibrator)
+            config = found.description.model_copy(update={"calibrator": type(behind).__name__})
+            found = Classifier(found.model, config, calibrator=behind, sets=sets)
         return found.to(device)
     return load_model(path, checkpoint, calibrator=calibrator, device=device)
 
@@ -73,9 +74,9 @@ def load_model(
     with naming_plugins(folder):
         takes = read_interface(folder)
         model = trained_network(folder, spec, checkpoint, takes)
-    behind = None if calibrator is None else _calibrator(calibrator)
+    behind, sets = _behind(calibrator)
     config = config_of(model, spec.model, takes, checkpoint=checkpoint, calibrator=behind)
-    return Classifier(model, config, calibrator=behind, origin=folder.path).to(device)
+    return Classifier(model, config, calibrator=behind, sets=sets, origin=folder.path).to(device)
 
 
 def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:
@@ -98,12 +99,17 @@ def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Inte
     return model
 
 
-def _calibrator(given: PathArg | posthoc.Calibrator) -> posthoc.Calibrator:
-    """A calibrator, its file, or the folder that `calattn calibrate --out` wrote."""
-    if isinstance(given, posthoc.Calibrator):
-        return given
+def _behind(
+    given: PathArg | posthoc.Calibrator | None,
+) -> tuple[posthoc.Calibrator | None, posthoc.PredictionSets | None]:
+    """A calibrator, its file, or the folder that `calattn calibrate --out` wrote, which may hold prediction sets too."""
+    if given is None or isinstance(given, posthoc.Calibrator):
+        return given, None
     path = Path(given)
-    return posthoc.load(path / CALIBRATOR if path.is_dir() else path)
+    if not path.is_dir():
+        return posthoc.load(path), None
+    sets = posthoc.PredictionSets.load(path / SETS) if (path / SETS).is_file() else None
+    return posthoc.load(path / CALIBRATOR), sets
 
 
 def _may_be_on_the_hub(path: Path) -> bool:
