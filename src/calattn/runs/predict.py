@@ -52,7 +52,7 @@ class ImageSet:
 
 def own_images(found: build.RunData) -> list[ImageSet]:
     validation = ImageSet(name="validation", images=found.validation, rows=found.validation_rows)
-    return [validation, ImageSet(name="test", images=found.test)]
+    return [validation, *([] if found.test is None else [ImageSet(name="test", images=found.test)])]
 
 
 def foreign_images(
@@ -71,8 +71,10 @@ def foreign_images(
     return ImageSet(name=f"{_file_name(name)}-{split}", images=images)
 
 
-def corrupted_images(test: data.Images, corruption: str) -> ImageSet:
+def corrupted_images(test: data.Images | None, corruption: str) -> ImageSet:
     """The run's test images under a corruption ("fog-5"), or under all fifteen, one after another ("all-5")."""
+    if test is None:
+        raise data.DataError("the run has no test images to corrupt; add a test folder (or files) to its data")
     name, severity = parse_split(corruption)
     names = tuple(CORRUPTIONS) if name == "all" else (name,)
     if not isinstance(test, data.ArrayImages) or len(names) * test.array.numel() > build.IN_MEMORY_BYTES:
@@ -199,7 +201,8 @@ def _image_sets(
     unknown = set(options.splits) - {each.name for each in sets}
     if unknown:
         raise ValueError(
-            f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
+            f"the run has no split {sorted(unknown)[0]!r}; it has {' and '.join(each.name for each in sets)}; other images "
+            "need --data"
         )
     return [each for each in sets if not options.splits or each.name in options.splits]
 
