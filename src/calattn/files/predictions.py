@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import re
@@ -25,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from calattn import distribution
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg, atomic_write, commit, is_partial, made_folder, partial_file, remove_stale
 from calattn.files.rows import RowFile
@@ -277,15 +277,11 @@ def _described(dtype: torch.dtype, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _manifest_text(predictions: Predictions, rows: int, files: Mapping[str, Any]) -> str:
-    try:
-        calattn_version = importlib.metadata.version("calattn")
-    except importlib.metadata.PackageNotFoundError:
-        calattn_version = "unknown"
     # No time of writing: the same predictions must give the same bytes.
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "calattn": calattn_version,
+        "calattn": distribution.version(),
         "num_rows": rows,
         "num_classes": predictions.num_classes,
         "split": predictions.split,

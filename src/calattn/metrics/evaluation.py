@@ -16,14 +16,15 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns
-from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
+from calattn.metrics.resampling.bootstrap import interval, two_sided
 from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.streamed import RankCells, samples_kept, samples_of, stream_replicates
-from calattn.metrics.sources import PredictionSource, blocks_in, check_paired, pieces, repeatable, target_of
+from calattn.metrics.resampling.resampler import RankCells, replicates, samples_kept, samples_of
+from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, given_predictions
 
+IN_MEMORY = 200_000  # samples whose columns are kept, and that get 1,000 resamples
 _FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 _ROUNDING = 1e-9
 
@@ -139,6 +140,7 @@ class Difference:
         )
 
 
+@checks.full_precision()
 def evaluate(
     predictions: PredictionSource | None = None,
     *more: Never,
@@ -199,6 +201,7 @@ def evaluate(
     )
 
 
+@checks.full_precision()
 def compare(
     a: PredictionSource,
     b: PredictionSource,
@@ -358,19 +361,19 @@ def _replicates(
         seed=seed,
         num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
     )
-    if seen.n > IN_MEMORY:  # from the source itself, or from the columns of what cannot be read again
-        cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
-        samples = (lambda: samples_of(source, plan.options.target)) if again else (lambda: samples_kept(seen.columns))
-        return stream_replicates(samples, plan, n=seen.n, cells=cells)
-    draws = memory_replicates(Columns.cat(seen.columns).cpu(), plan, lambda: blocks_in(source, _PIECE))
-    if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
-        del draws["high_confidence_error_confidence"]
+    cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
+    kept = seen.columns and plan.num_classes is None
+    samples = (lambda: samples_kept(seen.columns)) if kept else (lambda: samples_of(source, plan.options.target))
+    draws = replicates(samples, plan, n=seen.n, cells=cells)
+    if state.scores.num_high_errors < _FEWEST_ERRORS:
+        draws.pop("high_confidence_error_confidence", None)
     return draws
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:
     # All right, all wrong, one sample: resampling cannot tell how sure that is.
-    if math.isfinite(value) and bool((replicates == replicates[0]).all()):
+    known = replicates[~replicates.isnan()]
+    if math.isfinite(value) and bool((known == known[:1]).all()):
         return None, None
     low, high = interval(value, replicates, level, moved=METRICS[name].raised)
     least, most = METRICS[name].limits

@@ -285,6 +285,7 @@ _ALIASES = (
     | dict.fromkeys(("platt", "platt_scaling", "sigmoid", "logistic", "vs", "vector_scaling"), "vector")
     | dict.fromkeys(("ms", "matrix_scaling"), "matrix")
     | dict.fromkeys(("hb", "histogram_binning", "binning"), "histogram")
+    | {"ets": "ensemble", "svs": "structured_vector", "sms": "structured_matrix", "ivap": "venn_abers"}
     | {"ir": "isotonic", "isotonic_regression": "isotonic", "beta": "dirichlet"}
 )
 
