@@ -44,6 +44,7 @@ class ImageSet:
     name: str
     images: data.Images
     rows: torch.Tensor | None = None
+    labelled: bool = True
 
     @property
     def count(self) -> int:
@@ -60,7 +61,7 @@ def foreign_images(
 ) -> ImageSet:
     """Images of another data set, read as the run's own are, their labels those of the run's classes.
 
-    `ood` sets labels that mean nothing to the model to 0.
+    With `ood`, whose labels mean nothing to the model, the predictions have none.
     """
     options = build.LoadOptions(size=interface.size, interpolation=spec.data.interpolation, root=root)
     images = build.load_split(name, split, options)
@@ -68,7 +69,7 @@ def foreign_images(
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     else:
         images = relabelled(images, name, Classes(dataset=spec.data.name, names=interface.class_names))
-    return ImageSet(name=f"{_file_name(name)}-{split}", images=images)
+    return ImageSet(name=f"{_file_name(name)}-{split}", images=images, labelled=not ood)
 
 
 def corrupted_images(test: data.Images | None, corruption: str) -> ImageSet:
@@ -123,7 +124,8 @@ class Predictor:
         batch_size, place = self.spec.evaluation.batch_size, self.runtime.place(fabric)
         loader = EvalLoader(images, wanted.rows, augment, batch_size=batch_size, **place)
         fields = {"class_names": taken.class_names, "split": wanted.name, "spec_hash": self.spec.hash}
-        return predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
+        found = predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
+        return found if wanted.labelled else found.replace(labels=None)
 
     def write(self, sets: Iterable[ImageSet], rules: Iterable[str], *, features: bool) -> list[Path]:
         """Writes predictions/<name>[.<rule>] for every set and rule; the network is built anew from the checkpoint."""
@@ -146,7 +148,7 @@ class Predictor:
 class PredictOptions:
     """What `calattn predict` may be asked for: by default the run's own splits under its last checkpoint.
 
-    `data` and `splits` name other images, for which the run's own need not be there; `ood` sets their labels to 0.
+    `data` and `splits` name other images, for which the run's own need not be there; with `ood` they have no labels.
     `corruptions`, such as "fog-5" or "all-5", are of the run's own test images, in place of the splits.
     """
 
