@@ -13,7 +13,7 @@ from calattn.engine.optim import OptimizerSettings, build_optimizer
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve, sizes_for
-from tests.cli_runner import invoke
+from tests.cli_runner import invoke, refused
 from tests.data.conftest import image_folder
 
 OFFLINE = ("model.pretrained=false", "model.backbone=vit_nano_patch8_32", "teach.readings=200", "teach.steps=20")
@@ -50,6 +50,8 @@ def test_train_predict_evaluate(tmp_path, monkeypatch, capsys):
     assert len(run.predictions("validation")) == 20  # the folder val, and nothing of train
     assert run.predictions("test").class_names == ("cat", "dog")
     assert invoke(capsys, "predict", "run", "--data", pets(tmp_path / "new", test=3)).code == 0
+    assert invoke(capsys, "predict", "run", "new", "--write", "new.csv").code == 0
+    assert "only the likeliest classes of new images" in refused(capsys, "evaluate", "new.csv")
     shown = invoke(capsys, "evaluate", "run", "--json")
     assert shown.code == 0, shown.err
 
