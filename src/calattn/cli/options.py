@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from calattn.cli.console import starting
 from calattn.rules import RULES
 
 if TYPE_CHECKING:
@@ -292,7 +293,8 @@ class Machine:
     data_root: DataRoot = None
 
     def runtime(self) -> Runtime:
-        from calattn.runs.runtime import Runtime
+        with starting():  # importing torch takes seconds
+            from calattn.runs.runtime import Runtime
 
         return Runtime(**{name: value for name, value in dataclasses.asdict(self).items() if value is not None})
 
