@@ -122,6 +122,8 @@ def prepare_page(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: AR
 
 
 def _download(link: re.Match[str]) -> str:
+    if (ROOT / link[2]).is_dir():  # GitHub lists it; here there is nothing to hand out
+        return link[1]
     return f"{{download}}`{link[1].replace('`', '')} <../{link[2]}>`"
 
 
