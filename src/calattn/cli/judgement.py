@@ -141,7 +141,7 @@ def write_text(path: Path, text: str) -> None:
 def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None, diagram: Path | None = None) -> None:
     """Refuses early what could not be written in the end, and what would replace an input."""
     read = {path.resolve() for path in inputs}
-    for flag, path, suffixes in (("--out", out, _TABLES), ("--html", html, _PAGES), ("--diagram", diagram, _FIGURES)):
+    for flag, path, suffixes in (("--write", out, _TABLES), ("--html", html, _PAGES), ("--diagram", diagram, _FIGURES)):
         check_output(path, suffixes, flag)
         if path is not None and path.resolve() in read:
             raise ValueError(f"{flag} {path} is also read, and would be replaced; name another file")
