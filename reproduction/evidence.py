@@ -26,7 +26,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from calattn.comparison.trainings import student, two_sided, welch
+from scipy import stats
+
+from calattn.comparison.trainings import student
 from calattn.metrics import METRICS
 from calattn.rules import Rule
 from calattn.runs.folder import read_json
@@ -363,3 +365,17 @@ def _decision(outcome: Outcome, *, guard: bool, smallest: bool) -> Decision:
         if price < -_DEAR:
             return "traded"
     return "better" if good else "worse"
+
+
+def welch(error: float, variance: float, freedom: float) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum: of an error that is known well, and of a variance that is estimated
+    with few degrees of freedom."""
+    total = error**2 + variance
+    return math.sqrt(total), freedom * (total / variance) ** 2 if variance else math.inf
+
+
+def two_sided(effect: float, error: float, freedom: float) -> float:
+    """The p-value by Student's t; with infinite freedom by the normal distribution."""
+    if error <= 0:
+        return 0.0 if effect else 1.0
+    return float(2 * stats.t.sf(abs(effect) / error, freedom))

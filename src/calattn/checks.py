@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +18,13 @@ ONE_TRUE_CLASS = "every metric here is of one true class per row; take each clas
 # How far a row of probabilities may sum from one: rounding of C terms in the input's own precision, with room. float64 gets
 # float32's: much of it was float32 until a moment ago.
 _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Switches autocast off: sums stay float32 and float64 whatever a forward pass runs in. Decorates functions too."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
 
 
 def as_tensor(values: ArrayLike, name: str) -> Tensor:

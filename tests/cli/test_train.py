@@ -215,11 +215,10 @@ def test_ctrl_c_in_a_process_of_its_own():
 
 
 def test_tensorboard_gets_what_the_log_has(capsys, tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(capsys, "--tensorboard")
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    train(capsys, "--track", "tensorboard")
+    events = EventAccumulator(str(tmp_path / "run" / "trackers" / "tensorboard")).Reload()
     rows = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     logged = [row["train"]["loss"] for row in rows if row.get("event") == "epoch"]
     tag = next(tag for tag in events.Tags()["scalars"] if tag.endswith("train/loss"))

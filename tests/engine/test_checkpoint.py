@@ -364,7 +364,7 @@ def test_rules_resolve_through_the_newest_state(folder: CheckpointFolder) -> Non
     assert folder.weights("last") == {"w": 2}
     assert folder.weights("best-nll") == {"w": 1}
     assert folder.latest().best == {"best-nll": best}
-    with pytest.raises(CheckpointError, match=r"no checkpoint for rule 'best-ece' .*; available: last, best-nll$"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint for rule 'best-ece' .*; available: last, best-nll; "):
         folder.weights("best-ece")
 
 

@@ -249,3 +249,17 @@ def test_compiles_whole(name, soft):
         value.backward()
         slopes.append((value.detach(), leaf.grad))
     torch.testing.assert_close(slopes[1], slopes[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("ce_brier", "weight"), ("mbls", "margin"), ("mmce", "bandwidth"), ("focal", "gamma")]
+)
+@pytest.mark.usefixtures("untyped")
+def test_a_second_loss_of_other_options_compiles_whole_in_one_process(name, option):
+    """From the second on, torch makes a symbol of the number, which had no finiteness to ask for."""
+    torch._dynamo.reset()
+    logits, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 1, 2, 3, 0, 1])
+    for value in (0.5, 1.5, 2.5):
+        loss = losses.create(name, **{option: value})
+        compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(logits, labels), loss(logits, labels))

@@ -12,12 +12,7 @@ import torch
 
 from calattn import Difference, Predictions, compare, evaluate, metrics
 from calattn.metrics import METRICS
-from calattn.metrics.columns import blocks_of, columns_of
-from calattn.metrics.resampling.bootstrap import ColumnResampler, interval, quantiles
-from calattn.metrics.resampling.classwise import class_replicates
-from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.weights import weight_blocks
-from calattn.metrics.state import Options
+from calattn.metrics.resampling.bootstrap import interval, quantiles
 from tests.samples import logits_and_labels
 
 
@@ -34,32 +29,6 @@ def test_every_metric_has_an_interval_around_its_value():
         assert row.high - row.low < 0.5, name
     assert "ClassECE" in str(result)
     assert "error rate at p ≥ 0.9 " in str(result)
-
-
-def test_replicates_are_the_metric_of_the_resampled_rows():
-    """The one thing the fast bootstrap must get right: weights w give exactly what duplicating the rows gives."""
-    logits, labels = logits_and_labels("ten_classes")
-    logits, labels = (logits[:300] / 0.5).round() * 0.5, labels[:300]  # with ties
-    options = Options()
-    resample = ColumnResampler(columns_of(logits, labels, "logits"), Resampling(options=options))
-    weights = next(weight_blocks(300, 6, torch.Generator().manual_seed(3)))
-    fast = resample(weights)
-    classwise = class_replicates(
-        lambda: ((b.rows.start, b) for b in blocks_of(logits, labels, "logits")),
-        300,
-        10,
-        15,
-        6,
-        torch.Generator().manual_seed(3),
-    )
-    for k, weight in enumerate(weights):
-        rows = torch.arange(300).repeat_interleave(weight.long())
-        slow = evaluate(Predictions(logits=logits[rows], labels=labels[rows]), num_bootstrap=0)
-        for name, draws in fast.items():
-            tolerance = 2e-4 if name in ("kernel_ece", "aurc") else 2e-6
-            assert float(draws[k]) == pytest.approx(slow[name].value, abs=tolerance), name
-        assert float(classwise[k]) == pytest.approx(slow["classwise_ece"].value, abs=1e-6)
-        assert set(fast) | {"classwise_ece"} == set(METRICS)
 
 
 def test_same_seed_same_intervals_and_other_seed_others():
@@ -168,13 +137,6 @@ def test_quantiles_like_torch_but_safe_at_infinity():
     expected = torch.quantile(draws, torch.tensor([0.1, 0.37, 0.9], dtype=torch.float64))
     assert torch.allclose(quantiles(draws, (0.1, 0.37, 0.9)), expected)
     assert float(quantiles(torch.tensor([1.0, math.inf, math.inf]), (0.9,))[0]) == math.inf
-
-
-def test_resampling_weights():
-    weights = torch.cat(list(weight_blocks(50, 400, torch.Generator().manual_seed(0), width=7)))
-    assert weights.shape == (400, 50)
-    assert torch.equal(weights.sum(1), torch.full((400,), 50.0))
-    assert float(weights.var()) == pytest.approx(1 - 1 / 50, abs=0.05)
 
 
 def test_coverage_of_the_intervals_by_simulation():

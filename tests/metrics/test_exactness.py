@@ -115,14 +115,13 @@ def test_state_update_needs_to_know_its_input():
 
 
 def test_one_cheap_metric_does_not_pay_for_the_dear_ones(monkeypatch):
-    from calattn.metrics.resampling import bootstrap
+    from calattn.metrics.resampling import resampler
 
     def dear(*_: object) -> None:
         raise AssertionError("computed although nobody asked")
 
-    monkeypatch.setattr(bootstrap, "integral_of_absolute", dear)
-    monkeypatch.setattr(bootstrap.ColumnResampler, "_kernel_error", dear)
-    monkeypatch.setattr(bootstrap.ColumnResampler, "_rank_values", dear)
+    for name in ("integral_of_absolute", "kernel_values", "rank_values"):
+        monkeypatch.setattr(resampler, name, dear)
     p = Predictions(logits=torch.randn(60, 3), labels=torch.zeros(60).long())
     assert evaluate(p, metrics=["ece", "accuracy"], num_bootstrap=20)["ece"].low is not None
 

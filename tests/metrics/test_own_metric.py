@@ -7,9 +7,6 @@ import torch
 
 from calattn import Predictions, compare, evaluate
 from calattn.metrics import METRICS, MetricState, evaluation, ranks
-from calattn.metrics.columns import blocks_of
-from calattn.metrics.resampling.classwise import class_tables
-from calattn.metrics.resampling.weights import weight_blocks
 from calattn.metrics.state import BUILT_IN, Metric
 from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.samples import logits_and_labels
@@ -115,17 +112,6 @@ def test_a_metric_of_several_parts_reads_them_of_one_resample(registry):
     registry.add("disagreement", Metric("disagreement", parts, disagreement, "lower"))
     evaluate(pair(500)[0], metrics="disagreement", num_bootstrap=20)
     assert (len(seen), max(seen)) == (21, pytest.approx(0, abs=1e-3))
-
-
-def test_class_sums_are_those_of_the_repeated_rows():
-    p = pair(700)[0]
-    weights = next(weight_blocks(700, 3, torch.Generator().manual_seed(3)))
-    blocks = ((block.rows.start, block) for block in blocks_of(p.logits, p.labels, "logits"))
-    for weight, found in zip(weights, class_tables(blocks, weights, 10, 15), strict=True):
-        rows = torch.arange(700).repeat_interleave(weight.long())
-        slow = MetricState("classwise_ece").update_logits(p.logits[rows], p.labels[rows]).class_bins()
-        for part in ("count", "confidence", "correct"):
-            assert torch.allclose(getattr(found, part), getattr(slow, part), rtol=1e-5), part
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -43,7 +43,8 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("train", WORK, "Train a run from a recipe or a spec."),
     Command("teach", WORK, "Give a trained network a head that calibrates it."),
-    Command("predict", WORK, "Write a trained run's predictions."),
+    Command("predict", WORK, "Predict new images, or a trained run's own."),
+    Command("export", WORK, "Write a trained network as an ONNX file, or a torch.export one."),
     Command("data", WORK, "List, fetch and look at data sets.", function="app"),
     Command("evaluate", JUDGE, "Metrics of saved predictions, with intervals."),
     Command("compare", JUDGE, "Is B better than A, or is it chance? (paired)"),
@@ -72,9 +73,9 @@ class LazyGroup(PlainGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from calattn.distribution import version
 
-        typer.echo(f"calattn {version('calattn')}")
+        typer.echo(f"calattn {version()}")
         raise typer.Exit
 
 

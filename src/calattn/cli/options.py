@@ -297,7 +297,7 @@ class Machine:
     def runtime(self) -> Runtime:
         from calattn.runs.runtime import Runtime
 
-        return Runtime(**dataclasses.asdict(self))
+        return Runtime(**{name: value for name, value in dataclasses.asdict(self).items() if value is not None})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,9 +323,10 @@ class Cluster(Devices):
     save_seconds: Annotated[
         float, _where("--save-seconds", text="Time between checkpoints: what a power cut may cost.", least=0)
     ] = 60.0
-    tensorboard: Annotated[
-        bool, _where("--tensorboard", text="Also write the log for TensorBoard, in the run folder.")
-    ] = False
+    track: Annotated[
+        list[str] | None,
+        _where("--track", text="Log to tensorboard, csv, wandb or mlflow too, in the run folder; may be repeated."),
+    ] = None
     until_epoch: Annotated[
         int | None,
         option(

@@ -131,7 +131,7 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
     seen.add(path.resolve())
     yield path
     for below in sorted(path.iterdir()):
-        if below.is_dir() and below.name not in ("checkpoints", "predictions", "tensorboard"):
+        if below.is_dir() and below.name not in ("checkpoints", "predictions", "trackers"):
             yield from _folders(below, seen)
 
 

@@ -124,8 +124,9 @@ class SeedsDifference(Difference):
 def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
     """One difference of several, each between two trainings of the same seed on the same samples.
 
-    The interval covers another training and other samples: the error of the mean over seeds, and that of the samples, which
-    all seeds share, are added, and judged by Student's t with Welch and Satterthwaite's degrees of freedom.
+    The interval covers another training and other samples: the arm of the mean over seeds, by Student's t, and that of the
+    samples, which all seeds share, are added in quadrature. It holds at least what it promises, with two seeds too (with two,
+    Welch and Satterthwaite's degrees of freedom hold 88 %).
 
     >>> def one(b): return Difference(name="ece", a=0.03, b=b, difference=b - 0.03, low=b - 0.032, high=b - 0.028, p_value=0.01)
     >>> found = over_seeds([one(0.01), one(0.02), one(0.03)])
@@ -147,10 +148,10 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
             statistics.fmean(each.difference - each.low for each in differences),
             statistics.fmean(each.high - each.difference for each in differences),
         )
-        variance, freedom = statistics.variance(values) / len(values), float(len(values) - 1)
-        below, above = (welch(arm / student(math.inf, level), variance, freedom) for arm in samples)
-        low, high = (sign * student(each[1], level) * each[0] for sign, each in ((-1, below), (1, above)))
-        ends, p_value = (effect + low, effect + high), two_sided(effect, *(below if effect > 0 else above))
+        seeds = Error(statistics.stdev(values) / math.sqrt(len(values)), len(values) - 1)
+        below, above = (Error(arm / student(math.inf, level)) for arm in samples)
+        ends = (effect - reach(below, seeds, 1 - level), effect + reach(above, seeds, 1 - level))
+        p_value = chance_of(effect, below if effect > 0 else above, seeds)
     else:
         ends, p_value = (math.nan, math.nan), math.nan
     return SeedsDifference(
@@ -194,11 +195,30 @@ def compare_over_seeds(
     return {name: over_seeds([part[name] for part in parts]) for name in shared}
 
 
-def welch(error: float, variance: float, freedom: float) -> tuple[float, float]:
-    """Standard error and degrees of freedom of a sum: of an error that is known well, and of a variance that is estimated
-    with few degrees of freedom."""
-    total = error**2 + variance
-    return math.sqrt(total), freedom * (total / variance) ** 2 if variance else math.inf
+class Error(NamedTuple):
+    """A standard error, and the degrees of freedom it is known with."""
+
+    size: float
+    freedom: float = math.inf
+
+
+def reach(samples: Error, seeds: Error, chance: float) -> float:
+    """How far an interval reaches that leaves out so much, for both errors."""
+    from scipy import stats
+
+    return math.hypot(*(float(stats.t.isf(chance / 2, each.freedom)) * each.size for each in (samples, seeds)))
+
+
+def chance_of(effect: float, samples: Error, seeds: Error) -> float:
+    """The p-value: what the interval leaves out that just reaches zero."""
+    from scipy import optimize
+
+    def left(logarithm: float) -> float:
+        return reach(samples, seeds, math.exp(logarithm)) - abs(effect)
+
+    if effect == 0 or samples.size == seeds.size == 0:
+        return 0.0 if effect else 1.0
+    return math.exp(optimize.brentq(left, -30, 0)) if left(-30) > 0 else 0.0
 
 
 def student(freedom: float, level: float) -> float:
@@ -210,15 +230,6 @@ def student(freedom: float, level: float) -> float:
     from scipy import stats
 
     return float(stats.t.ppf((1 + level) / 2, freedom))
-
-
-def two_sided(effect: float, error: float, freedom: float) -> float:
-    """The p-value by Student's t; with infinite freedom by the normal distribution."""
-    from scipy import stats
-
-    if error <= 0:
-        return 0.0 if effect else 1.0
-    return float(2 * stats.t.sf(abs(effect) / error, freedom))
 
 
 def _deviation(values: Sequence[float]) -> float:

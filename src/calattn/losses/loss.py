@@ -65,14 +65,20 @@ def dense(labels: Tensor, like: Tensor) -> Tensor:
 
 
 def non_negative(value: float, name: str) -> float:
-    if not (_is_number(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
-    return float(value)
+    return _in_range(value, f"{name} must be finite and at least 0", lambda number: number >= 0)
 
 
 def positive(value: float, name: str) -> float:
-    if not (_is_number(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return _in_range(value, f"{name} must be positive and finite", lambda number: number > 0)
+
+
+def _in_range(value: float, rule: str, holds: Callable[[float], bool]) -> float:
+    if (
+        torch.compiler.is_compiling()
+    ):  # a number that changes between graphs is a symbol there, which has no value to look at
+        return value
+    if isinstance(value, bool) or not isinstance(value, float | int) or not math.isfinite(value) or not holds(value):
+        raise ValueError(f"{rule}, got {value!r}")
     return float(value)
 
 
@@ -85,10 +91,6 @@ def reduce(values: Tensor, reduction: Reduction) -> Tensor:
     if reduction == "none":
         return values
     raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _check_shapes(logits: Tensor, labels: Tensor) -> None:

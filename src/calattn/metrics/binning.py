@@ -119,8 +119,8 @@ class BinSums(CellSums):
 
         l2: gap² − acc(1 − acc)/(|B| − 1) per bin is unbiased for the squared gap (Kumar et al. 2019); bins with one
         sample say nothing and count zero; a negative total is reported as 0. l1: the expectation of |gap + noise| with
-        Gaussian noise of variance acc(1 − acc)/|B| exceeds |gap| by a closed-form amount, which is subtracted once;
-        the result can be slightly negative for a calibrated model, and is not clipped, so that averages stay honest.
+        Gaussian noise of variance acc(1 − acc)/|B| exceeds |gap| by a closed-form amount, which is subtracted once, at
+        the observed gap: for a calibrated model that is about 40 % of the bias. The result can be negative and is not clipped.
         """
         weight, acc = self.count / self.count.sum(), self.accuracy
         if norm == "l2":

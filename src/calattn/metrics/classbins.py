@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from calattn import checks
 from calattn.metrics.binning import CellSums, bin_index
 from calattn.metrics.columns import Block
 
@@ -94,6 +95,7 @@ def class_parts(block: Block, num_bins: int) -> ClassParts:
     return ClassParts(row=rows, cls=columns, prob=probs, label_prob=block.at_label / block.total)
 
 
+@checks.full_precision()
 def low_mass(block: Block) -> Float[Tensor, " c"]:
     """Column sums of what is left of the probabilities.
 

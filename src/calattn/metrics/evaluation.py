@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 import torch
 from jaxtyping import Float
@@ -16,14 +16,15 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns
-from calattn.metrics.resampling.bootstrap import IN_MEMORY, interval, memory_replicates, two_sided
+from calattn.metrics.resampling.bootstrap import interval, two_sided
 from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.streamed import RankCells, samples_kept, samples_of, stream_replicates
-from calattn.metrics.sources import PredictionSource, blocks_in, check_paired, pieces, repeatable, target_of
+from calattn.metrics.resampling.resampler import RankCells, replicates, samples_kept, samples_of
+from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
-from calattn.types import MetricRow, Predictions, check_source
+from calattn.types import MetricRow, Predictions, given_predictions
 
+IN_MEMORY = 200_000  # samples whose columns are kept, and that get 1,000 resamples
 _FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 _ROUNDING = 1e-9
 
@@ -139,9 +140,13 @@ class Difference:
         )
 
 
+@checks.full_precision()
 def evaluate(
-    predictions: PredictionSource,
-    *labels: Never,
+    predictions: PredictionSource | None = None,
+    *more: Never,
+    logits: Any = None,
+    probs: Any = None,
+    labels: Any = None,
     metrics: str | Iterable[str] | None = None,
     target: int | str | None = None,
     num_bins: int = 15,
@@ -152,6 +157,8 @@ def evaluate(
     generator: torch.Generator | None = None,
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
+
+    Plain arrays (NumPy, torch, pandas) are `logits` or `probs`, and `labels`. Columns of a table are the class names.
 
     `predictions` may be an iterable of blocks (see `calattn.stream_predictions`). Up to 200,000 samples, resampling takes
     half a kilobyte a sample; beyond, it is a second pass over the blocks, with Poisson weights, in memory that does not
@@ -164,8 +171,10 @@ def evaluate(
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
     0.2992
+    >>> evaluate(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1], num_bootstrap=0)["accuracy"].value
+    0.5
     """
-    check_source(predictions, *labels)
+    predictions = given_predictions(predictions, *more, logits=logits, probs=probs, labels=labels)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)
@@ -192,6 +201,7 @@ def evaluate(
     )
 
 
+@checks.full_precision()
 def compare(
     a: PredictionSource,
     b: PredictionSource,
@@ -351,19 +361,19 @@ def _replicates(
         seed=seed,
         num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
     )
-    if seen.n > IN_MEMORY:  # from the source itself, or from the columns of what cannot be read again
-        cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
-        samples = (lambda: samples_of(source, plan.options.target)) if again else (lambda: samples_kept(seen.columns))
-        return stream_replicates(samples, plan, n=seen.n, cells=cells)
-    draws = memory_replicates(Columns.cat(seen.columns).cpu(), plan, lambda: blocks_in(source, _PIECE))
-    if "high_confidence_error_confidence" in draws and state.scores.num_high_errors < _FEWEST_ERRORS:
-        del draws["high_confidence_error_confidence"]
+    cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
+    kept = seen.columns and plan.num_classes is None
+    samples = (lambda: samples_kept(seen.columns)) if kept else (lambda: samples_of(source, plan.options.target))
+    draws = replicates(samples, plan, n=seen.n, cells=cells)
+    if state.scores.num_high_errors < _FEWEST_ERRORS:
+        draws.pop("high_confidence_error_confidence", None)
     return draws
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:
     # All right, all wrong, one sample: resampling cannot tell how sure that is.
-    if math.isfinite(value) and bool((replicates == replicates[0]).all()):
+    known = replicates[~replicates.isnan()]
+    if math.isfinite(value) and bool((known == known[:1]).all()):
         return None, None
     low, high = interval(value, replicates, level, moved=METRICS[name].raised)
     least, most = METRICS[name].limits

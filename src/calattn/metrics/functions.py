@@ -155,10 +155,11 @@ def debiased_ece(
     binning: Binning = "width",
     target: Target = "top",
 ) -> float:
-    """ECE less its small-sample bias: plain ECE of a perfectly calibrated model is positive, this one averages near 0.
+    """ECE less a part of its small-sample bias, by which plain ECE of a perfectly calibrated model is positive.
 
-    `norm="l2"` is the estimator of Kumar et al. 2019 (clipped at 0), `norm="l1"` subtracts the bias of a folded
-    Gaussian in closed form and may be slightly negative.
+    `norm="l2"` is the estimator of Kumar et al. 2019, whose square is unbiased before it is clipped at 0. `norm="l1"` subtracts
+    the bias that a folded Gaussian has at the observed gaps, and may be slightly negative. Observed gaps are wider than
+    true ones, so about 40 % of the bias goes for a calibrated model, and nearly all of it where gaps are large.
 
     >>> p = torch.tensor([[0.6, 0.4]] * 10)
     >>> round(ece(p, torch.tensor([0] * 5 + [1] * 5)), 4), round(debiased_ece(p, torch.tensor([0] * 5 + [1] * 5)), 4)
@@ -242,7 +243,7 @@ def kernel_ece(probs: Probs, labels: Labels, *, bandwidth: float = 0.05, target:
 def misclassification_auroc(probs: Probs, labels: Labels) -> float:
     """P(a right prediction is more confident than a wrong one), ties counting half; NaN if all are right or all wrong.
 
-    Ranked by the odds Σ_{k≠top} p_k / p_top, which still differ where confidences round to 1.
+    Ranked by p, and where it is rounded to 1 by Σ_{k≠top} p_k.
 
     >>> misclassification_auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
     1.0
@@ -288,7 +289,8 @@ def high_confidence_errors(probs: Probs, labels: Labels, *, threshold: float = 0
 def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
     """P(an out-of-distribution sample has the larger 1 − max p), ties counting half.
 
-    One convention: the score is 1 − max p, out-of-distribution is the positive class, 1 is best and 0.5 is chance.
+    One convention: the score is 1 − max p, out-of-distribution is the positive class, 1 is best and 0.5 is chance. Where p is
+    rounded to 1, the sum of the other entries decides.
 
     >>> ood_auroc(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.6, 0.4]]))
     1.0

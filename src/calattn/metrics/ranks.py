@@ -67,21 +67,19 @@ class RankSums:
             self.histogram.index_add_(1, odds_key(self.samples[0]).to(device), new)
         self.samples = self.samples[:, :0]
 
-    def by_key(self) -> Float[Tensor, "3 k"]:
-        """Count, Σ confidence and Σ correct of every odds key, whether the state has collapsed or not."""
-        return odds_histogram(self.samples) if self.histogram is None else self.histogram
+    def tied(self) -> tuple[Float[Tensor, " g"], Groups]:
+        """The smallest odds of every tied group, and its sums, most confident first."""
+        if self.histogram is not None:
+            held = self.histogram[0] > 0
+            bits = held.nonzero().squeeze(1) << (31 - _KEY_BITS)
+            return bits.to(torch.int32).view(torch.float32).double(), Groups(*self.histogram[:, held])
+        odds, order = self.samples[0].sort()
+        values, inverse, counts = odds.unique_consecutive(return_inverse=True, return_counts=True)
+        sums = (torch.bincount(inverse, weights=part, minlength=len(counts)) for part in self.samples[1:, order])
+        return values, Groups(counts.double(), *sums)
 
     def groups(self) -> Groups:
-        if self.histogram is not None:
-            return Groups(*self.histogram[:, self.histogram[0] > 0])
-        odds, order = self.samples[0].sort()
-        _, inverse, counts = odds.unique_consecutive(return_inverse=True, return_counts=True)
-        size = len(counts)
-        return Groups(
-            counts.double(),
-            torch.bincount(inverse, weights=self.samples[1, order], minlength=size),
-            torch.bincount(inverse, weights=self.samples[2, order], minlength=size),
-        )
+        return self.tied()[1]
 
 
 def empty_histogram() -> Float[Tensor, "3 k"]:

@@ -63,6 +63,11 @@ class CalibrationMetrics(Metric):
         state.classes = ClassBins.empty(self.num_classes, state.options.num_bins)
         for name, tensor in _tensors(state, empty_packed()).items():
             self.add_state(name, default=tensor, dist_reduce_fx=merged if name == "ranks" else "sum")
+        # A MetricCollection shares the states of metrics whose states are equal after the first batch: this one tells apart
+        # those that only later batches would.
+        target, ignored = state.options.target, ignore_index
+        asked = [state.options.threshold, from_logits, target is None, target or 0, ignored is None, ignored or 0]
+        self.add_state("asked", default=torch.tensor(asked, dtype=torch.float64), dist_reduce_fx="max")
 
     @property
     def higher_is_better(self) -> bool | None:  # type: ignore[override]

@@ -10,8 +10,8 @@ TEXTS = {
     "ece": "Expected calibration error: samples are put into {bins} bins of equal width by confidence; the mean over bins, "
     "weighted by their share of the samples, of |mean confidence − accuracy|. Chance alone makes it positive: a calibrated "
     "model has an ECE above 0, the more so the fewer the samples.",
-    "debiased_ece": "ECE less the part that chance adds to |mean confidence − accuracy| in each bin (normal noise of "
-    "variance accuracy (1 − accuracy) / count). Around 0 for a calibrated model, where it may be negative.",
+    "debiased_ece": "ECE less an estimate of what chance adds to |mean confidence − accuracy| in each bin (normal noise of "
+    "variance accuracy (1 − accuracy) / count). Of a calibrated model's ECE about 40 % goes; it may be negative.",
     "mce": "Maximum calibration error: the largest |mean confidence − accuracy| of the {bins} bins. A bin of a few samples "
     "can decide it.",
     "adaptive_ece": "ECE over {bins} bins of equal count instead of equal width.",

@@ -6,7 +6,6 @@ The first bin of all classes is one matrix product a block; the listed entries a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Float, Int
@@ -15,32 +14,28 @@ from torch import Tensor
 from calattn.metrics.binning import bin_index
 from calattn.metrics.classbins import ClassBins, class_parts
 from calattn.metrics.columns import Block
-from calattn.metrics.resampling.weights import HELD, weight_blocks
 
 _ENTRIES = 1 << 14  # listed probabilities that are weighted at a time
-
-# Rows of the whole source, block by block, each with the number of its first sample.
-Blocks = Callable[[], Iterable[tuple[int, Block]]]
 
 
 class WideSum:
     """A table of float32 additions, carried over into float64 every `every` samples, before rounding shows."""
 
     def __init__(self, rows: int, resamples: int, every: int) -> None:
-        self.table = torch.zeros(rows, resamples)
-        self._total = torch.zeros(rows, resamples, dtype=torch.float64)
+        self.table = torch.zeros(rows, resamples, dtype=torch.float32)
+        self._carried: Tensor | None = None
         self._every, self._since = every, 0
 
     def seen(self, samples: int) -> None:
         self._since += samples
         if self._since >= self._every:
-            self.total()
+            self._carried = self.total()
+            self.table.zero_()
+            self._since = 0
 
-    def total(self) -> Float[Tensor, "g r"]:
-        self._total += self.table.cpu()
-        self.table.zero_()
-        self._since = 0
-        return self._total
+    def total(self, resamples: slice = slice(None)) -> Float[Tensor, "g r"]:
+        total = self.table[:, resamples].cpu().double()
+        return total if self._carried is None else total.add_(self._carried[:, resamples])
 
 
 class ClassTables(ABC):
@@ -111,59 +106,18 @@ class ClassCounts(ClassTables):
             confidence.index_add_(0, cells[some], here * parts.prob[some].float().unsqueeze(1))
         right.index_add_(0, block.labels * self.num_bins + bin_index(parts.label_prob, self.num_bins), weights)
 
-    def bins(self) -> list[ClassBins]:
+    def bins(self, resamples: slice = slice(None)) -> list[ClassBins]:
         """The sums of each resample."""
         count, confidence, right = (
-            wide.total().t().reshape(-1, self.num_classes, self.num_bins).clone() for wide in self.listed
+            wide.total(resamples).t().reshape(-1, self.num_classes, self.num_bins).clone() for wide in self.listed
         )
-        count[:, :, 0] += self._n.unsqueeze(1) - count.sum(dim=2)  # what is not listed is in the first bin
-        confidence[:, :, 0] += self.low.total().t()
+        count[:, :, 0] += self._n[resamples].unsqueeze(1) - count.sum(dim=2)  # what is not listed is in the first bin
+        confidence[:, :, 0] += self.low.total(resamples).t()
         return [ClassBins(*each) for each in zip(count, confidence, right, strict=True)]
 
     def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
         errors = [(each.confidence - each.correct).abs().sum() for each in self.bins()]
         return torch.stack(errors) / (n * self.num_classes)
-
-
-def class_width(n: int, count: int, cells: int) -> int:
-    """How many resamples' weights and class sums are held at a time: 8 MB of weights, 50 MB of sums."""
-    return max(1, min(count, (1 << 21) // n, (1 << 20) // cells))
-
-
-def class_tables(
-    blocks: Iterable[tuple[int, Block]], weights: Float[Tensor, "b n"], num_classes: int, num_bins: int
-) -> list[ClassBins]:
-    """The class sums of resamples that are in memory, from one pass over the rows."""
-    tables = ClassCounts(num_classes, num_bins, len(weights))
-    for start, block in blocks:
-        tables.add(block, weights[:, start : start + len(block.labels)].t())
-    return tables.bins()
-
-
-def class_replicates(
-    blocks: Blocks, n: int, num_classes: int, num_bins: int, count: int, generator: torch.Generator
-) -> Float[Tensor, " count"]:
-    """Replicates of classwise ECE: one pass over the probabilities for as many resamples as fit in 32 MB of sums.
-
-    The signed gap of a (class, bin) is Σ w (p − [y = class]); the first bin of all classes is one matrix product a block, the
-    listed entries above 1/m are added row by row.
-    """
-    width = max(1, min(count, (1 << 23) // (num_classes * num_bins), HELD * 2 // n + 1))
-    values = []
-    for weights in weight_blocks(n, count, generator, width):
-        low, high = torch.zeros(len(weights), num_classes), torch.zeros(num_classes * num_bins, len(weights))
-        for offset, block in blocks():
-            device = block.rest.device
-            low, high = low.to(device), high.to(device)
-            here = weights[:, offset : offset + len(block.labels)].to(device)
-            cells, rows, signed = _signed_entries(block, num_bins)
-            high.index_add_(0, cells, here.t()[rows] * signed.float().unsqueeze(1))
-            block.rest.div_(block.total.unsqueeze(1))
-            low.addmm_(here, block.rest.float())
-        gaps = high.t().reshape(len(weights), num_classes, num_bins)
-        gaps[:, :, 0] += low
-        values.append(gaps.abs().sum(dim=(1, 2), dtype=torch.float64).cpu() / (n * num_classes))
-    return torch.cat(values)
 
 
 def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:

@@ -3,8 +3,7 @@
 Everywhere `n` is the sum of each resample's weights, and b the number of resamples. A metric that has no formula here is read
 from the state that each resample would have left. The states are filled from weighted sums, never by going through the samples
 again, so a resample costs what `read` costs, and, where it reads ranks, the grid or class sums, the filling of these. Ranks come
-as tied groups, most confident first, and the grid is filled from the same groups: one group an odds value in memory, a rank cell
-(see `streamed`) beyond.
+as tied groups (the rank cells of `resampler`), most confident first, and the grid is filled from the same groups.
 """
 
 from __future__ import annotations
@@ -56,21 +55,22 @@ class Resampling:
         return parts_of(self.own)
 
 
-def fill_features(out: Float[Tensor, "n f"], columns: Columns, options: Options) -> None:
-    """The summands of scores and bins into zeroed rows: 7 scores (an infinite NLL as 0), then count, gap and hits of each bin."""
+def summands(columns: Columns, options: Options) -> Float[Tensor, "n f"]:
+    """7 scores (an infinite NLL as 0), whether the NLL is infinite, then count, gap and hits of each bin."""
     size = options.num_bins
-    scores, count, gap, hits = out.split([7, size, size, size], dim=1)
-    correct = columns.correct.double()
-    scores.copy_(score_features(columns, options.threshold))
-    scores[:, 2].nan_to_num_(posinf=0.0)
-    index = bin_index(columns.confidence, size).unsqueeze(1)
-    count.scatter_(1, index, 1.0)
-    gap.scatter_(1, index, (columns.confidence.double() - correct).float().unsqueeze(1))
-    hits.scatter_(1, index, correct.float().unsqueeze(1))
+    out = torch.zeros(len(columns), 8 + 3 * size, dtype=torch.float64)
+    out[:, :7] = score_features(columns, options.threshold)
+    out[:, 7] = torch.isinf(columns.nll)
+    out[:, 2].nan_to_num_(posinf=0.0)
+    index, correct = bin_index(columns.confidence, size).unsqueeze(1), columns.correct.double()
+    values = (torch.ones_like(correct), columns.confidence.double() - correct, correct)
+    for part, value in zip(out[:, 8:].split(size, dim=1), values, strict=True):
+        part.scatter_(1, index, value.unsqueeze(1))
+    return out
 
 
 def bin_values(
-    count: Float[Tensor, "b m"], gap: Float[Tensor, "b m"], correct: Float[Tensor, "b m"], n: Int[Tensor, " b"]
+    count: Float[Tensor, "b m"], gap: Float[Tensor, "b m"], correct: Float[Tensor, "b m"], n: Float[Tensor, " b"]
 ) -> dict[str, Float[Tensor, " b"]]:
     mean_gap, accuracy = gap / count.clamp_min(1), correct / count.clamp_min(1)
     deviation = (accuracy * (1 - accuracy)).clamp_min(0).div(count.clamp_min(1)).sqrt()
@@ -86,17 +86,17 @@ def kernel_values(
     mass: Float[Tensor, "g b"], hits: Float[Tensor, "g b"], n: Int[Tensor, " b"], bandwidth: float
 ) -> Float[Tensor, " b"]:
     """Kernel ECE from the samples and the right ones in each of `KERNEL_CELLS` cells of the confidence."""
-    kernel, centre = _kernel(bandwidth, mass.dtype)
+    kernel, centre = _kernel(bandwidth)
     accuracy = (kernel @ hits) / (kernel @ mass).clamp_min(1e-30)
-    return ((accuracy - centre.unsqueeze(1)).abs() * mass).sum(dim=0).double() / n
+    return ((accuracy - centre.unsqueeze(1)).abs() * mass).sum(dim=0) / n
 
 
 @functools.lru_cache(maxsize=2)
-def _kernel(bandwidth: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _kernel(bandwidth: float) -> tuple[Tensor, Tensor]:
     """The Gaussian between the cells' centres, and the centres."""
     centre = (torch.arange(KERNEL_CELLS, dtype=torch.float64) + 0.5) / KERNEL_CELLS
     kernel = torch.exp(-(centre.unsqueeze(1) - centre).square() / (2 * bandwidth**2))
-    return kernel.to(dtype), centre.to(dtype)
+    return kernel, centre
 
 
 def rank_values(
@@ -107,13 +107,12 @@ def rank_values(
     num_bins: int,
 ) -> dict[str, Float[Tensor, " b"]]:
     """From tied groups, most confident first."""
-    exact = count.dtype if int(n.max()) < 1 << 24 else torch.float64  # counts are integers: exact in float32 up to 2²⁴
-    end = count.cumsum(dim=1, dtype=exact)
+    end = count.cumsum(dim=1)
     wrong = count - right
-    wrong_end = wrong.cumsum(dim=1, dtype=exact)
+    wrong_end = wrong.cumsum(dim=1)
     right_before = end - wrong_end - right
-    total_wrong = wrong_end[:, -1].double()
-    pairs = (wrong * (right_before + right / 2)).sum(dim=1, dtype=torch.float64)
+    total_wrong = wrong_end[:, -1]
+    pairs = (wrong * (right_before + right / 2)).sum(dim=1)
     return {
         "misclassification_auroc": pairs / (total_wrong * (n - total_wrong)),
         "aurc": _aurc(count, end, wrong, wrong_end) / n,
@@ -123,12 +122,12 @@ def rank_values(
 
 def _adaptive(count: Tensor, end: Tensor, residual: Tensor, n: Tensor, num_bins: int) -> Tensor:
     """AdaECE with boundaries at ⌊kN/m⌋ counted from the least confident, a group on a boundary shared."""
-    sums = residual.cumsum(dim=1, dtype=torch.float64)
+    sums = residual.cumsum(dim=1)
     bounds = (n.unsqueeze(1) - equal_count_bounds_of(n, num_bins).flip(1)).to(end.dtype)
     place = torch.searchsorted(end, bounds).clamp_(max=end.shape[1] - 1)
-    own = count.gather(1, place).double()
-    missing = (end.gather(1, place) - bounds).double() / own.clamp_min(1)  # share of the group beyond the boundary
-    at = sums.gather(1, place) - missing.clamp(0, 1) * residual.gather(1, place).double()
+    # the share of the group beyond the boundary
+    missing = (end.gather(1, place) - bounds) / count.gather(1, place).clamp_min(1)
+    at = sums.gather(1, place) - missing.clamp(0, 1) * residual.gather(1, place)
     at[:, 0] = 0.0
     return at.diff(dim=1).abs().sum(dim=1) / n
 
@@ -138,7 +137,7 @@ def _aurc(count: Tensor, end: Tensor, wrong: Tensor, wrong_end: Tensor) -> Tenso
     start, before = end - count, wrong_end - wrong
     rate = wrong / count.clamp_min(1)
     harmonic = torch.log((end + 0.5) / (start + 0.5))
-    return (wrong + (before - rate * start) * harmonic).sum(dim=1, dtype=torch.float64)
+    return (wrong + (before - rate * start) * harmonic).sum(dim=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,20 +175,16 @@ def own_values(plan: Resampling, resamples: Resamples) -> dict[str, Float[Tensor
 
 def _fill(state: MetricState, resamples: Resamples, index: int) -> None:
     """Makes `state` what it would be had it seen this resample."""
-    state.scores.sums = resamples.scores[index].double()
-    count, gap, right = (part[index].double() for part in (resamples.count, resamples.gap, resamples.right))
+    state.scores.sums = resamples.scores[index]
+    count, gap, right = (part[index] for part in (resamples.count, resamples.gap, resamples.right))
     state.bins = BinSums(count, gap + right, right)
     if resamples.ranked is not None:
-        count, right, confidence = (part.double() for part in _row(resamples.ranked, index))
+        ranked = resamples.ranked
+        held = ranked.count[index] > 0
+        count, right, confidence = ranked.count[index][held], ranked.right[index][held], ranked.confidence[held]
         if "ranks" in state.needs:
             state.ranks = RankSums(0, histogram=torch.stack([count, count * confidence, right]))
         if "grid" in state.needs:
             state.grid = SmoothGrid.empty().add_weighted(confidence, count, count * confidence - right)
     if resamples.classes is not None:
         state.classes = resamples.classes[index]
-
-
-def _row(ranked: Ranked, index: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The groups that this resample has samples of."""
-    held = ranked.count[index] > 0
-    return ranked.count[index][held], ranked.right[index][held], ranked.confidence[held]

@@ -1,22 +1,21 @@
-"""Resampling weights: multinomial for samples in memory, Poisson for a long stream, block by block.
+"""Resampling weights: how often each sample is in each of many resamples, a block of samples at a time.
 
-A multinomial resample of N samples needs N, and all N weights at once. Independent weights of mean 1 and variance 1 need
-neither, and give the same intervals up to terms of order 1/N once sums are divided by the sum of the weights (Præstgaard and
-Wellner 1993, "exchangeable bootstrap"; Poisson(1) is what a multinomial weight tends to). At the 200,000 samples and more
-where these weights are used, that difference is far below the noise of the resampling itself.
+Few samples get multinomial weights. Many get independent Poisson weights of mean 1 and variance 1, which need no memory and give
+the same intervals up to terms of order 1/N once sums are divided by the sum of the weights (Præstgaard and Wellner 1993,
+"exchangeable bootstrap"; Poisson(1) is what a multinomial weight tends to).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-HELD = 1 << 21  # weights held at a time: 8 MB of float32, and a few temporaries of that size
-ROWS = 4096  # samples of one block of weights: 3 MB at 200 resamples
+ROWS = 4096  # samples of one block of weights, and the most that get multinomial ones
 GROUP = 8  # resamples drawn together: any range of resamples that starts at a multiple of it can be drawn alone
 
 # How many of 2**16 equally likely numbers stand for the weights 0, 1, 2, …: Poisson(1) rounded, and moved by at most 6 so that
@@ -25,18 +24,45 @@ _COUNTS = (24109, 24112, 12049, 4022, 1005, 201, 32, 5, 1)
 _WEIGHT = np.repeat(np.arange(len(_COUNTS), dtype=np.float32), _COUNTS)
 
 
-def weight_blocks(n: int, count: int, generator: torch.Generator, width: int | None = None) -> Iterator[Tensor]:
-    """Multinomial resampling weights [b, n], `count` rows in all."""
-    width = min(count, max(1, HELD // n)) if width is None else width
-    for start in range(0, count, width):
-        size = min(width, count - start)
-        draws = torch.randint(n, (size, n), generator=generator)
-        draws += torch.arange(size).unsqueeze(1) * n
-        yield torch.bincount(draws.view(-1), minlength=size * n).view(size, n).float()
+class Weights(Protocol):
+    """The weights of some resamples."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, start: int, count: int) -> Float[Tensor, "n r"]:
+        """Of `count` samples from number `start` on, which must lie in one block of `ROWS`."""
+
+
+def weights_of(n: int, count: int, seed: int, width: int) -> Iterator[Weights]:
+    """Weights of n samples in `count` resamples, `width` (a multiple of `GROUP`) resamples at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    for first in range(0, count, width):
+        last = min(count, first + width)
+        yield PoissonWeights(seed, first, last) if n > ROWS else HeldWeights(multinomial(n, last - first, generator))
+
+
+def multinomial(n: int, count: int, generator: torch.Generator) -> Float[Tensor, "n r"]:
+    """Weights that sum to n in each of `count` resamples."""
+    draws = torch.randint(n, (count, n), generator=generator)
+    draws += torch.arange(count).unsqueeze(1) * n
+    return torch.bincount(draws.view(-1), minlength=count * n).view(count, n).t().to(torch.float32)
+
+
+class HeldWeights:
+    """Weights in memory."""
+
+    def __init__(self, table: Float[Tensor, "n r"]) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return self.table.shape[1]
+
+    def rows(self, start: int, count: int) -> Float[Tensor, "n r"]:
+        return self.table[start : start + count]
 
 
 class PoissonWeights:
-    """Weights of the resamples `first` to `last` (not included), as [samples, resamples], found again from the seed alone.
+    """Weights of the resamples `first` to `last` (not included), found again from the seed alone.
 
     The weight of a sample depends on the seed, on the sample's number and on the resample, on nothing else: two streams of the
     same samples see the same weights, however either is cut into blocks.
@@ -51,7 +77,6 @@ class PoissonWeights:
         return self.last - self.first
 
     def rows(self, start: int, count: int) -> Float[Tensor, "n r"]:
-        """The weights of `count` samples from number `start` on, which must lie in one block of `ROWS`."""
         index, place = divmod(start, ROWS)
         assert place + count <= ROWS
         if self._held is None or self._held[0] != index:
