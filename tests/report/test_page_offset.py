@@ -118,9 +118,7 @@ def test_the_page_says_it_by_the_name_of_the_class():
         return build_document([Exhibit(title="p", predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0))])
 
     named = binary(lambda true: true + 1.2, n=4000, class_names=("fair", "fraud"))
-    assert document_of(named)["subjects"][0]["verdict"]["headline"].startswith(
-        "P(fraud) is slightly too high: averages "
-    )
+    assert document_of(named)["subjects"][0]["verdict"]["headline"].startswith("P(fraud) is much too high: averages ")
     stated = calattn.Predictions.from_probs(named.probs, named.labels)
     assert document_of(stated)["subjects"][0]["verdict"]["kind"] == "offset"
     three = calattn.Predictions(logits=torch.randn(300, 3), labels=torch.randint(3, (300,)))
