@@ -19,12 +19,12 @@ from safetensors.torch import load_model as load_tensors
 from safetensors.torch import save_model as save_tensors
 from torch import Tensor, nn
 
-import calattn
 from calattn import posthoc
 from calattn.backbones.registry import HUB_PREFIXES
 from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import FileImages, PackedBytes, as_tensor, centre_box, resized_part, upright
 from calattn.data.images import DataError
+from calattn.distribution import version
 from calattn.errors import InputError
 from calattn.files.atomic import atomic_write
 from calattn.heads import Taught
@@ -51,7 +51,7 @@ class Config(Section):
     """config.json of a saved classifier: how its network is built and what it takes. It names neither weights nor code."""
 
     format: Literal[1] = 1
-    calattn: str = calattn.__version__
+    calattn: str = version()
     model: ModelSpec
     takes: Interface
     checkpoint: Rule = "last"
@@ -275,7 +275,7 @@ def config_of(
     return (
         Config.model_construct(  # checked when it is saved: a run may have a backbone that no other machine can build
             format=1,
-            calattn=calattn.__version__,
+            calattn=version(),
             model=chosen.model_copy(update={"pretrained": False, "weights": None, "backbone": backbone}),
             takes=takes,
             checkpoint=cast(Rule, checkpoint),
