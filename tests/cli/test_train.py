@@ -19,7 +19,7 @@ from calattn.cli.train import TrainingProgress, epoch_line
 from calattn.engine import checkpoint
 from calattn.runs.folder import RunFolder
 from calattn.runs.train import is_finished
-from tests.cli_runner import Result, invoke
+from tests.cli_runner import Result, invoke, refused
 from tests.small_runs import OPTIONS, SMALL, small_spec
 
 KEYS = [part for change in SMALL for part in ("--set", change)]
@@ -267,8 +267,9 @@ def test_images_without_meaningful_labels(capsys):
     result = invoke(capsys, "predict", "run", "--data", "digits", "--ood", "--split", "train")
     assert result.out == "run/predictions/digits-train\n"
     found = calattn.load_predictions("run/predictions/digits-train")
-    assert not found.labels.any()
-    assert len(found) == 1168
+    assert (found.labelled, len(found)) == (False, 1168)
+    refusal = refused(capsys, "evaluate", "run", "--split", "digits-train")
+    assert "it holds predictions without labels; pass --labels" in refusal
 
 
 # --- the lines

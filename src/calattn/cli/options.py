@@ -65,7 +65,10 @@ Json = Annotated[bool, option(OUTPUT, "--json", text="JSON on stdout, for script
 Html = Annotated[
     Path | None, option(OUTPUT, "--html", text="Write the page: one HTML file that opens without a network.")
 ]
-TableOut = Annotated[Path | None, option(OUTPUT, "--out", text="Write the table: .json, .csv, .md or .tex.")]
+TableFile = Annotated[
+    Path | None, option(OUTPUT, "--table", text="Write the table, methods as rows: .csv, .md or .tex (with booktabs).")
+]
+TableOut = Annotated[Path | None, option(OUTPUT, "--write", text="Write the table: .json, .csv, .md or .tex.")]
 DataRoot = Annotated[Path | None, option(WHERE, "--data-root", text=_DATA_ROOT)]
 Target = Annotated[
     str | None,

@@ -44,7 +44,7 @@ def predict(
     ] = None,
     ood: Annotated[
         bool,
-        _images("--ood", text="With --data: other classes than the run's. Labels become 0; only confidence counts."),
+        _images("--ood", text="With --data: other classes than the run's. Predictions then have no labels."),
     ] = False,
     corrupt: Annotated[
         list[str] | None,

@@ -33,6 +33,12 @@ def train(
         ),
     ],
     new: options.NewRun = options.NEW_RUN,
+    data: Annotated[
+        str | None,
+        options.option(
+            options.RUN, "--data", text="The images: a data set, imagefolder:PATH or parquet:PATH. Sets data.name."
+        ),
+    ] = None,
     epochs: Annotated[
         int | None, _run("--epochs", text="Times through the training images. Sets train.epochs.")
     ] = None,
@@ -57,13 +63,14 @@ def train(
     Everything that decides the result is in the spec: a recipe, your YAML
     file, and what --set changes. "Where it runs" is about the machine only.
     """
-    from calattn.runs.resolving import resolve
+    from calattn.runs.resolving import data_values, resolve
 
     runtime = where.runtime()
+    chosen = [*data_values(source, data, root=runtime.data_root), *new.changes]
     shortcuts = {"data.size": new.size, "train.epochs": epochs, "seed": seed}
-    changes = [*new.changes, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
+    changes = [*chosen, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
-        changes += _shorter_warmup(resolve(source, new.changes), epochs, processes=runtime.num_devices)
+        changes += _shorter_warmup(resolve(source, chosen), epochs, processes=runtime.num_devices)
     spec = resolve(source, changes)
     if dry_run:
         _show_plan(spec, runtime, new.out, as_json=json)
@@ -144,15 +151,17 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
     out = results_to()
     head_is_taught = is_taught(summary["spec"]["model"]) and summary["epochs"] >= epochs
     for rule, result in summary["results"].items():
-        test, scaled = result["test"], result["test_ts"]
-        end = "" if scaled.get("converged", True) else ", the end of its range"
+        split = "test" if "test" in result else "validation"
+        numbers = {name: row["value"] if split == "test" else row for name, row in result[split].items()}
         taught = head_is_taught and rule == "last"
         which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "the network"
         lines = [
-            f"{which}{', with its taught head' if taught else ''}: test accuracy {test['accuracy']['value']:.2%}, "
-            f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}"
+            f"{which}{', with its taught head' if taught else ''}: {split} accuracy {numbers['accuracy']:.2%}, "
+            f"ECE {numbers['ece']:.2%}, NLL {numbers['nll']:.4f}"
         ]
-        if not taught:  # else there is no second stage
+        if not taught and split == "test":  # else there is no second stage
+            scaled = result["test_ts"]
+            end = "" if scaled.get("converged", True) else ", the end of its range"
             lines.append(
                 f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
                 f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}"
@@ -165,6 +174,7 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
 
 train.epilog = examples(  # type: ignore[attr-defined]
     "calattn train digits                               half a minute, no network",
+    "calattn train finetune --data imagefolder:pets    your own images, a folder per class",
     "calattn train cifar10 --size 224 --dry-run         what would it cost?",
     "calattn train cifar10 --set model.head=none --out runs/plain",
     "calattn train my.yaml --devices 8                  eight GPUs of one machine",
