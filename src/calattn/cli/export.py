@@ -25,7 +25,9 @@ def export(
     ] = None,
     calibrator: Annotated[
         Path | None,
-        options.option(options.IMAGES, "--calibrator", text="A file of `calattn calibrate`, to go behind the head."),
+        options.option(
+            options.IMAGES, "--calibrator", text="What `calattn calibrate --out` wrote, to go behind the head."
+        ),
     ] = None,
     checkpoint: Annotated[
         str,
@@ -66,5 +68,5 @@ def export(
 export.epilog = examples(  # type: ignore[attr-defined]
     "calattn export runs/a --write a.onnx                    pixels in, probabilities out",
     "calattn export runs/a --format torch-export --write a.pt2",
-    "calattn export runs/a --calibrator out/calibrator.safetensors",
+    "calattn export runs/a --calibrator calibrated",
 )
