@@ -291,14 +291,19 @@ def test_bars_are_for_terminals_and_leave_nothing():
         file = io.StringIO()
         console = Console(file=file, force_terminal=terminal, width=100)
         with TrainingProgress(console) as bars:
+            bars.preparing("reading digits")
+            bars._bars.refresh()
             bars.decoded("decoding train", 5, 10)
             bars.start(RunFolder("run"), epochs=2, updates_per_epoch=10, done=10, main=True)
             bars.updates(1)
+            bars.pace(0.25, 1234.0)
             bars._bars.refresh()
             bars.epoch(ROW)
             bars.predicted(3, 6)
             bars.predicted(3, 6)
             bars._bars.refresh()
+        for shown in ("reading digits", "loss 0.2500  1,234 img/s"):
+            assert (shown in file.getvalue()) == terminal
         assert ("epoch 2/2" in file.getvalue() and "11/20" in file.getvalue() and "6/6" in file.getvalue()) == terminal
         assert ("\x1b[2K" in file.getvalue().rpartition("━")[2]) == terminal, "erased after it was last drawn"
         assert "training in run: resuming from update 10, epoch 2" in file.getvalue()

@@ -56,7 +56,7 @@ def predict(
     ] = None,
     calibrator: Annotated[
         Path | None,
-        _images("--calibrator", text="With PATHS: a file of `calattn calibrate`, to go behind the head."),
+        _images("--calibrator", text="With PATHS: what `calattn calibrate --out` wrote, to go behind the head."),
     ] = None,
     write: Annotated[
         Path | None,

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from calattn.cli import options
-from calattn.cli.console import errors_to, note, only_helps, print_json, results_to
+from calattn.cli.console import errors_to, note, only_helps, print_json, results_to, starting
 from calattn.cli.errors import code_of, examples
 
 _run = functools.partial(options.option, options.RUN)
@@ -105,9 +105,10 @@ def train_and_report(
     spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
 ) -> None:
     """Trains, or resumes training, with a progress bar, and prints what came out."""
-    from calattn.runs.plan import run_path
-    from calattn.runs.runtime import settled
-    from calattn.runs.train import train_run
+    with starting():
+        from calattn.runs.plan import run_path
+        from calattn.runs.runtime import settled
+        from calattn.runs.train import train_run
 
     path = run or run_path(settled(spec, runtime))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
@@ -188,13 +189,14 @@ class TrainingProgress:
         self._console = console
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[pace]}"),
         )
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._bar = self._bars.add_task("", visible=False)
+        self._bar = self._bars.add_task("", visible=False, pace="")
         self._epochs = self._per_epoch = self._done = 0
         self.is_main = self.started = False
 
@@ -206,6 +208,9 @@ class TrainingProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+
+    def preparing(self, what: str) -> None:
+        self._bars.update(self._bar, description=what, total=None, visible=True)
 
     def decoded(self, what: str, done: int, total: int) -> None:
         self._show(what, done=done, total=total)
@@ -235,6 +240,9 @@ class TrainingProgress:
         epoch = min(self._done // self._per_epoch + 1, self._epochs)
         self._show(f"epoch {epoch}/{self._epochs}", done=self._done, total=self._epochs * self._per_epoch)
 
+    def pace(self, loss: float, images_per_second: float) -> None:
+        self._bars.update(self._bar, pace=f"loss {loss:.4f}  {images_per_second:,.0f} img/s")
+
     def epoch(self, row: dict[str, Any]) -> None:
         self._print(epoch_line(row, self._epochs, self._console.width if self._console.is_terminal else None))
 
@@ -263,7 +271,7 @@ class TrainingProgress:
 
     def _show(self, description: str, *, done: int, total: int) -> None:
         if self._bars.tasks[0].description.split()[:1] != description.split()[:1]:
-            self._bars.reset(self._bar)  # another kind of work: the clock starts anew
+            self._bars.reset(self._bar, pace="")  # another kind of work: the clock starts anew
         self._bars.update(self._bar, description=description, completed=done, total=total, visible=True)
 
     def _print(self, text: str) -> None:

@@ -46,6 +46,9 @@ _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weight
 class RunReporter(Reporter, Protocol):
     """Who is told how far a run is."""
 
+    def preparing(self, what: str) -> None:
+        """What is done before training starts, which may take seconds."""
+
     def decoded(self, what: str, done: int, total: int) -> None: ...
 
     def start(self, folder: RunFolder, *, epochs: int, updates_per_epoch: int, done: int, main: bool) -> None:
@@ -98,7 +101,11 @@ def _train_run(
             if told is not None:
                 told.finished(folder, before=True)
             return folder
+    if told is not None:
+        told.preparing(f"reading {spec.data.name}")
     found = build.load_data(spec, root=runtime.data_root, on_decode=None if told is None else told.decoded)
+    if told is not None:
+        told.preparing(f"building {spec.model.backbone}")
     model = build.build_model(
         spec,
         num_classes=found.train.num_classes,
