@@ -22,7 +22,7 @@ from calattn.errors import InputError
 if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.subjects import PredictionSet
-    from calattn.posthoc import Contest, Skipped, Watcher
+    from calattn.posthoc import Contest, PredictionSets, Skipped, Watcher
     from calattn.posthoc.overlap import Overlap
     from calattn.readers.stream import Rows
 
@@ -62,6 +62,12 @@ def calibrate(
         float | None, _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest.")
     ] = None,
     seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
+    sets: Annotated[
+        float | None,
+        _fit(
+            "--sets", text="Prediction sets too, which hold the true class this often: 0.9; of all, after the leader."
+        ),
+    ] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
     write: Annotated[
@@ -82,7 +88,7 @@ def calibrate(
     calibrator by NLL, and shows which differences are more than chance; Ctrl-C ranks those that are done.
     """
     from calattn.cli import subjects
-    from calattn.posthoc import Methods, contest
+    from calattn.posthoc import Methods, PredictionSets, contest
     from calattn.report import contest_tables, contest_verdict
 
     part.check_one_split("calibrate")
@@ -98,7 +104,8 @@ def calibrate(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
         fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
-        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting, seed=seed or None)
+        fitting |= {"sets": sets, "seed": seed or None}
+        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
         nothing = "is about metrics, and --apply measures nothing"
         options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
@@ -107,6 +114,7 @@ def calibrate(
     wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
+    unfitted = None if sets is None else PredictionSets(sets, seed=seed)
     (subject,) = subjects.find([path], reader=reader, part=part)
     material = _material(subject, validation, folds=folds, fraction=fraction, seed=seed)
     with progress() as bar:
@@ -123,11 +131,14 @@ def calibrate(
     if not found.rows:
         raise _nothing_done(found, material)
     report = material.document(found)
+    conformal = None if unfitted is None else _sets(found, material, unfitted, report)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
+        if conformal is not None and out is not None:
+            then.callback(conformal.save, out / "sets.safetensors")
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if table is not None:
@@ -138,6 +149,8 @@ def calibrate(
             print_json(report)
         else:
             _show(found, material, single=single)
+            if conformal is not None:
+                results_to().print(report["sets"]["words"], markup=False, soft_wrap=True)
     if found.not_run:
         raise KeyboardInterrupt
     if any(each.failed for each in found.skipped):
@@ -151,6 +164,17 @@ calibrate.epilog = examples(  # type: ignore[attr-defined]
     "calattn calibrate new.npz --apply calibrated/calibrator.safetensors --write probabilities.csv",
     "calattn calibrate forest.csv --floor 1e-6 --method all --write calibrated.csv",
 )
+
+
+def _sets(found: Contest, material: Material, sets: PredictionSets, report: dict[str, Any]) -> PredictionSets:
+    """Fitted on top of the first method; what they are worth goes into the report."""
+    from calattn.posthoc import sets_after
+    from calattn.report.contest import sets_document
+
+    row = found.rows[0]
+    judged = sets_after(row, material.fit, sets, folds=found.folds or _FOLDS, seed=material.seed)
+    report["sets"] = sets_document(row.method, sets, judged)
+    return sets
 
 
 def _each(texts: list[str] | None) -> list[str]:

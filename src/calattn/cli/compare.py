@@ -97,7 +97,7 @@ compare.epilog = examples(  # type: ignore[attr-defined]
     "calattn compare baseline.npz calattn.npz --html both.html",
     "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
     "calattn compare a.npz b.npz --ts --validation a_val.npz --validation b_val.npz",
-    "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
+    "calattn compare runs/a runs/b runs/c --checkpoint best-nll --write table.md",
     "calattn compare old.csv new.csv --target fraud",
     "calattn compare runs/ce-seed* runs/calattn-seed* --over-seeds",
 )

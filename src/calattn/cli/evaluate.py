@@ -110,7 +110,7 @@ def evaluate(
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate test.npz --html report.html",
-    "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.tex",
+    "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --write table.tex",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",

@@ -161,7 +161,7 @@ def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None
 
     read = {named(path)[1].resolve() for path in inputs}
     for flag, path, suffixes in (
-        ("--out", out, (".json", *TABLES)),
+        ("--write", out, (".json", *TABLES)),
         ("--html", html, PAGES),
         ("--diagram", diagram, _FIGURES),
     ):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from calattn.cli.console import starting
 from calattn.rules import RULES
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ Html = Annotated[
 TableFile = Annotated[
     Path | None, option(OUTPUT, "--table", text="Write the table, methods as rows: .csv, .md or .tex (with booktabs).")
 ]
-TableOut = Annotated[Path | None, option(OUTPUT, "--out", text="Write the table: .json, .csv, .md or .tex.")]
+TableOut = Annotated[Path | None, option(OUTPUT, "--write", text="Write the table: .json, .csv, .md or .tex.")]
 DataRoot = Annotated[Path | None, option(WHERE, "--data-root", text=_DATA_ROOT)]
 Target = Annotated[
     str | None,
@@ -295,7 +296,8 @@ class Machine:
     data_root: DataRoot = None
 
     def runtime(self) -> Runtime:
-        from calattn.runs.runtime import Runtime
+        with starting():  # importing torch takes seconds
+            from calattn.runs.runtime import Runtime
 
         return Runtime(**{name: value for name, value in dataclasses.asdict(self).items() if value is not None})
 

@@ -8,7 +8,15 @@ from typing import Any
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
-from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
+from calattn.posthoc import (
+    Calibrator,
+    Contest,
+    ContestRow,
+    PredictionSets,
+    SetReport,
+    Skipped,
+    TemperatureScaling,
+)
 from calattn.posthoc.contests import RANKED_BY, as_good
 from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, unit_of
@@ -125,6 +133,20 @@ def _in_words(value: float | int | str) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def sets_document(method: str, sets: PredictionSets, report: SetReport) -> dict[str, Any]:
+    """What prediction sets after a method are worth, in numbers and in words."""
+    found = {name: getattr(report, name)._asdict() for name in ("coverage", "size")}
+    by_class = {str(each): estimate._asdict() for each, estimate in report.by_class.items()}
+    asked = {"method": method, "asked": sets.coverage, "score": sets.score, "samples": report.samples}
+    coverage, size, worst = report.coverage, report.size, report.by_class[report.worst_class]
+    words = (
+        f"prediction sets after {method} ({sets.score}, asked {percent(sets.coverage)}): coverage {100 * coverage.value:.1f} % "
+        f"[{100 * coverage.low:.1f}, {100 * coverage.high:.1f}], mean size {size.value:.2f} [{size.low:.2f}, {size.high:.2f}], "
+        f"{100 * report.empty:.1f} % empty; class {report.worst_class} is covered least, {100 * worst.value:.1f} %"
+    )
+    return asked | found | {"empty": report.empty, "by_class": by_class, "words": words}
 
 
 def ranking_table(
