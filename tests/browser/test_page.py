@@ -265,7 +265,7 @@ def test_several_stand_side_by_side_with_their_differences(opened, tmp_path):
     page = opened(write_page(page_html(document), tmp_path / "two.html"))
     boxes = [page.locator(f"[data-subject={name}]").bounding_box() for name in ("s0", "s1")]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
-    row = page.locator("[data-table=comparison] [data-metric=nll]").inner_text()
+    row = page.locator("[data-table=comparison] [data-metric=nll]").text_content()
     assert "better" in row
     assert f"{differences[1]['nll'].difference:+.3f}".replace("-", "−") in row
     page.locator("button[data-own=NLL]").click()
