@@ -16,6 +16,7 @@ from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import note, print_json, print_table, progress, results_to
 from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
+from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def calibrate(
             "--write", text=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's."
         ),
     ] = None,
+    table: options.TableFile = None,
+    html: options.Html = None,
     overwrite: Annotated[bool, _output("--overwrite", text="Replace what an earlier --out wrote.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -86,8 +89,11 @@ def calibrate(
     """
     from calattn.cli import subjects
     from calattn.posthoc import Methods, PredictionSets, contest
+    from calattn.report import contest_tables, contest_verdict
 
     part.check_one_split("calibrate")
+    check_output(table, TABLES, "--table")
+    check_output(html, PAGES, "--html")
     if out is None:
         options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)
@@ -100,7 +106,8 @@ def calibrate(
         fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
         fitting |= {"sets": sets, "seed": seed or None}
         options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
-        options.unused("is about metrics, and --apply measures nothing", **options.changed(measure))
+        nothing = "is about metrics, and --apply measures nothing"
+        options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
         calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
@@ -134,6 +141,10 @@ def calibrate(
             then.callback(conformal.save, out / "sets.safetensors")
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
+        if table is not None:
+            then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
+        if html is not None:
+            then.callback(_write_page, html, found, material, subject)
         if json:
             print_json(report)
         else:
@@ -324,6 +335,22 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
         console.print(line, markup=False, soft_wrap=True)
     for line in _remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def _write_page(path: Path, found: Contest, material: Material, subject: PredictionSet) -> None:
+    """The contest as a page: every method, and in full the predictions as they are, the leader's and temperature scaling's."""
+    from calattn.cli.judgement import plain
+    from calattn.report.page import Exhibit, build_document, page_html, write_page
+    from calattn.report.page.contest import contest_entry
+
+    rows = [row for place, row in enumerate(found.rows) if place == 0 or row.method == "temperature"]
+    origin = [(name, str(value)) for name, value in material.origin.items() if value is not None]
+    exhibits = [Exhibit(title="as it is", predictions=material.judge, evaluation=found.before, provenance=origin)]
+    exhibits += [Exhibit(title=row.method, predictions=row.predictions, evaluation=row.evaluation) for row in rows]
+    compared = {place: row.from_before for place, row in enumerate(rows, start=1) if row.from_before is not None}
+    document = build_document(exhibits, comparisons=compared, title=f"Calibration of {plain(subject.title)}")
+    write_page(page_html(document | {"contest": contest_entry(found, reason=material.reason)}), path)
+    note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
