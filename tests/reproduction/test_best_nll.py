@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +31,9 @@ from tests.reproduction.made_claims import nothing, world
 def test_the_mean_over_families_decides(ece: float, accuracy: float, states: tuple[str, str]) -> None:
     """The head moves ECE and accuracy at the epoch of the lowest NLL, and elsewhere does something else."""
     store = world(nothing)
+    heads = [cell for cell in store.found if cell.head == "calattn"]
     for cell, result in store.found.items():
-        head, noise = cell.head != "none", 0.0005 * (-1) ** zlib.crc32(cell.name.encode())
+        head, noise = cell.head != "none", 0.0005 * (-1) ** heads.index(cell) if cell in heads else 0.0
         best = {
             "nll": 0.5,
             "brier": 0.3,
