@@ -19,7 +19,7 @@ from calattn.runs.folder import RunFolder
 from calattn.seeds import seed_of
 from calattn.types import Predictions
 from reproduction.cells import SCALES, Cell, ScaleName, rules_of, spec_of
-from reproduction.ood import OodScores
+from reproduction.ood import CLS_NORM, OodScores
 from reproduction.results import CellResult
 
 _ERRORS = ("nll", "brier", "ece", "smooth_ece", "adaptive_ece", "classwise_ece")
@@ -47,6 +47,7 @@ def analyse(
             "epoch": summary["results"][rule]["epoch"],
             **_judged(found, scale, summary["results"][rule]),
             **_separated(ood, rule),
+            **_cls_norm(ood, rule, found.test["pre"]),
             **_pictured(found.test["pre"], cell),
         }
         for rule, found in phases.items()
@@ -128,6 +129,16 @@ def _separated(ood: OodScores | None, rule: str) -> dict[str, Any]:
         "ood": {name: each.auroc for name, each in found.items()},
         "ood_intervals": {name: dict(zip(("low", "high"), each.interval, strict=True)) for name, each in found.items()},
     }
+
+
+def _cls_norm(ood: OodScores | None, rule: str, test: Predictions) -> dict[str, Any]:
+    """Spearman's correlation of the norm before the last LayerNorm with the largest probability."""
+    from scipy.stats import spearmanr
+
+    norms = None if ood is None else ood.scores[rule].get(CLS_NORM)
+    if norms is None:
+        return {}
+    return {"cls_norm_correlation": float(spearmanr(norms.numpy(), test.probs.amax(dim=1).numpy()).statistic)}
 
 
 def _titles(ood: OodScores) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reproduction import paper
-from reproduction.cells import BACKBONES, CIFARS, TRANSFORMERS, Cell
+from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import markdown_table
@@ -28,7 +28,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
     for cell in ordered_cells(results.scale):
         result = results.get(cell)
         plain = Cell(dataset=cell.dataset, model=cell.model, loss=cell.loss) == cell
-        judged = plain and cell.dataset in CIFARS and cell.model in TRANSFORMERS
+        judged = plain and cell.dataset in CIFARS and cell.model in TRANSFORMERS and cell.loss in LOSSES
         if not judged or not isinstance(result, CellResult):
             continue
         keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": "none"}

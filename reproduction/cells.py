@@ -102,8 +102,9 @@ def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
 
 
 def rules_of(cell: Cell) -> tuple[Rule, ...]:
-    """The checkpoint rules under which a cell's test images are predicted. The older recipes have two: what ran, ran so."""
-    return ("last", "best-ece", "best-nll", "best-nll-ts") if cell.recipe == "350" else ("last", "best-ece")
+    """The checkpoint rules under which a cell's test images are predicted. Older cells have two: what ran, ran so."""
+    newer = any(getattr(cell, field) in values for field, values in _FILE["four_rules"].items())
+    return ("last", "best-ece", "best-nll", "best-nll-ts") if newer else ("last", "best-ece")
 
 
 def _network(cell: Cell, scale: ScaleName) -> list[str]:

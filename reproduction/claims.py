@@ -24,8 +24,12 @@ from reproduction.sizes import cost_of
 from reproduction.verdicts import Gain, Judge, Verdict, kept, not_tested, same, verdict_of
 
 PARAMETER_LIMIT = 0.001
+MODERATE = (0.3, 0.7)
+"""A rank correlation between these is called moderate."""
 TOLD: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Claim → its title, what the paper says, how it is tested in words, and the comparisons."""
+
+OPTIONS = ("seeds", "guard", "other_metrics", "not_tested_below_paper")
 
 ByRule = dict[str, tuple[Outcome, ...]]
 Others = dict[str, ByRule]
@@ -76,6 +80,7 @@ class Claim:
     other_metrics: Sequence[str] = ()
     other_pairs: Mapping[str, Sequence[Pairs]] = dataclasses.field(default_factory=dict)
     not_tested: str = ""
+    not_tested_below_paper: str = ""
 
     @property
     def compares(self) -> bool:
@@ -89,8 +94,8 @@ class Claim:
         return list(dict.fromkeys(cell for each in planned for cell in (each.a.cell, each.b.cell)))
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:
-        if self.not_tested:
-            return not_tested(self.not_tested)
+        if reason := self.not_tested or (self.not_tested_below_paper if store.scale != "paper" else ""):
+            return not_tested(reason)
         results, wanted = _read(store), self.comparisons(store.scale)
         if rules.scaled:
             wanted = [each for each in wanted if each.a.phase != "pre" or each.b.phase == "pre"]
@@ -138,7 +143,7 @@ class Count:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """A claim about networks of `results/head`, which no cell is."""
+    """A claim about networks of `results/head`, which no cell is, at their last epoch."""
 
     read: Callable[..., tuple[Outcome, ...]]
     judge: Judge
@@ -151,11 +156,11 @@ class Elsewhere:
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
         found = self.read(_read(store).store.folder.parents[1] / "head")
-        return verdict_of({"any": found}, planned=self.planned, judge=self.judge)
+        return verdict_of({"last": found}, planned=self.planned, judge=self.judge)
 
     def beside(self, results: Results) -> Others:
         folder = results.store.folder.parents[1] / "head"
-        return {metric: {"any": self.read(folder, metric)} for metric in self.other_metrics}
+        return {metric: {"last": self.read(folder, metric)} for metric in self.other_metrics}
 
 
 def _comparisons(pairs: Sequence[Pairs], scale: ScaleName) -> list[Comparison]:
@@ -199,6 +204,26 @@ def _phased(cell: Cell, results: Results) -> Outcome | None:
     return _counted(cell, "cv", after - before, a=before, b=after, good=phases.all)
 
 
+def _norm_cells(_scale: ScaleName) -> list[Cell]:
+    """The second seed: the norm is measured in networks that are trained now."""
+    return [Cell(dataset="cifar10", model="vit", head=head, seed=1) for head in ("none", "calattn")]
+
+
+def _correlated(cell: Cell, results: Results) -> Outcome | None:
+    found = results.get(cell)
+    value = found.rules["last"].get("cls_norm_correlation") if isinstance(found, CellResult) else None
+    if value is None:
+        return None
+    low, high = MODERATE
+    return _counted(cell, "correlation", value, a=low, b=high, good=low <= value <= high)
+
+
+def _all_moderate(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+    if all(each.decision == "better" for each in outcomes):
+        return True, "confirmed"
+    return False, "contradicted: outside 0.3 to 0.7 in at least one network"
+
+
 def _counted(cell: Cell, metric: str, effect: float, *, a: float, b: float, good: bool) -> Outcome:
     """An outcome without an interval, decided by what was counted; parameters have no seed."""
     return Outcome(
@@ -232,6 +257,7 @@ _JUDGES: dict[str, Judge] = {"every": Gain("every"), "most": Gain("most"), "kept
 _COUNTS: dict[str, Count | Elsewhere] = {
     "joint_beats_posthoc": Elsewhere(read=afterwards.outcomes, judge=Gain("every"), planned=4, other_metrics=["nll"]),
     "few_parameters": Count(cells=_head_cells, read=_share, judge=_below_limit),
+    "cls_norm": Count(cells=_norm_cells, read=_correlated, judge=_all_moderate),
     "three_phases": Count(
         cells=_phase_cells,
         read=_phased,
@@ -248,7 +274,7 @@ def _claim(told: Mapping[str, Any]) -> Claim:
         pairs=[Pairs(**each) for each in told["compare"]],
         judge=_JUDGES[told["judge"]],
         other_pairs={title: [Pairs(**each) for each in pairs] for title, pairs in told.get("other_pairs", {}).items()},
-        **{name: told[name] for name in ("seeds", "guard", "other_metrics") if name in told},
+        **{name: told[name] for name in OPTIONS if name in told},
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
@@ -32,6 +32,7 @@ from calattn.types import Predictions
 from reproduction.cells import CIFARS, Cell, ScaleName
 
 SEVERITY = 5
+CLS_NORM = "cls_norm"
 FILE = "ood.safetensors"  # in the run folder: its twin's analysis needs them after the checkpoints are gone
 _Z95 = 1.959963984540054
 _SMOKE_CORRUPTIONS = ("gaussian_noise", "contrast", "pixelate")
@@ -137,10 +138,27 @@ def score_run(
         for each in sets:
             made = predictor.predict(network, ImageSet(name=each.name, images=each.images))
             scores[rule][each.name] = uncertainty(made)
+        norms = cls_norms(network, predictor, found.test)
+        scores[rule] |= {} if norms is None else {CLS_NORM: norms}
     epochs = int(folder.summary()["epochs"])
     result = OodScores(scores=scores, sets={each.name: each.about for each in sets}, missing=missing, epochs=epochs)
     result.save(folder.path / FILE)
     return result
+
+
+def cls_norms(network: nn.Module, predictor: Predictor, images: data.Images) -> Float[Tensor, " n"] | None:
+    """‖CLS‖ before the last LayerNorm, of every image; None for a network without a CLS token."""
+    backbone = next((each for each in network.modules() if getattr(each, "cls_token", None) is not None), None)
+    norm = getattr(backbone, "norm", None)
+    if not isinstance(norm, nn.LayerNorm):
+        return None
+    seen: list[Tensor] = []
+    hook = norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, 0].float().norm(dim=1).cpu()))
+    try:
+        predictor.predict(network, ImageSet(name="test", images=images))
+    finally:
+        hook.remove()
+    return torch.cat(seen)[: len(images)]  # the last batch is padded
 
 
 def ood_sets(

@@ -94,7 +94,7 @@ def effect_text(finding: Finding) -> str:
     values = [outcome.effect for outcome in finding.outcomes]
     if effect.name == "parameters":
         return f"{100 * min(values):.3f} to {100 * max(values):.3f} %"
-    if effect.name == "cv":
+    if effect.name in ("cv", "correlation"):
         return f"{min(values):+.3f} to {max(values):+.3f}"
     ends = between(effect.name, effect.low, effect.high, signed=True)
     unit = " nats" if effect.name == "nll" else ""
@@ -108,7 +108,8 @@ def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
         if _is_untested(verdict):
             continue
         rules = [rule if rule in verdict.findings else "any" for rule in RULES]
-        said = [f"{effect_text(verdict.findings[rule])}, {verdict.state(rule)}" for rule in rules]
+        findings = [verdict.findings.get(rule) for rule in rules]
+        said = [f"{effect_text(f)}, {verdict.state(r)}" if f else NONE for r, f in zip(rules, findings, strict=True)]
         course = best_nll.course_of(name, results) if name in best_nll.JUDGED else None
         said.append(f"{course.text(course.metric)}, {course.state}" if course else NONE)
         families = f"{len(verdict.findings[rules[0]].outcomes)} of {verdict.planned}"
@@ -121,7 +122,11 @@ def _is_untested(verdict: Verdict) -> bool:
 
 
 def _untested_table(found: Mapping[str, Verdict]) -> str:
-    rows = [[TOLD[name]["title"], v.reading] for name, v in found.items() if _is_untested(v)]
+    rows = [
+        [TOLD[name]["title"], "planned; no such network is trained yet" if v.planned else v.reading]
+        for name, v in found.items()
+        if _is_untested(v)
+    ]
     return markdown_table(["not tested", "why"], rows)
 
 

@@ -55,7 +55,8 @@ class CellResult:
               row also have the quantiles and the histogram {counts, edges} of the three
     rules     rule → epoch, temperature {ece, nll}, converged {ece, nll}, phases {phase → metric → value, low, high},
               bins {pre, post → counts, confidence (mean of each bin), accuracy; null in empty bins}, ood {name → auroc},
-              ood_intervals {name → low, high}, scale (engine.log.distribution; absent for heads without one),
+              ood_intervals {name → low, high}, cls_norm_correlation (newer networks with a CLS token),
+              scale (engine.log.distribution; absent for heads without one),
               scatter {feature_norm, max_prob, scaled_max_prob, scale, correct}, lists of up to 400 test images: max_prob of
               the raw logits, scaled_max_prob of what is predicted
     pair      rule → phase (pre, post) → metric → difference, low, high, p_value; empty where the twin was not at hand.

@@ -79,7 +79,7 @@ class Verdict:
     def state(self, rule: str) -> State:
         """Of a claim under a checkpoint rule; "undecided" are the readings "mixed" and "not confirmed"."""
         rule = rule if rule in self.findings else "any"
-        holds = self.holds_at(rule)
+        holds = self.holds_at(rule) if rule in self.findings else None
         if holds is None:
             return "not tested"
         contradicted = self.findings[rule].reading.startswith("contradicted")

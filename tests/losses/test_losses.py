@@ -50,12 +50,12 @@ def test_values_by_hand(case):
     torch.testing.assert_close(total, expected.sum())
 
 
-def mmce_by_hand(right, wrong, bandwidth=0.4):
-    """The three double sums of Kumar et al., as printed."""
+def mmce_by_hand(right, wrong, bandwidth=0.4, divisions=1):
+    """The three double sums of Kumar et al., as printed, or divided by their numbers of pairs twice."""
 
     def mean(first, second):
         terms = [u * v * math.exp(-abs(r - s) / bandwidth) for (u, r), (v, s) in itertools.product(first, second)]
-        return sum(terms) / len(terms)
+        return sum(terms) / len(terms) ** divisions
 
     up, down = [(1 - r, r) for r in right], [(r, r) for r in wrong]
     return math.sqrt(mean(down, down) + mean(up, up) - 2 * mean(up, down))
@@ -74,6 +74,17 @@ def test_mmce_by_hand(weight, bandwidth):
     assert float(losses.mmce(binary([0.9, 0.8, 0.6]), torch.tensor([0, 1, 0]))) == pytest.approx(
         cross_entropy + 2 * mmce_by_hand([0.9, 0.6], [0.8])
     )
+
+
+def test_mmce_divided_by_hand_and_how_it_fades():
+    logits, labels = binary([0.9, 0.8, 0.6, 0.7]), torch.tensor([0, 1, 0, 0])
+    term = losses.mmce_divided(logits, labels, weight=1.0) - losses.ce(logits, labels)
+    assert float(term) == pytest.approx(mmce_by_hand([0.9, 0.6, 0.7], [0.8], divisions=2))
+    logits, labels = binary([0.9, 0.8]).repeat(8, 1), torch.tensor([0, 1]).repeat(8)
+    published, circulating = (
+        f(logits, labels, weight=1.0) - losses.ce(logits, labels) for f in (losses.mmce, losses.mmce_divided)
+    )
+    torch.testing.assert_close(circulating, published * 2 / 16)
 
 
 @pytest.mark.parametrize("label", [0, 1])
@@ -151,6 +162,7 @@ def test_default_options_are_those_of_the_papers():
         "brier": {},
         "ce_brier": {"weight": 0.1},
         "mmce": {"weight": 2.0, "bandwidth": 0.4},
+        "mmce_divided": {"weight": 2.0, "bandwidth": 0.4},
         "label_smoothing": {"alpha": 0.05},
         "focal": {"gamma": 3.0},
         "flsd53": {},

@@ -37,9 +37,14 @@ from tests.reproduction.made_claims import Effect, MadeStore, changes, helps, ma
 
 GAINS = ("ece_falls", "complementary_to_ts", "high_confidence_errors", "ood_auroc")
 UNTESTED = {
-    *(name for name, told in TOLD.items() if "not_tested" in told),
+    "imagenet1k",
+    "optimizer_robust",
+    "cls_norm",
+    "corruptions_gain_more",
+    "architecture_gap",
     "joint_beats_posthoc",
-}  # in no made-up store
+}
+"""In no made-up world of the reduced scale: what they need is not measured there."""
 
 
 def kinds(found: dict[str, Verdict]) -> dict[str, str]:
@@ -138,7 +143,7 @@ def test_four_states(effect: Effect, state: str) -> None:
         assert found["few_parameters"].state(rule) == "contradicted"
         assert {found[name].state(rule) for name in UNTESTED} == {"not tested"}
     assert len(found) == 21
-    assert len(UNTESTED) == 7
+    assert len(UNTESTED) == 6
 
 
 @pytest.mark.parametrize("only", claims.RULES)
@@ -500,7 +505,12 @@ def test_the_pairs_of_a_scale_are_among_its_cells() -> None:
         heads = {c for c in ordered_cells(scale) if c.head == "calattn" and c.features == "cls" and c.recipe == "paper"}
         wanted = {cell for cell in CLAIMS["ece_falls"].cells(scale) if cell.head == "calattn"}
         assert wanted <= heads
-        assert {c for c in heads if c.seed == 0 and c.weight == 0.1 and c.dataset != "imagenet1k"} == wanted
+        others = {
+            c
+            for c in heads
+            if c.loss == "mmce_divided" or c.dataset in ("imagenet1k", *(["tiny_imagenet"] * (scale != "paper")))
+        }
+        assert {c for c in heads - others if c.seed == 0 and c.weight == 0.1} == wanted
 
 
 def test_every_judged_metric_has_a_smallest_effect() -> None:

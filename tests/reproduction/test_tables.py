@@ -68,7 +68,7 @@ def test_the_first_runs_are_the_seven_losses_of_deit():
         for loss in LOSSES
         for head in ("none", "calattn")
     }
-    assert [len(step) for step in steps("reduced")] == [28, 12, 6, 6, 11, 6, 6, 4, 2]
+    assert [len(step) for step in steps("reduced")] == [28, 12, 6, 6, 11, 6, 6, 4, 2, 6, 10, 3]
 
 
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])

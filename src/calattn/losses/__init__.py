@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from calattn.losses.cross_entropy import brier, ce, ce_brier, label_smoothing, mbls, mmce
+from calattn.losses.cross_entropy import brier, ce, ce_brier, label_smoothing, mbls, mmce, mmce_divided
 from calattn.losses.focal_loss import dual_focal, flsd53, focal
 from calattn.losses.loss import Loss, LossError, OwnLoss, check_labels, check_loss
 from calattn.registry import Registry
@@ -16,7 +16,7 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 # name → factory: keyword options in, a (logits, labels) → loss callable out.
 LOSSES: Registry[Callable[..., LossFunction]] = Registry("loss")
-for _function in (ce, brier, ce_brier, mmce, label_smoothing, focal, flsd53, dual_focal, mbls):
+for _function in (ce, brier, ce_brier, mmce, mmce_divided, label_smoothing, focal, flsd53, dual_focal, mbls):
     LOSSES.add(_function.__name__, partial(Loss, _function))
 
 
@@ -47,4 +47,5 @@ __all__ = [
     "label_smoothing",
     "mbls",
     "mmce",
+    "mmce_divided",
 ]

@@ -111,8 +111,8 @@ def mmce(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwidth: floa
 
     (Kumar et al. 2018, the weighted estimator). It is the norm of a difference of two group means, so a batch
     that is all right or all wrong has none: the term is then 0, as in the authors' code. That code divides
-    each sum by its number of pairs twice; we follow the paper, where the loss does not fade with the batch
-    size. With soft labels q, a sample counts as right with weight q at the predicted class and as wrong with
+    each sum by its number of pairs twice (`mmce_divided`); we follow the paper, where the loss does not fade with the
+    batch size. With soft labels q, a sample counts as right with weight q at the predicted class and as wrong with
     the rest.
 
     A statistic of the batch: no `reduction`, and each process of a distributed run has its own.
@@ -128,7 +128,24 @@ def mmce(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwidth: floa
     return cross_entropy + weight * _weighted_mmce(log_probs, labels, bandwidth)
 
 
-def _weighted_mmce(log_probs: Tensor, labels: Tensor, bandwidth: float) -> Tensor:
+def mmce_divided(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwidth: float = 0.4) -> Float[Tensor, ""]:
+    """`mmce` as it circulates in code: each of the three sums is divided by its number of pairs a second time.
+
+    The term fades with the batch: with half of n predictions right it is 2/n of the published one. To compare with
+    papers whose numbers came from such code.
+
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])  # one pair in each sum: the same as `mmce`
+    >>> mmce_divided(logits, torch.tensor([0, 1])) == mmce(logits, torch.tensor([0, 1]))
+    tensor(True)
+    """
+    weight, bandwidth = non_negative(weight, "weight"), positive(bandwidth, "bandwidth")
+    logits, labels = prepare(logits, labels)
+    log_probs = logits.log_softmax(dim=1)
+    cross_entropy = over_labels(torch.neg, log_probs, labels).mean()
+    return cross_entropy + weight * _weighted_mmce(log_probs, labels, bandwidth, divisions=2)
+
+
+def _weighted_mmce(log_probs: Tensor, labels: Tensor, bandwidth: float, *, divisions: int = 1) -> Tensor:
     log_confidence, predicted = log_probs.max(dim=1)
     confidence = log_confidence.exp()
     if labels.ndim == 1:
@@ -140,8 +157,10 @@ def _weighted_mmce(log_probs: Tensor, labels: Tensor, bandwidth: float) -> Tenso
     num_right, num_wrong = right.sum(), wrong.sum()
     # The three sums are one quadratic form aᵀKa. Elementwise, because autocast would run a matrix product in
     # bf16.
-    a = -torch.expm1(log_confidence) * right / num_right.clamp(min=limits.tiny)
-    a = a - confidence * wrong / num_wrong.clamp(min=limits.tiny)
+    a, b = -torch.expm1(log_confidence) * right, confidence * wrong
+    for _ in range(divisions):  # one after another: the square of the least number is 0
+        a, b = a / num_right.clamp(min=limits.tiny), b / num_wrong.clamp(min=limits.tiny)
+    a = a - b
     kernel = torch.exp(-(confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() / bandwidth)
     squared = (kernel * a.unsqueeze(0) * a.unsqueeze(1)).sum()
     # √ has an infinite slope at 0 though the norm's own slope is bounded by 1 (Cauchy–Schwarz); below eps²
