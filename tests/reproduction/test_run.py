@@ -111,7 +111,7 @@ def test_the_plan_runs_nothing(capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
     shown = capsys.readouterr().out
     assert re.findall(r"^to do  (.+)$", shown, re.M) == [cell.name for cell in ordered_cells("smoke")]
-    assert "56 to do, 0 done" in shown
+    assert "59 to do, 0 done" in shown
     assert "is not there" not in shown
 
 
@@ -123,14 +123,14 @@ def test_the_plan_names_missing_data_and_the_command_that_gets_it(capsys, tmp_pa
         return [line for line in capsys.readouterr().out.splitlines() if "is not there" in line]
 
     names = ("cifar10", "cifar100", "mnist", "svhn")
-    lines = missing("--scale", "reduced")
+    lines = missing("--scale", "reduced", "--only", "[cm]*")
     assert sorted(line.split()[0] for line in lines) == sorted(names)
     assert f"mnist is not there; get it with: calattn data get mnist --data-root {there}" in lines
     for name in names:
         (there / name).mkdir(parents=True)
         for split in ("train", "test"):
             (there / name / f"{split}-00000-of-00001.parquet").touch()
-    assert missing("--scale", "reduced") == []
+    assert missing("--scale", "reduced", "--only", "[cm]*") == []
     (needs_account,) = missing("imagenet1k", "--scale", "paper")
     assert "image-net.org" in needs_account
 
