@@ -16,9 +16,17 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns
-from calattn.metrics.resampling.bootstrap import interval, two_sided
+from calattn.metrics.groups import (
+    MOST_GROUPS,
+    GroupEvaluation,
+    Labelling,
+    group_differences,
+    shuffled_values,
+    worst_first,
+)
+from calattn.metrics.resampling.bootstrap import interval, spread_for_few, two_sided
 from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.resampler import RankCells, replicates, samples_kept, samples_of
+from calattn.metrics.resampling.resampler import RankCells, Samples, replicates, samples_kept, samples_of
 from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
@@ -38,7 +46,10 @@ class NotComparedWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(Mapping[str, MetricRow]):
-    """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout."""
+    """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout.
+
+    `groups`, where samples were given some, has an evaluation of each, worst first.
+    """
 
     rows: dict[str, MetricRow]
     num_samples: int
@@ -46,6 +57,8 @@ class Evaluation(Mapping[str, MetricRow]):
     options: Options
     level: float
     num_bootstrap: int
+    num_clusters: int | None = None
+    groups: Mapping[str, GroupEvaluation] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -79,14 +92,16 @@ class Evaluation(Mapping[str, MetricRow]):
         return str(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
+        clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
+        lines = [f"{self.num_samples:,} samples{clusters}, {self.num_classes:,} classes"]
         if self.num_bootstrap:
             lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
         if self.options.event is not None:
             lines.append(self.reading)
         titles = [METRICS.title(name, self.options) for name in self.rows]
         named = zip(titles, self.rows.values(), strict=True)
-        return "\n".join([*lines, *(f"{title:<{max(map(len, titles))}}  {row.text()}" for title, row in named)])
+        lines += [f"{title:<{max(map(len, titles))}}  {row.text()}" for title, row in named]
+        return "\n\n".join(["\n".join(lines), *(f"{name}: {each.evaluation}" for name, each in self.groups.items())])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,6 +167,8 @@ def evaluate(
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    groups: object = None,
+    clusters: object = None,
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
 
@@ -162,6 +179,9 @@ def evaluate(
     `generator`, resampling starts from seed 0. `target`, the number or the name of a class, reads P(class) against "the
     label is that class" instead of the confidence against "the predicted class is right": ECE and its kin are then of
     that event, NLL and Brier score stay those of all classes, and what is about the predicted class is left out.
+
+    `groups`, a value per sample such as the camera, evaluates each group too (`.groups`, worst first). `clusters`, a value per
+    sample such as the image that a pixel is of, names samples that are not independent: whole clusters are resampled.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
@@ -175,23 +195,23 @@ def evaluate(
     options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
     state = MetricState(_names(metrics, cls), **vars(options))
     seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
-    values = state.compute()
-    count = _resamples(num_bootstrap, seen.n)
-    replicates = _replicates(state, seen, predictions, count, _seed(generator)) if count else {}
+    together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
+    job = _Job(state, seen, predictions, _resamples(num_bootstrap, seen.n), _seed(generator), together)
+    draws = job.replicates(level) if job.count else {}
     rows = {}
-    for name, value in values.items():
-        low, high = (None, None)
-        if name in replicates:
-            low, high = _interval(name, value, replicates[name], level)
+    for name, value in state.compute().items():
+        low, high = _interval(name, value, draws[name], level) if name in draws else (None, None)
         rows[name] = MetricRow(name=name, value=value, low=low, high=high)
-    return Evaluation(
+    found = Evaluation(
         rows=rows,
         num_samples=seen.n,
         num_classes=seen.classes.count.shape[0],
         options=options,
         level=level,
-        num_bootstrap=count,
+        num_bootstrap=job.count,
+        num_clusters=None if together is None else len(together),
     )
+    return found if groups is None else dataclasses.replace(found, groups=job.by_group(found, groups))
 
 
 @checks.full_precision()
@@ -207,11 +227,12 @@ def compare(
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    clusters: object = None,
 ) -> dict[str, Difference]:
     """Paired bootstrap of b − a: both are resampled with the same weights, so what they share cancels.
 
     The two must be predictions of the same samples in the same order; labels (and indices, where both have them) are
-    checked, of streams only the number of samples of each class. `target` as in `evaluate`.
+    checked, of streams only the number of samples of each class. `target` and `clusters` as in `evaluate`.
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         check_paired(a, b)
@@ -225,7 +246,14 @@ def compare(
     seed = _seed(torch.Generator().manual_seed(_seed(generator)))
 
     def side(source: PredictionSource) -> _Side:
-        return _side(MetricState(names, **vars(options)), source, num_bootstrap, seed)
+        state = MetricState(names, **vars(options))
+        seen = _one_pass(state, source, keep=True)
+        if not (count := _resamples(num_bootstrap, seen.n)):
+            remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
+            raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
+        together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
+        draws = _Job(state, seen, source, count, seed, together).replicates(level)
+        return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
     one, other = side(a), side(b)
     if one.n != other.n:
@@ -245,16 +273,6 @@ class _Side(NamedTuple):
     labels: Float[Tensor, " c"]
     values: dict[str, float]
     draws: dict[str, Float[Tensor, " r"]]
-
-
-def _side(state: MetricState, source: PredictionSource, num_bootstrap: int | None, seed: int) -> _Side:
-    seen = _one_pass(state, source, keep=True)
-    count = _resamples(num_bootstrap, seen.n)
-    if not count:
-        remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
-        raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
-    draws = _replicates(state, seen, source, count, seed)
-    return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
 
 def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
@@ -342,25 +360,68 @@ def _one_pass(state: MetricState, source: PredictionSource, *, keep: bool) -> _S
     return _Seen(n, parts, state.class_bins())
 
 
-def _replicates(
-    state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int
-) -> dict[str, Float[Tensor, " r"]]:
-    again, needs = repeatable(source), parts_of(state.metrics)
-    plan = Resampling(
-        metrics=frozenset(state.metrics),
-        options=state.options,
-        bandwidth=state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth),
-        count=count,
-        seed=seed,
-        num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
-    )
-    cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
-    kept = seen.columns and plan.num_classes is None
-    samples = (lambda: samples_kept(seen.columns)) if kept else (lambda: samples_of(source, plan.options.target))
-    draws = replicates(samples, plan, n=seen.n, cells=cells)
-    if state.scores.num_high_errors < _FEWEST_ERRORS:
-        draws.pop("high_confidence_error_confidence", None)
-    return draws
+class _Job(NamedTuple):
+    """What there is to resample, and how."""
+
+    state: MetricState
+    seen: _Seen
+    source: PredictionSource
+    count: int
+    seed: int
+    clusters: Labelling | None
+
+    def replicates(self, level: float) -> dict[str, Float[Tensor, " r"]]:
+        draws = replicates(*self._planned(self.count), n=self.seen.n, cells=self._cells())
+        if self.state.scores.num_high_errors < _FEWEST_ERRORS:
+            draws.pop("high_confidence_error_confidence", None)
+        if self.clusters is None:
+            return draws
+        return {name: spread_for_few(each, len(self.clusters), level) for name, each in draws.items()}
+
+    def by_group(self, overall: Evaluation, given: object) -> dict[str, GroupEvaluation]:
+        """Each group evaluated, worst first."""
+        if not isinstance(self.source, Predictions):
+            raise InputError("needs predictions in memory", argument="groups", remedy="pass one Predictions")
+        groups = Labelling.of(given, self.seen.n, "groups")
+        if len(groups) > MOST_GROUPS:
+            problem = f"has {len(groups):,} different values, and {MOST_GROUPS} are the most"
+            raise InputError(problem, argument="groups", remedy="take wider groups")
+        options = {name: value for name, value in vars(overall.options).items() if name != "target_name"}
+        evaluations, differences = [], [{}] * len(groups)  # type: list[Evaluation], list[dict[str, GroupDifference]]
+        for code in range(len(groups)):
+            rows = groups.codes == code
+            clusters = None if self.clusters is None else self.clusters.codes[rows]
+            part = self.source.select(rows.to(self.source.labels.device))
+            measure = {"num_bootstrap": self.count, "level": overall.level, "clusters": clusters}
+            generator = torch.Generator().manual_seed(self.seed)
+            evaluations.append(evaluate(part, metrics=tuple(overall), generator=generator, **options, **measure))
+        if self.count:
+            # So many that the smallest p-value of all groups can be told from chance.
+            shuffles = max(self.count, math.ceil(2 * len(groups) / (1 - overall.level)))
+            values = shuffled_values(*self._planned(shuffles), groups, self._cells())
+            differences = group_differences(evaluations, values, overall.level)
+        found = zip(groups.names, evaluations, differences, strict=True)
+        return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
+
+    def _cells(self) -> RankCells | None:
+        return RankCells.of(self.state.ranks) if parts_of(self.state.metrics) & {"ranks", "grid"} else None
+
+    def _planned(self, count: int) -> tuple[Samples, Resampling]:
+        state, again = self.state, repeatable(self.source)
+        bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
+        classes = again and "classes" in parts_of(state.metrics)
+        plan = Resampling(
+            metrics=frozenset(state.metrics),
+            options=state.options,
+            bandwidth=bandwidth,
+            count=count,
+            seed=self.seed,
+            num_classes=self.seen.classes.count.shape[0] if classes else None,
+            clusters=None if self.clusters is None else self.clusters.codes,
+        )
+        if self.seen.columns and not classes:
+            return lambda: samples_kept(self.seen.columns), plan
+        return lambda: samples_of(self.source, plan.options.target), plan
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:
