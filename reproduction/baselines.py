@@ -28,22 +28,19 @@ def rows(results: Results) -> list[dict[str, Any]]:
     for cell in ordered_cells(results.scale):
         result = results.get(cell)
         plain = Cell(dataset=cell.dataset, model=cell.model, loss=cell.loss) == cell
-        if not plain or cell.dataset not in CIFARS or cell.model not in TRANSFORMERS:
-            continue
-        if not isinstance(result, CellResult):
+        judged = plain and cell.dataset in CIFARS and cell.model in TRANSFORMERS
+        if not judged or not isinstance(result, CellResult):
             continue
         keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": "none"}
         before, after = (paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post"))
         top1 = paper.find("accuracy", **keys) if cell.loss == "ce" else None
-        assert before is not None
-        assert after is not None
+        assert before is not None and after is not None  # noqa: PT018
         row: dict[str, Any] = {"cell": cell, "paper": (before["value"], after["temperature"], top1 and top1["value"])}
         for rule in RULES:
             values = [result.metric(name, rule=rule) for name in ("ece", "accuracy")]
             ece, accuracy = (None if each is None else 100 * each.value for each in values)
             row[rule] = (ece, result.temperature(rule=rule), accuracy)
-        known = [each["validation"] for each in result.log if each["validation"].get("nll") is not None]
-        lowest = min(known, key=lambda each: each["nll"], default=None)
+        lowest = result.lowest_nll
         row["best-nll"] = lowest and (100 * lowest["ece"], None, 100 * lowest["accuracy"])
         found.append(row)
     return found
@@ -59,11 +56,8 @@ def page(results: Results) -> str:
     """The whole table, as Markdown."""
     places = ("paper", *RULES, "best-nll")
     found = rows(results)
-    lines = []
-    for row in found:
-        cell = row["cell"]
-        parts = [_text(row[place]) for place in places]
-        lines.append([DATASETS[cell.dataset], MODELS[cell.model], LOSS_TITLES[cell.loss], *parts])
+    cells = [(DATASETS[row["cell"].dataset], MODELS[row["cell"].model], LOSS_TITLES[row["cell"].loss]) for row in found]
+    lines = [[*cell, *(_text(row[place]) for place in places)] for cell, row in zip(cells, found, strict=True)]
     counts = "; ".join(f"at `{rule}` {reproduced(found, rule)}" for rule in places[1:])
     said = f"Of {len(found)} baselines, within a factor of {FACTOR:g} of the paper's ECE: {counts}."
     header = ["data set", "network", "loss", *(f"{place}: ECE, T*, accuracy" for place in places)]

@@ -6,7 +6,10 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import yaml
 
 from calattn.rules import Rule
 from calattn.runs.resolving import resolve
@@ -69,34 +72,13 @@ class Scale(NamedTuple):
 
     title: str
     resamples: int
+    transformer: Mapping[str, Any]
+    cnn: Mapping[str, Any]
 
 
-SCALES: dict[ScaleName, Scale] = {
-    "smoke": Scale("tiny networks on the embedded digits: does every step work?", 50),
-    "reduced": Scale("32 px, 60 epochs, AdamW with one cosine (CNNs: SGD in steps): what GPU-hours allow", 1000),
-    "paper": Scale("the paper's protocol: 224 px, SGD with two steps, 350 epochs", 1000),
-}
-
-BACKBONES = {
-    # Not vit_small: without distillation or pretraining DeiT-S is ViT-S, weight for weight, and its rows would be DeiT's again.
-    "vit": "vit_base",
-    "deit": "deit_small",
-    "swin": "swin_small",
-    "resnet50": "resnet50_cifar",
-    "resnet110": "resnet110_cifar",
-    "wide_resnet26": "wide_resnet26_10_cifar",
-    "wide_resnet28": "wide_resnet28_10_cifar",  # only in the table of SATS
-    "densenet121": "densenet121_cifar",
-}
-_SMOKE = {
-    "vit": ("vit_tiny_patch16_224", "{img_size: 8, patch_size: 4, embed_dim: 16, depth: 1, num_heads: 2}"),
-    "deit": ("deit_tiny_patch16_224", "{img_size: 8, patch_size: 4, embed_dim: 24, depth: 1, num_heads: 2}"),
-    "swin": (
-        "swin_tiny_patch4_window7_224",
-        "{img_size: 8, patch_size: 1, window_size: 4, embed_dim: 8, depths: [1, 1], num_heads: [1, 2]}",
-    ),
-}
-"""Model → backbone and its options at the smoke scale, for transformers."""
+_FILE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("scales.yaml").read_text(encoding="utf-8"))
+SCALES: dict[ScaleName, Scale] = {name: Scale(**found) for name, found in _FILE["scales"].items()}
+BACKBONES: dict[str, str] = _FILE["backbones"]
 
 
 @functools.cache
@@ -107,20 +89,31 @@ def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
     >>> spec.model.backbone, spec.data.size, spec.train.epochs, spec.optimizer.name
     ('vit_base', 224, 350, 'momentum')
     """
-    changes = [f"name={cell.name}", f"seed={cell.seed}", f"model.head={cell.head}", f"model.features={cell.features}"]
+    if cell.recipe not in ("paper", *_FILE["recipes"]):
+        raise ValueError(f"unknown recipe {cell.recipe!r} of a cell; known: paper, {', '.join(_FILE['recipes'])}")
+    kind = "transformer" if cell.model in TRANSFORMERS else "cnn"
+    own, recipe = getattr(SCALES[scale], kind), _FILE["recipes"].get(cell.recipe, {"set": []})
+    changes = [*own["set"], *_network(cell, scale)]
+    changes += recipe["set"] if scale != "smoke" or "recipe" not in recipe else []
+    changes += [f"name={cell.name}", f"seed={cell.seed}", f"model.head={cell.head}", f"model.features={cell.features}"]
     changes += [f"loss.name={cell.loss}", *_loss_options(cell)]
     changes += [f"evaluation.checkpoints=[{', '.join(rules_of(cell))}]", "evaluation.features=true"]
-    if cell.recipe == "mixup":
-        changes += ["augment.mixup=0.8", "model.drop_path=0.1"]
-    elif cell.recipe not in ("paper", "350"):
-        raise ValueError(f"unknown recipe {cell.recipe!r} of a cell; known: paper, mixup, 350")
-    base, more = _base(cell, scale)
-    return resolve(base, [*more, *changes])
+    return resolve(own["recipe"] if scale == "smoke" else recipe.get("recipe", own["recipe"]), changes)
 
 
 def rules_of(cell: Cell) -> tuple[Rule, ...]:
     """The checkpoint rules under which a cell's test images are predicted. The older recipes have two: what ran, ran so."""
     return ("last", "best-ece", "best-nll", "best-nll-ts") if cell.recipe == "350" else ("last", "best-ece")
+
+
+def _network(cell: Cell, scale: ScaleName) -> list[str]:
+    """At the smoke scale digits for every data set, told apart by how they are split."""
+    transformer = cell.model in TRANSFORMERS
+    if scale == "smoke":
+        tiny = _FILE["tiny"][cell.model if transformer else "cnn"]
+        return [f"data.split_seed={sum(map(ord, cell.dataset)) % 1000}", *tiny]
+    size = [f"data.size={_FILE['sizes'][cell.dataset]}"] if transformer and scale == "reduced" else []
+    return [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}", *size]
 
 
 def _loss_options(cell: Cell) -> list[str]:
@@ -129,33 +122,3 @@ def _loss_options(cell: Cell) -> list[str]:
     if cell.loss == "mbls":
         return [f"loss.options.margin={6 if cell.dataset == 'cifar10' else 10}"]
     return []
-
-
-def _base(cell: Cell, scale: ScaleName) -> tuple[str, list[str]]:
-    if scale == "smoke":
-        return "digits", _smoke(cell)
-    cnn = cell.model not in TRANSFORMERS
-    changes = [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}"]
-    if scale == "paper":
-        return "sgd-step", [*changes, *([] if cnn else ["data.size=224", "train.channels_last=false"])]
-    if cnn:  # the two steps at the same share of 60 epochs as of 350
-        return "sgd-step", [*changes, "train.epochs=60", "schedule.options.decay_milestones=[26, 43]"]
-    changes += [f"data.size={_reduced_size(cell)}"]
-    if cell.recipe == "350":
-        return "sgd-step", [*changes, "train.batch_size=256", "train.channels_last=false"]
-    return "adamw-cosine", changes
-
-
-def _reduced_size(cell: Cell) -> int:
-    """Native; MNIST's 28 px become 32, which Swin needs; Tiny ImageNet has 64, ImageNet is not reduced."""
-    return {"tiny_imagenet": 64, "imagenet1k": 224}.get(cell.dataset, 32)
-
-
-def _smoke(cell: Cell) -> list[str]:
-    """Digits for every data set, told apart by how they are split; two epochs of a network with one layer."""
-    split = sum(map(ord, cell.dataset)) % 1000
-    changes = [f"data.split_seed={split}", "data.limit=300", "train.epochs=2", "schedule.warmup_epochs=0.5"]
-    if cell.model not in TRANSFORMERS:
-        return [*changes, "model.backbone=resnet8_cifar"]
-    backbone, options = _SMOKE[cell.model]
-    return [*changes, f"model.backbone={backbone}", f"model.options={options}"]

@@ -7,6 +7,7 @@ before any cell of the grid was trained.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +15,11 @@ from typing import Any, ClassVar
 import yaml
 
 from calattn.registry import Registry
-from reproduction.cells import CIFARS, TRANSFORMERS, Cell, ScaleName
-from reproduction.comparisons import Pairs
-from reproduction.evidence import REGISTERED, Comparison, Outcome, Results, Rules, outcomes_of
+from reproduction import afterwards
+from reproduction.cells import CIFARS, TRANSFORMERS, Cell, ScaleName, combinations
+from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
 from reproduction.phases import find_phases
-from reproduction.results import RULES, CellResult, ResultStore
+from reproduction.results import RULES, CellResult, Phase, ResultStore
 from reproduction.sizes import cost_of
 from reproduction.verdicts import Gain, Judge, Verdict, kept, not_tested, same, verdict_of
 
@@ -31,17 +32,54 @@ Others = dict[str, ByRule]
 """metric or title → rule → outcomes"""
 
 
+SEEDS = (0, 1, 2)
+Group = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """A tested network against each of its rivals, wherever both are trained: an entry of `claims.yaml`."""
+
+    where: Sequence[Group] | dict[str, Sequence[Group]]
+    tested: dict[str, Any]
+    rivals: Sequence[dict[str, Any]]
+    metrics: Sequence[str]
+    family: str
+
+    def comparisons(self, scale: ScaleName) -> list[Comparison]:
+        """One for each place, rival, metric and seed."""
+        where = (
+            self.where["paper" if scale == "paper" else "below_paper"] if isinstance(self.where, dict) else self.where
+        )
+        places = [place for group in where for place in combinations(group)]
+        every = itertools.product(places, self.rivals, self.metrics, SEEDS)
+        return [self._comparison(place | {"seed": seed}, rival, metric) for place, rival, metric, seed in every]
+
+    def _comparison(self, place: dict[str, Any], rival: dict[str, Any], metric: str) -> Comparison:
+        tested = place | self.tested
+        a, b = _arm(**tested | rival), _arm(**tested)
+        return Comparison(family=self.family.format(a=a, b=b, metric=metric), metric=metric, a=a, b=b)
+
+
+def _arm(*, phase: Phase = "pre", **cell: Any) -> Arm:
+    return Arm(cell=Cell(**cell), phase=phase)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim that is a list of comparisons, as an entry of `claims.yaml` says, which explains the fields."""
+    """A claim that is a list of comparisons, as an entry of `claims.yaml` says; `not_tested`: why no run of ours can judge it."""
 
-    pairs: Sequence[Pairs]
-    judge: Judge
-    seeds: Sequence[int]
-    guard: bool
-    other_metrics: Sequence[str]
-    other_pairs: Mapping[str, Sequence[Pairs]]
-    compares: ClassVar[bool] = True
+    pairs: Sequence[Pairs] = ()
+    judge: Judge = same
+    seeds: Sequence[int] = (0,)
+    guard: bool = True
+    other_metrics: Sequence[str] = ()
+    other_pairs: Mapping[str, Sequence[Pairs]] = dataclasses.field(default_factory=dict)
+    not_tested: str = ""
+
+    @property
+    def compares(self) -> bool:
+        return not self.not_tested
 
     def comparisons(self, scale: ScaleName) -> list[Comparison]:
         return _comparisons(self.pairs, scale)
@@ -51,6 +89,8 @@ class Claim:
         return list(dict.fromkeys(cell for each in planned for cell in (each.a.cell, each.b.cell)))
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:
+        if self.not_tested:
+            return not_tested(self.not_tested)
         results, wanted = _read(store), self.comparisons(store.scale)
         if rules.scaled:
             wanted = [each for each in wanted if each.a.phase != "pre" or each.b.phase == "pre"]
@@ -97,20 +137,25 @@ class Count:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Untested:
-    """A claim that no run of ours can judge, and why."""
+class Elsewhere:
+    """A claim about networks of `results/head`, which no cell is."""
 
-    reason: str
+    read: Callable[..., tuple[Outcome, ...]]
+    judge: Judge
+    planned: int
+    other_metrics: Sequence[str]
     compares: ClassVar[bool] = False
 
     def cells(self, _scale: ScaleName) -> list[Cell]:
         return []
 
-    def verdict(self, _store: ResultStore | Results, _rules: Rules = REGISTERED) -> Verdict:
-        return not_tested(self.reason)
+    def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
+        found = self.read(_read(store).store.folder.parents[1] / "head")
+        return verdict_of({"any": found}, planned=self.planned, judge=self.judge)
 
-    def beside(self, _results: Results) -> Others:
-        return {}
+    def beside(self, results: Results) -> Others:
+        folder = results.store.folder.parents[1] / "head"
+        return {metric: {"any": self.read(folder, metric)} for metric in self.other_metrics}
 
 
 def _comparisons(pairs: Sequence[Pairs], scale: ScaleName) -> list[Comparison]:
@@ -184,7 +229,8 @@ def _mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
 # --- the claims --------------------------------------------------------------------------------------------------------
 
 _JUDGES: dict[str, Judge] = {"every": Gain("every"), "most": Gain("most"), "kept": kept, "same": same}
-_COUNTS = {
+_COUNTS: dict[str, Count | Elsewhere] = {
+    "joint_beats_posthoc": Elsewhere(read=afterwards.outcomes, judge=Gain("every"), planned=4, other_metrics=["nll"]),
     "few_parameters": Count(cells=_head_cells, read=_share, judge=_below_limit),
     "three_phases": Count(
         cells=_phase_cells,
@@ -195,19 +241,17 @@ _COUNTS = {
 }
 
 
-def _claim(told: Mapping[str, Any]) -> Claim | Untested:
+def _claim(told: Mapping[str, Any]) -> Claim:
     if "not_tested" in told:
-        return Untested(reason=told["not_tested"])
+        return Claim(not_tested=told["not_tested"])
     return Claim(
         pairs=[Pairs(**each) for each in told["compare"]],
         judge=_JUDGES[told["judge"]],
-        seeds=told.get("seeds", [0]),
-        guard=told.get("guard", True),
-        other_metrics=told.get("other_metrics", []),
         other_pairs={title: [Pairs(**each) for each in pairs] for title, pairs in told.get("other_pairs", {}).items()},
+        **{name: told[name] for name in ("seeds", "guard", "other_metrics") if name in told},
     )
 
 
-CLAIMS: Registry[Claim | Count | Untested] = Registry("claim")
+CLAIMS: Registry[Claim | Count | Elsewhere] = Registry("claim")
 for _name, _told in TOLD.items():
     CLAIMS.add(_name, _COUNTS.get(_name) or _claim(_told))

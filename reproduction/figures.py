@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from reproduction import panels, paper
 from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
 from reproduction.panels import Change
 from reproduction.render import csv_text, write_texts
-from reproduction.results import RULES, CellResult, Hole, Phase
+from reproduction.results import RULES, CellResult, Phase, missing
 from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ RELIABILITY_CELLS = tuple(
 )
 CAPTIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8"))
 _SUFFIXES = ("png", "pdf", "svg")
-_NAMES = 6  # in a caption
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,13 +94,13 @@ class PaperFigure:
         results = [result for cell in self.cells if isinstance(result := found[cell], CellResult)]
         # A result alone does not show a change: its twin's is needed too.
         count = 2 * len({each.cell for each in changes if each.last is not None}) if changes else len(results)
-        lacks = missing(found, self.cells)
+        lacks = missing(found[cell] for cell in self.cells)
         parts = [
             self.caption,
             f"Checkpoint: {RULE_TITLES[rule]}." if self.by_rule else "",
             f"Scale {results[0].scale}." if results else "",
             f"Runs shown: {count} of {len(self.cells)}.",
-            f"Missing ({lacks})." if lacks else "",
+            f"Missing: {lacks}." if lacks else "",
         ]
         return Drawn(
             name=f"{self.name}-{rule}" if self.by_rule else self.name,
@@ -109,20 +108,6 @@ class PaperFigure:
             caption=" ".join(filter(None, parts)),
             data=csv_text(_change_rows(changes)) if changes else None,
         )
-
-
-def missing(found: Found, cells: Iterable[Cell]) -> str:
-    """Which cells have no result, by reason; empty where all have."""
-    reasons: dict[str, list[str]] = {}
-    for cell in cells:
-        result = found[cell]
-        if isinstance(result, Hole):
-            reasons.setdefault(result.reason, []).append(cell.name)
-    return "; ".join(f"{reason}: {_named(names)}" for reason, names in reasons.items())
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= _NAMES else f"{', '.join(names[:_NAMES])} and {len(names) - _NAMES} others"
 
 
 # --- what is drawn -----------------------------------------------------------------------------------------------------

@@ -152,24 +152,14 @@ def densities(ax: Axes, result: Result, name: str, *, label: str) -> None:
             ax.axvline(part["mean"], color=colour, linewidth=1.3, label=f"epoch {epoch} (no spread)")
             continue
         edges = np.linspace(ends[0], ends[-1], len(ends))  # equal bins, without the rounding of each edge
-        middle, density = smoothed_density(counts, edges)
-        ax.plot(middle, density, color=colour, linewidth=1.3, label=f"epoch {epoch}")
-        ax.fill_between(middle, density, color=colour, alpha=0.15, linewidth=0)
+        density = counts / (counts.sum() * (edges[1] - edges[0]))
+        ax.stairs(density, edges, color=colour, linewidth=1.3, label=f"epoch {epoch}")
         tops.append(float(density.max()))
     if tops and max(tops) > 20 * min(tops):  # an epoch at which the scale has hardly moved is a spike beside the others
         ax.set_yscale("symlog", linthresh=min(tops))
     ax.set(xlabel=label, ylabel="density", ylim=(0, None))
     ax.legend(fontsize=7.5, frameon=False)
     return None
-
-
-def smoothed_density(counts: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A histogram of equal bins as a density, smoothed by a Gaussian of one bin; it integrates to one."""
-    width, margin = edges[1] - edges[0], 4
-    kernel = np.exp(-0.5 * np.arange(-margin, margin + 1) ** 2)
-    density = np.convolve(counts, kernel / kernel.sum()) / (counts.sum() * width)
-    centres = edges[0] + width * (np.arange(len(density)) - margin + 0.5)
-    return centres, density
 
 
 def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool, last: bool) -> None:

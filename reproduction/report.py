@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import baselines, ledger, paper, schedule
+from reproduction import baselines, best_nll, ledger, paper, schedule
 from reproduction.catalogue import TABLES, tables_of
 from reproduction.cells import SCALES
 from reproduction.claims import TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import markdown_table, ours_text, shown, write_texts
-from reproduction.results import RULES, CellResult, Hole
+from reproduction.results import RULES, CellResult, missing
 from reproduction.verdicts import Finding, State, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
-NAMED = 6
 BY_HEART, AHEAD, POOR = 0.95, 0.01, 0.5
 """A network knows its training images by heart if it has 95 % of them right, and a point more than of new images."""
 
@@ -35,6 +34,7 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
         folder / "baselines.md": baselines.page(results),
+        folder / "best_nll.md": best_nll.page(results),
         folder / "schedule.md": schedule.page(results),
     }
     return write_texts(texts)
@@ -64,8 +64,10 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         "planned": str(len(wanted)),
         "run": str(sum(isinstance(results.get(cell), CellResult) for cell in wanted)),
         "claims": str(len(found)),
-        "claims_table": _claims_table(found),
-        "not_run": _not_run(results),
+        "claims_table": _claims_table(found, results),
+        "untested_table": _untested_table(found),
+        "nll_rises": best_nll.course_of("ece_falls", results).text("nll"),
+        "not_run": missing([results.get(cell) for cell in wanted]) or "none",
         "three_seeds": _three_seeds(results),
         "oddities": str(len(paper.oddities())),
         "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in TABLES),
@@ -90,67 +92,65 @@ def effect_text(finding: Finding) -> str:
     if effect is None:
         return NONE
     values = [outcome.effect for outcome in finding.outcomes]
-    if effect.metric == "parameters":
+    if effect.name == "parameters":
         return f"{100 * min(values):.3f} to {100 * max(values):.3f} %"
-    if effect.metric == "cv":
+    if effect.name == "cv":
         return f"{min(values):+.3f} to {max(values):+.3f}"
-    ends = between(effect.metric, effect.low, effect.high, signed=True)
-    unit = " nats" if effect.metric == "nll" else ""
-    return f"{number(effect.metric, effect.value, signed=True)} {ends}{unit}".strip()
+    ends = between(effect.name, effect.low, effect.high, signed=True)
+    unit = " nats" if effect.name == "nll" else ""
+    return f"{number(effect.name, effect.value, signed=True)} {ends}{unit}".strip()
 
 
-def _claims_table(found: Mapping[str, Verdict]) -> str:
-    header = ["claim", "families", *(part for rule in RULES for part in (f"effect at `{rule}`", "state"))]
+def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
+    """Those that were tested: effect and state at each checkpoint. At `best-nll` by the logs, where they allow it."""
     rows = []
     for name, verdict in found.items():
-        findings = verdict.findings
-        rules = [rule if rule in findings else "any" for rule in RULES]
-        said = [part for rule in rules for part in (effect_text(findings[rule]), verdict.state(rule))]
-        families = f"{len(findings[rules[0]].outcomes)} of {verdict.planned}" if verdict.planned else NONE
+        if _is_untested(verdict):
+            continue
+        rules = [rule if rule in verdict.findings else "any" for rule in RULES]
+        said = [f"{effect_text(verdict.findings[rule])}, {verdict.state(rule)}" for rule in rules]
+        course = best_nll.course_of(name, results) if name in best_nll.JUDGED else None
+        said.append(f"{course.text(course.metric)}, {course.state}" if course else NONE)
+        families = f"{len(verdict.findings[rules[0]].outcomes)} of {verdict.planned}"
         rows.append([TOLD[name]["title"], families, *(part.replace("holds", "**holds**") for part in said)])
-    return markdown_table(header, rows)
+    return markdown_table(["claim", "families", *(f"`{rule}`" for rule in (*RULES, "best-nll"))], rows)
+
+
+def _is_untested(verdict: Verdict) -> bool:
+    return all(verdict.state(rule) == "not tested" for rule in RULES)
+
+
+def _untested_table(found: Mapping[str, Verdict]) -> str:
+    rows = [[TOLD[name]["title"], v.reading] for name, v in found.items() if _is_untested(v)]
+    return markdown_table(["not tested", "why"], rows)
 
 
 def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
-    """How many claims are in each state, as $undecided_last; and why those without families are not tested."""
-    texts = {
+    """How many claims are in each state, as $undecided_last."""
+    return {
         f"{state}_{rule}".replace(" ", "_").replace("-", "_"): str(sum(v.state(rule) == state for v in found.values()))
         for state in get_args(State)
         for rule in RULES
     }
-    reasons = [f"*{TOLD[name]['title']}*: {v.reading}" for name, v in found.items() if not v.planned]
-    return texts | {"not_tested_reasons": "; ".join(reasons)}
 
 
 def _three_seeds(results: Results) -> str:
-    """Accuracy and ECE of every method under each checkpoint rule, ours and the paper's."""
-    tables, parts = tables_of("three_seeds", results.store), []
+    """Accuracy and ECE of every method but SATS under each checkpoint rule, ours and the paper's."""
+    tables, lines, titles = tables_of("three_seeds", results.store), [], list[str]()
     for header in dict.fromkeys(row.header for row in tables[0].rows):
         rows = [
             (t, r) for t in tables for r in t.rows if r.header == header and r.quantity.metric in ("accuracy", "ece")
         ]
         titles = [f"{row.quantity.title} at `{table.rule}`" for table, row in rows]
-        lines = []
         for i, column in enumerate(tables[0].layout.columns):
+            if column.phase == "sats":
+                continue
             # The number of seeds is said only where some are missing.
             ours = [ours_text(t, r, r.entries[i]).replace(f" (n {len(r.entries[i].cells)})", "") for t, r in rows]
             entry = rows[1][1].entries[i]
             theirs = [shown("ece", each) for each in (entry.paper, entry.paper_spread) if each is not None]
-            lines.append([column.title, *ours, " ± ".join(theirs) or NONE])
-        parts.append(markdown_table([", ".join(header), *titles, "ECE in the paper"], lines))
-    return "\n\n".join(parts)
-
-
-def _not_run(results: Results) -> str:
-    reasons: dict[str, list[str]] = {}
-    for cell in ordered_cells(results.scale):
-        if isinstance(found := results.get(cell), Hole):
-            reasons.setdefault(found.reason, []).append(f"`{cell.name}`")
-    told = []
-    for reason, names in reasons.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        told.append(f"{', '.join(names[:NAMED])}{more} ({reason})")
-    return "; ".join(told) or "none"
+            lines.append([header[0], column.title, *ours, " ± ".join(theirs) or NONE])
+    return markdown_table(["data set", "method", *titles, "ECE in the paper"], lines)
 
 
 def _memory(stored: Sequence[CellResult]) -> dict[str, str]:

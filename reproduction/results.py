@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from reproduction.cells import Cell, ScaleName, spec_of
 
 FORMAT = 1
 NOT_RUN = "not run"
+NAMED = 6  # cells in a sentence
 RULES: tuple[Rule, ...] = ("last", "best-ece")
 """Those by which claims are judged; newer cells are predicted under more, see `cells.rules_of`."""
 Phase = Literal["pre", "post", "post_nll", "sats"]
@@ -88,6 +90,12 @@ class CellResult:
         return self.rules.get(rule, {}).get("temperature", {}).get(objective)
 
     @property
+    def lowest_nll(self) -> dict[str, Any] | None:
+        """The validation metrics of the epoch of the lowest validation NLL, from the log."""
+        rows = [row["validation"] for row in self.log if row["validation"].get("nll") is not None]
+        return min(rows, key=lambda row: row["nll"], default=None)
+
+    @property
     def price(self) -> float | None:
         """What the epoch of the lowest validation ECE changes in accuracy, from the last one."""
         last, best = self.metric("accuracy", rule="last"), self.metric("accuracy", rule="best-ece")
@@ -103,6 +111,19 @@ class CellResult:
     def paired(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> PairedDifference | None:
         found = self.pair.get(rule, {}).get(phase, {}).get(name)
         return None if found is None else PairedDifference(**found)
+
+
+def missing(found: Iterable[CellResult | Hole]) -> str:
+    """Which cells have no result, by reason; empty where all have."""
+    reasons: dict[str, list[str]] = {}
+    for hole in found:
+        if isinstance(hole, Hole):
+            reasons.setdefault(hole.reason, []).append(f"`{hole.cell.name}`")
+    return "; ".join(f"{_named(names)} ({reason})" for reason, names in reasons.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
 
 
 def document_text(document: dict[str, Any]) -> str:

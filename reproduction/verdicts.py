@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from calattn.types import MetricRow
 from reproduction.evidence import SMALLEST, Decision, Outcome, mean_interval
 
 Kind = Literal["holds", "holds only under", "does not hold", "not tested"]
@@ -27,20 +28,6 @@ WIDE = "the intervals are too wide to call the settings the same"
 ENOUGH_FAMILIES = 5
 SAME_ECE = 0.01
 """Two weights λ count as the same where the interval of their difference lies within this much ECE on either side of 0."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Effect:
-    """The mean over families with an interval: Student's over families where there are five or more of them.
-
-    Of fewer, the spread says little (two families have one degree of freedom): the mean arms of their own intervals instead,
-    not shrunk, because the families share their test images.
-    """
-
-    metric: str
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +43,7 @@ class Finding:
         return dict(Counter(outcome.decision for outcome in self.outcomes))
 
     @property
-    def effect(self) -> Effect | None:
+    def effect(self) -> MetricRow | None:
         return mean_effect(self.outcomes)
 
 
@@ -144,7 +131,7 @@ def kept(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
         return False, "contradicted: lower in at least one family"
     effect = mean_effect(outcomes)
     assert effect is not None
-    if effect.low is None or effect.low <= -SMALLEST[effect.metric]:
+    if effect.low is None or effect.low <= -SMALLEST[effect.name]:
         return False, "not confirmed: the interval of the mean reaches a loss that matters"
     return True, "confirmed"
 
@@ -161,19 +148,22 @@ def same(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
     return False, f"not confirmed: {WIDE}"
 
 
-def mean_effect(outcomes: Sequence[Outcome]) -> Effect | None:
-    """The mean over families; None where there are none."""
+def mean_effect(outcomes: Sequence[Outcome]) -> MetricRow | None:
+    """The mean over families with an interval, None where there are none: Student's where there are five families or more.
+
+    Of fewer, the spread says little (two families have one degree of freedom): the mean arms of their own intervals instead,
+    not shrunk, because the families share their test images.
+    """
     if not outcomes:
         return None
     metric, effects = outcomes[0].metric, [outcome.effect for outcome in outcomes]
     over = mean_interval(effects) if len(effects) >= ENOUGH_FAMILIES else None
     if over is not None:
-        return Effect(metric=metric, value=over[0], low=over[1], high=over[2])
-    mean = effects[0] if len(effects) == 1 else statistics.fmean(effects)
+        return MetricRow(name=metric, value=over[0], low=over[1], high=over[2])
     lows, highs = [o.low for o in outcomes if o.low is not None], [o.high for o in outcomes if o.high is not None]
-    if len(lows) < len(effects) or len(highs) < len(effects):
-        return Effect(metric=metric, value=mean, low=None, high=None)
-    return Effect(metric=metric, value=mean, low=statistics.fmean(lows), high=statistics.fmean(highs))
+    known = len(lows) == len(highs) == len(effects)
+    ends = {"low": statistics.fmean(lows), "high": statistics.fmean(highs)} if known else {}
+    return MetricRow(name=metric, value=effects[0] if len(effects) == 1 else statistics.fmean(effects), **ends)
 
 
 def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:

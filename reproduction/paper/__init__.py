@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple
@@ -67,50 +66,22 @@ def paper_table(name: str) -> PaperTable:
 def find(table: PaperTable | str, **keys: Value) -> dict[str, Value] | None:
     """The only row that agrees with all keys; None where the paper has none.
 
+    >>> find("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")["value"]
+    0.92
     >>> find("ece", dataset="mnist", backbone="resnet50_cifar") is None
     True
     """
-    if isinstance(table, str):
-        table = _once(table)
-    known = table.rows[0]
-    for key in keys:
-        if key not in known:
-            raise ValueError(f"table {table.name!r} has no column {key!r}; it has {', '.join(known)}")
-    found = [cells for cells in table.rows if all(cells[key] == wanted for key, wanted in keys.items())]
-    if len(found) > 1:
-        raise ValueError(_several(table, keys, found))
-    return dict(found[0]) if found else None
-
-
-def value(table: PaperTable | str, **keys: Value) -> float:
-    """The printed number of the only row that agrees with all keys, in the table's unit.
-
-    >>> value("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")
-    0.92
-    """
     table = _once(table) if isinstance(table, str) else table
-    found = find(table, **keys)
-    if found is None:
-        offers = (f"{key}: {', '.join(str(c) for c in dict.fromkeys(r[key] for r in table.rows))}" for key in keys)
-        raise ValueError(f"table {table.name!r} has no row with {_asked(keys)}; it has {'; '.join(offers)}")
-    number = found["value"]
-    assert isinstance(number, float), number
-    return number
+    columns = table.rows[0]
+    found = [cells for cells in table.rows if all(cells.get(key) == wanted for key, wanted in keys.items())]
+    if len(found) > 1 or not keys.keys() <= columns.keys():
+        raise ValueError(f"table {table.name!r} has {len(found)} rows with {keys}; choose by {', '.join(columns)}")
+    return dict(found[0]) if found else None
 
 
 def oddities() -> list[dict[str, str]]:
     """What does not add up in the paper's numbers: kind (see `ODDITIES`), table, where, what, values."""
     return _read("oddities")
-
-
-def _asked(keys: Mapping[str, Value]) -> str:
-    return ", ".join(f"{key}={wanted!r}" for key, wanted in keys.items()) or "no keys"
-
-
-def _several(table: PaperTable, keys: Mapping[str, Value], found: list[dict[str, Value]]) -> str:
-    differing = [column for column in found[0] if len({cells[column] for cells in found}) > 1]
-    choose = ", ".join(column for column in differing if column not in (*NUMBERS, "bold"))
-    return f"table {table.name!r} has {len(found)} rows with {_asked(keys)}; choose by {choose}"
 
 
 @functools.cache

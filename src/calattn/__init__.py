@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from calattn.models.predict import predict
     from calattn.models.teach import teach
     from calattn.readers import read_predictions, stream_predictions
+    from calattn.runs.load import from_pretrained, load
     from calattn.types import MetricRow, ModelOutput, Predictions
-
-__version__ = "0.1.0"
 
 _torchvision.install()
 
@@ -37,6 +36,7 @@ _HOMES = {
     **dict.fromkeys(("CalibratedModel", "Overhead", "attach", "overhead"), "models.attach"),
     **dict.fromkeys(("Difference", "Evaluation", "compare", "evaluate"), "metrics.evaluation"),
     "over_seeds": "comparison.trainings",
+    **dict.fromkeys(("from_pretrained", "load"), "runs.load"),
     **dict.fromkeys(("read_predictions", "stream_predictions"), "readers"),
     **dict.fromkeys(("load_predictions", "save_predictions"), "files.predictions"),
     **dict.fromkeys(("MetricRow", "ModelOutput", "Predictions"), "types"),
@@ -44,6 +44,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from calattn.distribution import version
+
+        return version()
     if name in _PARTS:
         return importlib.import_module(f"calattn.{name}")
     if name in _HOMES:
@@ -71,7 +75,9 @@ __all__ = [
     "compare",
     "comparison",
     "evaluate",
+    "from_pretrained",
     "heads",
+    "load",
     "load_predictions",
     "losses",
     "metrics",

@@ -7,7 +7,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.errors import Args, BadRowError, InputError, InputWarning
+
+Kind = Literal["logits", "probs"]  # of the values: scores before the softmax, or after
+NO_LABEL = -1
 
 
 class ModelOutput(NamedTuple):
@@ -55,6 +58,7 @@ class Predictions:
     `calibrated_logits = logits / scale`. Half-precision
     logits are widened to float32. −inf logits (probability zero) are allowed, NaN and +inf are not. `stated_probs` are
     probabilities that were given as such (`from_probs`): metrics read them as they stand, so that a stated 0.9 stays 0.9.
+    Without `labels`, as for new images, all of them are −1, `labelled` is false, and what needs labels refuses them.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.tensor([0, 0]))
     >>> len(p), p.num_classes
@@ -62,7 +66,7 @@ class Predictions:
     """
 
     logits: Float[Tensor, "n c"]
-    labels: Int[Tensor, " n"]
+    labels: Int[Tensor, " n"] = None  # type: ignore[assignment]  # a tensor from __post_init__ on
     scale: Float[Tensor, " n"] | None = None
     features: Float[Tensor, "n d"] | None = None
     stated_probs: Float[Tensor, "n c"] | None = None
@@ -90,7 +94,7 @@ class Predictions:
         put("logits", logits)
         checks.finite_rows(logits.amax(dim=1), "logits", logits)
         n, num_classes = logits.shape
-        put("labels", checks.labels_for(self.labels, "labels", logits.shape, logits.device))
+        put("labels", _checked_labels(self.labels, logits))
         if looks_like_probs(logits):
             warnings.warn(_like_probs(), stacklevel=3)
         if self.stated_probs is not None and (self.scale is not None or self.stated_probs.shape != logits.shape):
@@ -111,7 +115,7 @@ class Predictions:
 
     @classmethod
     def from_probs(
-        cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], *, floor: float = 0.0, **fields: Any
+        cls, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"] | None = None, *, floor: float = 0.0, **fields: Any
     ) -> Self:
         """Predictions whose logits are log-probabilities.
 
@@ -124,10 +128,10 @@ class Predictions:
         checks.probabilities(probs, checks.sum_tolerance(given.dtype), negative=use_logits, otherwise=_NOT_PROBS)
         keep = floor == 0.0 and fields.get("scale") is None and given.dtype == probs.dtype
         logits = probs.clamp_min(floor).log()
-        return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)
+        return cls(logits=logits, labels=labels, stated_probs=probs if keep else None, **fields)  # type: ignore[arg-type]
 
     @classmethod
-    def from_output(cls, output: ModelOutput, labels: Int[Tensor, " n"], **fields: Any) -> Predictions:
+    def from_output(cls, output: ModelOutput, labels: Int[Tensor, " n"] | None = None, **fields: Any) -> Predictions:
         """Predictions of a model's output, detached, whatever head made it.
 
         Logits and the scale are kept apart. An offset becomes part of the logits, ℓ + s · offset, so that `logits / scale` is
@@ -137,7 +141,7 @@ class Predictions:
         logits, scale = output.logits.detach(), output.scale.detach()
         if output.offset is not None:
             logits = logits + scale.unsqueeze(1) * output.offset.detach()
-        return cls(logits=logits, scale=scale, labels=labels, features=features, **fields)
+        return cls(logits=logits, scale=scale, labels=labels, features=features, **fields)  # type: ignore[arg-type]
 
     @staticmethod
     def cat(parts: Iterable[Predictions]) -> Predictions:
@@ -160,6 +164,19 @@ class Predictions:
         return self.logits.shape[1]
 
     @property
+    def labelled(self) -> bool:
+        """Whether the true classes are known."""
+        return int(self.labels[0]) != NO_LABEL
+
+    def check_labelled(self) -> None:
+        """Refuses predictions without labels."""
+        if not self.labelled:
+            raise InputError(
+                "predictions has no labels, and this needs the true class of each sample",
+                remedy=("give them: ", Args("p.replace(labels=…)", labels="…")),
+            )
+
+    @property
     def calibrated_logits(self) -> Float[Tensor, "n c"]:
         return self.logits if self.scale is None else self.logits / self.scale.unsqueeze(1)
 
@@ -169,6 +186,7 @@ class Predictions:
 
     def __repr__(self) -> str:
         parts = [f"{len(self)} samples", f"{self.num_classes} classes", str(self.logits.dtype).removeprefix("torch.")]
+        parts += [] if self.labelled else ["no labels"]
         parts += [name for name in ("scale", "features", "indices", "class_names") if getattr(self, name) is not None]
         parts += [f"split={self.split!r}"] if self.split else []
         return f"Predictions({', '.join(parts)})"
@@ -277,6 +295,28 @@ class MetricRow:
         return f"{shown:>8}" + ("" if low is None or high is None else f"  [{low:.4f}, {high:.4f}]")
 
 
+def given_predictions(
+    predictions: Any = None, *more: object, logits: Any = None, probs: Any = None, labels: Any = None
+) -> Any:
+    """The predictions, or blocks of them, as they are; else those of arrays (NumPy, torch, pandas), which must be named.
+
+    >>> given_predictions(probs=[[0.25, 0.75]], labels=[1]).probs
+    tensor([[0.2500, 0.7500]], dtype=torch.float64)
+    """
+    arrays = [each for each in (logits, probs) if each is not None]
+    if predictions is None and not more and len(arrays) == 1:
+        return _of_arrays(arrays[0], labels, is_probs=logits is None)
+    check_source(predictions, *more)
+    if predictions is None or arrays or labels is not None:
+        values = {"predictions": predictions, "logits": logits, "probs": probs, "labels": labels}
+        got = ", ".join(name for name, value in values.items() if value is not None)
+        raise ValueError(
+            "give either predictions, which hold their labels, or logits (or probs) and labels by name; "
+            f"got {got or 'nothing'}"
+        )
+    return predictions
+
+
 def check_source(predictions: object, *labels: object) -> None:
     """Predictions, or something that gives them, and nothing else: other libraries take logits and labels."""
     if labels or isinstance(predictions, Tensor | np.ndarray):
@@ -285,6 +325,33 @@ def check_source(predictions: object, *labels: object) -> None:
             "predictions must be calattn.Predictions, or blocks of them; build it with "
             f"Predictions(logits=…, labels=…) or read_predictions(path); got {got}"
         )
+
+
+def _of_arrays(values: Any, labels: Any, *, is_probs: bool) -> Predictions:
+    """Columns of a pandas table that are no numbers are the class names, and labels may then be names too."""
+    columns = [str(name) for name in getattr(values, "columns", ())]
+    names = tuple(columns) if columns and not all(name.isdecimal() for name in columns) else None
+    if not isinstance(values, Tensor):
+        values = np.array(values, dtype=np.float64) if isinstance(values, list) else np.asarray(values)
+    if labels is not None and not isinstance(labels, Tensor):
+        labels = np.array(np.asarray(labels).tolist())  # objects of pandas become what they are
+        labels = _positions(labels, names) if labels.dtype.kind == "U" else labels
+    if is_probs:
+        return Predictions.from_probs(checks.as_tensor(values, "probs"), labels, class_names=names)
+    return Predictions(logits=checks.as_tensor(values, "logits"), labels=labels, class_names=names)
+
+
+def _positions(labels: np.ndarray, names: tuple[str, ...] | None) -> np.ndarray:
+    """Class names as class indices."""
+    if names is None:
+        remedy = "give class indices, or a pandas table whose columns are the class names"
+        raise InputError(f"labels are text such as {str(labels.flat[0])!r}", remedy=remedy)
+    place = {name: k for k, name in enumerate(names)}
+    found = np.array([place.get(label, NO_LABEL) for label in labels.tolist()])
+    if (unknown := found == NO_LABEL).any():
+        row = int(unknown.argmax())
+        raise InputError(f"is {labels[row]!s}, which is no column ({', '.join(names[:5])})", argument="labels", row=row)
+    return found
 
 
 def row_blocks(n: int, width: int, max_elements: int = 1 << 18) -> Iterator[slice]:
@@ -381,6 +448,16 @@ def _kind_of(value: Tensor | tuple[str, ...] | None) -> str:
     if isinstance(value, Tensor):
         return "there" if value.ndim == 1 else f"{value.shape[1]} wide"
     return "missing" if value is None else repr(value)
+
+
+def _checked_labels(labels: Any, logits: Tensor) -> Tensor:
+    """int64 [n]; without labels all −1, which is also how other programs mark what has none."""
+    if labels is None:
+        return torch.full((len(logits),), NO_LABEL, device=logits.device)
+    given = checks.as_tensor(labels, "labels")
+    if given.shape == logits.shape[:1] and not given.is_floating_point() and bool((given == NO_LABEL).all()):
+        return given.to(device=logits.device, dtype=torch.int64)
+    return checks.labels_for(given, "labels", logits.shape, logits.device)
 
 
 def _checked_features(features: Tensor, n: int) -> Tensor:

@@ -94,10 +94,18 @@ def test_data_commands_help_with_examples(capsys, name):
 
 
 @pytest.mark.parametrize("words", [(), ("data",)])
-def test_no_command_shows_the_help_and_an_error_with_words(capsys, words):
+def test_no_command_shows_the_help_and_nothing_else(capsys, words):
     result = invoke(capsys, *words)
-    assert result.code == 2
-    assert result.err.splitlines()[-1] == f"calattn: error: name a command; see {' '.join(('calattn', *words))} --help"
+    assert (result.code, result.err) == (2, "")
+    helps = [invoke(capsys, *words, flag).out.rstrip() for flag in ("-h", "--help")]
+    assert helps == 2 * [result.out.rstrip()]
+
+
+def test_help_shows_no_python_types(capsys):
+    for words in ((), ("evaluate",), ("data", "get"), ("train",)):
+        shown = invoke(capsys, *words, "-h").out
+        assert "bool" not in shown
+        assert "list[" not in shown
 
 
 def test_help_imports_no_command_and_nothing_heavy():
@@ -110,7 +118,10 @@ def test_help_imports_no_command_and_nothing_heavy():
         "print(sorted(commands), sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.strip() == "['calattn.cli.app', 'calattn.cli.console', 'calattn.cli.errors'] []"
+    assert (
+        done.stderr.strip()
+        == "['calattn.cli.app', 'calattn.cli.console', 'calattn.cli.errors', 'calattn.cli.plain'] []"
+    )
 
 
 def test_completion_knows_commands_and_options(capsys, monkeypatch):
@@ -128,7 +139,7 @@ def test_completion_knows_commands_and_options(capsys, monkeypatch):
     assert complete("calattn evaluate a.npz -m accuracy,debi") == ["accuracy,debiased_ece"]
     assert complete("calattn calibrate a.npz --method temperature_") == ["temperature_ece"]
     assert complete("calattn data get svh") == ["svhn"]
-    assert complete("calattn predict runs/a --checkpoint best-n") == ["best-nll", "best-nll-ts"]
+    assert complete("calattn predict runs/a --checkpoint best-a") == ["best-accuracy"]
 
 
 @pytest.mark.parametrize("word", ["evalute", "--vresion"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import re
 import time
@@ -176,10 +177,11 @@ def test_leaderboard_has_every_method_or_the_reason(capsys, files, tmp_path):
     done = [method["method"] for method in result.json["methods"]]
     skipped = {each["method"]: each["reason"] for each in result.json["skipped"]}
     assert sorted([*done, *skipped]) == sorted(CALIBRATORS)
-    assert list(skipped) == ["frozen_calattn"]
+    assert list(skipped) == ["frozen_calattn", "venn_abers"]
     assert "features" in skipped["frozen_calattn"]
+    assert "is for two classes, and there are 10" in skipped["venn_abers"]
     nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
-    assert nll == sorted(nll)
+    assert not any(one > other + 5e-4 for one, other in itertools.pairwise(nll))  # what prints alike goes by speed
     assert sorted(place.name for place in out.iterdir()) == sorted([*done, "report.json"])
     assert result.json["leader"] == done[0]
     best = load_calibrator(out / result.json["leader"] / "calibrator.safetensors")
@@ -212,7 +214,11 @@ def test_differences_are_those_of_compare(capsys, files):
                 assert got["sentence"] == sentence(difference)
     others = [each for each in found.json["methods"] if each["from_leader"]]
     finite = [each for each in others if each["from_leader"]["nll"]["difference"] != "Infinity"]
-    tied = [each["method"] for each in finite if not each["from_leader"]["nll"]["significant"]]
+    tied = [
+        each["method"]
+        for each in finite
+        if not each["from_leader"]["nll"]["significant"] or abs(float(each["from_leader"]["nll"]["difference"])) < 5e-4
+    ]
     assert found.json["tied_with_leader"] == tied
     assert f"best by NLL: {found.json['leader']}" in found.json["verdict"][0]
 
@@ -232,7 +238,7 @@ def test_judged_on_what_was_fitted_on_nothing_leads(capsys, in_sample, tmp_path)
     assert result.json["no_leader"].startswith(IN_SAMPLE)
     assert result.json["tied_with_leader"] is None
     assert result.json["verdict"] == [result.json["no_leader"]]
-    named = [name for name in CALIBRATORS if name != "frozen_calattn"]
+    named = [name for name in CALIBRATORS if name not in ("frozen_calattn", "venn_abers")]
     assert [each["method"] for each in result.json["methods"]] == named  # not the order of a ranking
     assert all(each["from_before"] and each["from_leader"] is None for each in result.json["methods"])
     assert "leader" not in result.err
@@ -273,7 +279,7 @@ def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):
     assert result.json["tied_with_leader"] is None
     assert result.json["verdict"] == []
     nll = [float(method["after"]["nll"]["value"]) for method in result.json["methods"]]
-    assert nll == sorted(nll)
+    assert not any(one > other + 5e-4 for one, other in itertools.pairwise(nll))
 
 
 def test_a_forest_that_states_zeros(capsys, tmp_path):
@@ -283,12 +289,15 @@ def test_a_forest_that_states_zeros(capsys, tmp_path):
     np.savez(tmp_path / "forest.npz", probs=forest.predict_proba(inputs[900:]), labels=labels[900:])
     arguments = ("calibrate", tmp_path / "forest.npz", "--method", "all", "--bootstrap", 50, "--folds", 2)
     plain = invoke(capsys, *arguments)
-    assert "skipped vector, matrix, dirichlet, sats: logits[0] has a −inf entry" in plain.out.replace("\n", " ")
+    assert (
+        "skipped vector, matrix, dirichlet, structured_vector, structured_matrix, sats: logits[0] has a −inf entry"
+        in plain.out.replace("\n", " ")
+    )
     assert "pass --floor 1e-6" in plain.out
     assert "from_probs" not in plain.out
     assert "(as it is)" in plain.out
     floored = invoke(capsys, *arguments, "--floor", "1e-6", "--json").json
-    assert [each["method"] for each in floored["skipped"]] == ["frozen_calattn"]
+    assert [each["method"] for each in floored["skipped"]] == ["frozen_calattn", "venn_abers"]
     assert all(each["after"]["nll"]["value"] != "Infinity" for each in floored["methods"])
     probs = forest.predict_proba(inputs[900:])
     raised, of_labels = int((probs < 1e-6).sum()), int((probs[np.arange(len(probs)), labels[900:]] < 1e-6).sum())
@@ -318,7 +327,8 @@ def test_a_floor_does_nothing_to_logits(capsys, files):
         ("temperature_ece", r"T = \d\.\d\d \(lowest ECE\)"),
         (
             "vector",
-            r"learned: objective value = [\d.]+, converged = yes, iterations = \d+; tensors \(weight, bias\) are in .*",
+            r"learned: temperature = [\d.]+, .*strength = \w+, objective value = [\d.]+, converged = yes, iterations = \d+; "
+            r"tensors \(weight, bias\) are in .*",
         ),
         ("histogram", r"learned: tensors \(edges, frequencies\) are in the calibrator's file \(--out\)"),
     ],

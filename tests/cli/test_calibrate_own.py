@@ -64,21 +64,12 @@ def test_a_method_may_refuse_the_samples_that_warm_it_up(capsys, file, register,
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (
-            RuntimeError("singular matrix"),
-            "RuntimeError: singular matrix (test_calibrate_own.py, line {}, in _fit)",
-        ),
-        (
-            torch.linalg.LinAlgError("not positive"),
-            "_LinAlgError: not positive (test_calibrate_own.py, line {}, in _f",
-        ),
+        (RuntimeError("singular matrix"), "RuntimeError: singular matrix (test_calibrate_own.py, line {}, in _fit)"),
+        (torch.linalg.LinAlgError("not positive"), "_LinAlgError: not positive (test_calibrate_own.py, line {}, in _f"),
         (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero (test_calibrate_own.py, line"),
         (KeyError("a"), "KeyError: 'a' (test_calibrate_own.py, line {}, in _fit)"),
         (ValueError(), "ValueError: without a message (test_calibrate_own.py, line {}, in _fit)"),
-        (
-            FileNotFoundError("weights.pt"),
-            "FileNotFoundError: weights.pt (test_calibrate_own.py, line {}, in _fit)",
-        ),
+        (FileNotFoundError("weights.pt"), "FileNotFoundError: weights.pt (test_calibrate_own.py, line {}, in _fit)"),
         (MemoryError("4 TB"), "out of memory: 4 TB; use a smaller batch or a smaller file"),
         (ModuleNotFoundError("No module named 'gpy'", name="gpy"), "No module named 'gpy'; install what is missing"),
     ],

@@ -219,6 +219,15 @@ def test_target_over_seeds(capsys, tmp_path):
     assert found.json["comparisons"][0]["differences"]["ece"]["sentence"].startswith("ECE of P(3)")
 
 
+@pytest.mark.parametrize("flags", [(), ("--target", "1")])
+def test_a_metric_that_is_dropped_is_named_though_nobody_named_it(capsys, tmp_path, flags):
+    files = [write_npz(tmp_path / f"{s}.npz", predictions(sharpness=s)) for s in (0.3, 0.4)]
+    found = invoke(capsys, "compare", *files, "--bootstrap", 50, "--json", *flags)
+    dropped = "high_confidence_error_confidence"
+    assert dropped not in found.json["comparisons"][0]["differences"]
+    assert ("confidence of errors at p ≥ 0.9 is not compared: there are fewer than" in found.err) == (not flags)
+
+
 def test_a_metric_that_has_no_resamples_leaves_nothing_to_compare(capsys, tmp_path):
     sure = calattn.Predictions(logits=10 * torch.eye(3).repeat(10, 1), labels=torch.arange(3).repeat(10))
     path = write_npz(tmp_path / "sure.npz", sure)

@@ -55,6 +55,16 @@ def test_an_old_or_missing_package_is_broken_with_the_remedy(capsys, monkeypatch
     assert "2 required things are broken" in shown.out
 
 
+def test_copied_files_that_nobody_installed_are_broken(capsys, monkeypatch, tmp_path):
+    def nothing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", nothing)
+    monkeypatch.setattr(doctor.distribution, "ROOT", tmp_path)
+    found = findings(invoke(capsys, "doctor", "--json"))["calattn"]
+    assert (found["state"], found["remedy"]) == ("broken", "install it by pip")
+
+
 def test_data_sets(capsys, tmp_path):
     found = findings(invoke(capsys, "doctor", "--json"))
     assert found["digits"]["text"] == "built in"

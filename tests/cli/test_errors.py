@@ -21,7 +21,7 @@ from calattn.errors import Args, InputWarning
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
-from tests.cli_runner import invoke, predictions, write_npz
+from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
 
 
 class SignalStop(Exception):
@@ -198,6 +198,42 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
     with errors.reported(as_json=False, debug=False):
         assert read_predictions(path, kind="probs", columns="logits").stated_probs is not None
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("evaluate a.npz --split validation", "--split chooses among the predictions of a run folder"),
+        ("compare a.npz a.npz --checkpoint best-nll", "--checkpoint chooses among the predictions of a run folder"),
+        ("report a.npz --split test", "--split chooses among the predictions of a run folder"),
+        ("evaluate a.npz --all -m ece", "--all shows more than the main five metrics, and --metrics names them"),
+        ("evaluate a.npz --data-root .", "--data-root is where a page finds its pictures"),
+        ("compare a.npz a.npz --data-root .", "--data-root is where a page finds its pictures"),
+        ("evaluate a.npz --bootstrap 0 --level 0.9", "--level is about intervals, and --bootstrap 0 asks for none"),
+        ("evaluate a.npz --bootstrap 0 --resample-seed 3", "--resample-seed is about intervals"),
+        ("evaluate a.npz --validation a.npz", "add --ts"),
+        ("calibrate a.npz --overwrite", "--overwrite is about the folder of --out"),
+        (
+            "calibrate a.npz --apply a.npz --write b.npz -m ece",
+            "--metrics is about metrics, and --apply measures nothing",
+        ),
+        ("calibrate a.npz --apply a.npz --write b.npz --seed 3", "--seed is about fitting"),
+        ("list losses --all", "--all adds timm's backbones"),
+        ("teach vit_tiny --checkpoint best-nll", "--checkpoint is of a run folder"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(capsys, monkeypatch, tmp_path, line, said):
+    monkeypatch.chdir(tmp_path)
+    write_npz(tmp_path / "a.npz", predictions())
+    assert said in refused(capsys, *line.split())
+
+
+def test_beside_a_run_a_file_may_stand_whatever_the_split(capsys, tmp_path):
+    run, file = write_run(tmp_path / "run"), write_npz(tmp_path / "a.npz", predictions())
+    few = ("--split", "validation", "--bootstrap", 0, "-m", "nll", "--json")
+    first, second = invoke(capsys, "evaluate", run, file, *few).json["results"]
+    assert (first["split"], second["split"]) == ("validation", None)
+    assert invoke(capsys, "report", run, file, *few, "--out", tmp_path / "r").code == 0
 
 
 @pytest.mark.parametrize(

@@ -215,11 +215,10 @@ def test_ctrl_c_in_a_process_of_its_own():
 
 
 def test_tensorboard_gets_what_the_log_has(capsys, tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(capsys, "--tensorboard")
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    train(capsys, "--track", "tensorboard")
+    events = EventAccumulator(str(tmp_path / "run" / "trackers" / "tensorboard")).Reload()
     rows = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     logged = [row["train"]["loss"] for row in rows if row.get("event") == "epoch"]
     tag = next(tag for tag in events.Tags()["scalars"] if tag.endswith("train/loss"))
@@ -316,8 +315,7 @@ def test_processes_that_help_do_not_print():
 
 
 @pytest.mark.parametrize(
-    ("name", "rank", "lines"),
-    [("LOCAL_RANK", "0", 1), ("LOCAL_RANK", "1", 0), ("SLURM_LOCALID", "1", 1)],
+    ("name", "rank", "lines"), [("LOCAL_RANK", "0", 1), ("LOCAL_RANK", "1", 0), ("SLURM_LOCALID", "1", 1)]
 )
 def test_an_error_that_all_processes_meet_is_said_once(capsys, monkeypatch, name, rank, lines):
     """SLURM numbers commands of one process too, each of which has its own error to tell."""

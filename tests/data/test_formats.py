@@ -203,11 +203,6 @@ def assert_same(images: data.Images, written: tuple[np.ndarray, np.ndarray]) -> 
         np.testing.assert_array_equal(images.decode(index).numpy(), pixels[index])
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_true_format_reads_back_exactly(name, tmp_path, rng):
     """A data set without a writer here fails: register everything, test everything registered."""

@@ -16,11 +16,6 @@ from calattn import data
 from calattn.data.decoding import EncodedImages, PackedBytes, as_image, as_tensor, centre_box, fitted, write_packed
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
     stream = io.BytesIO()
     image.save(stream, format=kind, **options)
@@ -123,11 +118,6 @@ def test_the_middle_lies_within_the_image(wanted):
             scale = min(size[0] / wanted[0], size[1] / wanted[1])
             assert abs(bottom - top - wanted[0] * scale) < 1e-9
             assert abs(right - left - wanted[1] * scale) < 1e-9
-
-
-@pytest.mark.parametrize(("side", "size"), [(450, 224), (900, 224), (225, 224), (232, 224), (500, 240), (1000, 240)])
-def test_ordinary_sides_that_rounding_made_trouble_for(side, size):
-    assert fitted(Image.new("L", (side + 40, side)), size).size == (size, size)
 
 
 @pytest.mark.usefixtures("untyped")

@@ -15,13 +15,13 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode
 
 from calattn import data
-from calattn.data import loading
 from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import in_memory
+from calattn.data.epoch import draw_epoch
 from calattn.data.images import ArrayImages, DataError, Images
 from calattn.data.loading import Batch, Decoder, EvalLoader, Request, TrainLoader, input_size, random_box
-from calattn.data.plan import epoch_plan
 from calattn.data.resize import resize
+from tests.data.conftest import image_folder
 
 CLASSES = ("a", "b", "c")
 PLAIN = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3, "num_classes": 3, "channels": 3}  # normalising then changes nothing
@@ -260,7 +260,7 @@ def test_resized_crops_are_torchvisions(channels):
 
 def test_resized_crops_come_from_the_plan():
     augment = plain((16, 16), crop="resized")
-    plan = epoch_plan(30, seed=5, epoch=2, num_draws=augment.num_draws)
+    plan = draw_epoch(30, seed=5, epoch=2, num_draws=augment.num_draws)
     decoder = Decoder(drawn(), (16, 16), "bilinear")
     requests = [Request(int(row), tuple(u)) for row, u in zip(plan.order[:8], plan.draws[:8, :4].tolist(), strict=True)]
     expected = torch.stack([decoder.decode(request) for request in requests])
@@ -283,11 +283,8 @@ def test_a_broken_image_is_named_in_one_line(workers):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_resized_is_named_in_one_line(tmp_path, monkeypatch, workers):
-    for name in ("a", "b"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (20, 20)).save(tmp_path / "train" / name / "x.png")
-    monkeypatch.setattr(loading, "centre_box", lambda size, **_: (-1.0, 0.0, *size))
-    images = data.load(f"imagefolder:{tmp_path}", "train")
+    monkeypatch.setattr("calattn.data.decoding.centre_box", lambda size, _: (-1.0, 0.0, *size))
+    images = data.load(image_folder(tmp_path, "train/a/x.png", "train/b/x.png", size=(20, 20)), "train")
     augment = Augment(channels=3, size_in=(8, 8), mean=(0.0,) * 3, std=(1.0,) * 3, num_classes=2)
     with pytest.raises(DataError, match=r"train/a/x\.png cannot be resized to 8 × 8 px \(.*offset") as caught:
         list(EvalLoader(images, None, augment, batch_size=2, workers=workers))
@@ -296,7 +293,7 @@ def test_an_image_that_cannot_be_resized_is_named_in_one_line(tmp_path, monkeypa
 
 def test_a_worker_that_dies_says_what_to_try():
     """Over the first image of all: torch tells of it wherever this process is, which until then can only be in the loader."""
-    first = int(epoch_plan(30, seed=5, epoch=0, num_draws=plain((16, 16)).num_draws).order[0])
+    first = int(draw_epoch(30, seed=5, epoch=0, num_draws=plain((16, 16)).num_draws).order[0])
     train = loader(drawn(dies_at=first), plain((16, 16)), batch_size=10, workers=2)
     with pytest.raises(DataError, match=r"2 processes that decode images died .* use fewer workers") as caught:
         list(train.epoch(0))

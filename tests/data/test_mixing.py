@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 from calattn.data.augment.mixing import Mixing, partner, soft_labels
-from calattn.data.plan import epoch_plan
+from calattn.data.epoch import draw_epoch
 
 
 def mixing(mixup: float = 0.0, cutmix: float = 0.0, size: tuple[int, int] = (8, 6), num_classes: int = 4) -> Mixing:
@@ -16,7 +16,7 @@ def mixing(mixup: float = 0.0, cutmix: float = 0.0, size: tuple[int, int] = (8, 
 
 
 def derived(mixer: Mixing, n: int) -> torch.Tensor:
-    return epoch_plan(n, seed=0, epoch=0, num_draws=mixer.num_draws, derive=mixer.derive).draws
+    return draw_epoch(n, seed=0, epoch=0, num_draws=mixer.num_draws, derive=mixer.derive).draws
 
 
 def test_mixup_by_hand():

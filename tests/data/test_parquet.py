@@ -17,11 +17,6 @@ from calattn import data
 from calattn.data.sources import parquet
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 def png(pixels: np.ndarray) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, format="PNG")

@@ -11,7 +11,7 @@ import torchvision.transforms.v2.functional as F
 from PIL import Image
 
 from calattn.data.augment.distortions import OPERATIONS, RandAugment, blend, histogram
-from calattn.data.plan import epoch_plan
+from calattn.data.epoch import draw_epoch
 
 UNSIGNED = ("identity", "autocontrast", "equalize", "solarize", "posterize")
 
@@ -111,7 +111,7 @@ def test_operations_follow_one_another():
 
 def test_codes_are_uniform_over_operations_and_signs():
     augment = RandAugment(num_ops=3, magnitude=9.0, size=(8, 8))
-    plan = epoch_plan(28_000, seed=0, epoch=0, num_draws=augment.num_draws, derive=augment.derive)
+    plan = draw_epoch(28_000, seed=0, epoch=0, num_draws=augment.num_draws, derive=augment.derive)
     assert tuple(plan.draws.shape) == (28_000, 3)
     for column in plan.draws.T:
         counts = torch.bincount(column.long(), minlength=28)

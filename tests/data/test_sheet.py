@@ -9,6 +9,7 @@ from PIL import Image
 
 from calattn import data
 from calattn.data.contact_sheet import _font, balanced, contact_sheet, shortened
+from tests.data.conftest import image_folder
 
 
 def images(counts: list[int], side: int = 16, channels: int = 3) -> data.ArrayImages:
@@ -57,11 +58,9 @@ def test_title_and_soft_labels_change_the_sheet(tmp_path):
 
 
 def test_large_images_are_fitted(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (500, 300), (200, 0, 0)).save(tmp_path / "train" / name / "x.png")
-    path = contact_sheet(data.load(f"imagefolder:{tmp_path}", "train"), tmp_path / "sheet.png")
-    assert (np.asarray(Image.open(path))[24:144, 24:144] == (200, 0, 0)).all()
+    name = image_folder(tmp_path, "train/a/x.png", "train/b/x.png", size=(500, 300))
+    path = contact_sheet(data.load(name, "train"), tmp_path / "sheet.png")
+    assert (np.asarray(Image.open(path))[24:144, 24:144] == 0).all()
 
 
 def test_long_names_are_shortened():

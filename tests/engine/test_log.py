@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import json
-import sys
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -13,8 +11,12 @@ import pyarrow.json
 import pytest
 import torch
 from hypothesis import given
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from calattn.engine.log import RunLog, TensorBoardMirror
+from calattn.engine.log import RunLog
+from calattn.runs.folder import RunFolder
+from calattn.runs.spec import RunSpec
+from calattn.runs.trackers import loggers_of
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()
@@ -111,8 +113,7 @@ def test_rewind_drops_later_epochs_and_keeps_events(tmp_path: Path) -> None:
 
 
 def events(folder: Path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
+    found = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0})
     return found.Reload()
 
 
@@ -120,19 +121,24 @@ def scalar(folder: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 6)) for event in events(folder).Scalars(tag)]
 
 
+def mirrored(path: Path) -> RunLog:
+    return RunLog(path / "log.jsonl", loggers=loggers_of(["tensorboard"], RunFolder(path), RunSpec()))
+
+
 def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
     sample = np.random.default_rng(0).normal(3.0, 0.2, size=500)
     counts, edges = np.histogram(sample, bins=8)
     histogram = {"counts": counts.tolist(), "edges": edges.tolist()}
-    mirror = TensorBoardMirror(tmp_path)
-    mirror.write({"event": "start", "seconds": 3.0})
-    mirror.write(
+    log = mirrored(tmp_path)
+    log.append({"event": "start", "seconds": 3.0})
+    log.append(
         {"epoch": 1, "event": "epoch", "validation": {"ece": 0.25, "bad": float("nan"), "none": None}, "flag": True}
     )
-    mirror.write({"epoch": 2, "validation": {"ece": 0.125}, "scale": {"histogram": histogram, "quantiles": [0.5, 2]}})
-    assert scalar(tmp_path, "validation/ece") == [(1, 0.25), (2, 0.125)]
-    assert scalar(tmp_path, "scale/quantiles/1") == [(2, 2.0)]
-    found = events(tmp_path)
+    log.append({"epoch": 2, "validation": {"ece": 0.125}, "scale": {"histogram": histogram, "quantiles": [0.5, 2]}})
+    place = tmp_path / "trackers" / "tensorboard"
+    assert scalar(place, "validation/ece") == [(1, 0.25), (2, 0.125)]
+    assert scalar(place, "scale/quantiles/1") == [(2, 2.0)]
+    found = events(place)
     assert sorted(found.Tags()["scalars"]) == ["scale/quantiles/0", "scale/quantiles/1", "validation/ece"]
     (event,) = found.Histograms("scale/histogram")
     value = event.histogram_value
@@ -146,31 +152,15 @@ def test_tensorboard_reads_scalars_and_histograms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_resumed_log_hides_what_it_rewound(tmp_path: Path, restarted: bool) -> None:
-    log = RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb")
+    log = mirrored(tmp_path)
     for epoch in (1, 2, 3):
         log.append({"epoch": epoch, "loss": float(epoch)})
-    again = RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb") if restarted else log
+    again = mirrored(tmp_path) if restarted else log
     again.rewind(1)
     again.append({"epoch": 2, "loss": 20.0})
-    assert scalar(tmp_path / "tb", "loss") == [(1, 1.0), (2, 20.0)]
+    assert scalar(tmp_path / "trackers" / "tensorboard", "loss") == [(1, 1.0), (2, 20.0)]
 
 
 def test_no_event_file_before_a_row(tmp_path: Path) -> None:
-    RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb").rewind(0)
+    mirrored(tmp_path).rewind(0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_tensorboard_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: object, **options: object) -> object:
-        if name.split(".")[0] == "tensorboard":
-            raise ModuleNotFoundError(name)
-        return real(name, *arguments, **options)
-
-    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match="pip install tensorboard"):
-        RunLog(tmp_path / "log.jsonl", tensorboard=tmp_path / "tb")
-    RunLog(tmp_path / "log.jsonl").append({"epoch": 1})

@@ -5,6 +5,7 @@ import math
 import warnings
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -261,3 +262,98 @@ def test_reprs_are_short():
     assert repr(p) == "Predictions(60 samples, 3 classes, float32, split='test')"
     assert repr(evaluate(p, num_bootstrap=0)).startswith("60 samples, 3 classes")
     assert "no predictions" in repr(MetricState("ece"))
+
+
+def without_labels(**fields):
+    return Predictions(logits=torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), **fields)
+
+
+def test_new_images_have_no_labels(tmp_path):
+    p = without_labels(class_names=("a", "b", "c"))
+    assert "no labels" in repr(p)
+    saved = calattn.load_predictions(calattn.save_predictions(p, tmp_path / "p"))
+    marked = Predictions(logits=p.logits, labels=np.full(6, -1))
+    for same in (p, saved, marked, p.replace(split="new"), p.select(torch.arange(2)), Predictions.cat([p, saved])):
+        assert not same.labelled
+    assert torch.equal(saved.logits, p.logits)
+    assert p.replace(labels=torch.zeros(6).long()).labelled
+    with pytest.raises(ValueError, match=r"labels\[1\] is -1, outside"):
+        Predictions(logits=p.logits[:2], labels=torch.tensor([0, -1]))
+    scaling = calattn.posthoc.TemperatureScaling().fit(make())
+    assert not scaling(p).labelled
+    torch.testing.assert_close(scaling(p).probs, scaling.predict_proba(p.logits))
+
+
+NEEDS_LABELS = {
+    "evaluate": evaluate,
+    "blocks": lambda p: evaluate(iter([p]), num_bootstrap=0),
+    "compare": lambda p: calattn.compare(p, p),
+    "fit": lambda p: calattn.posthoc.TemperatureScaling().fit(p),
+    "contest": lambda p: calattn.posthoc.contest(p, methods=["temperature"]),
+    "cross_fit": lambda p: calattn.posthoc.cross_fit(calattn.posthoc.TemperatureScaling, p, folds=2),
+    "figure": lambda p: calattn.report.reliability.reliability_diagram(p),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_LABELS)
+def test_what_needs_labels_refuses_predictions_without(name):
+    with pytest.raises(calattn.errors.InputError, match=r"has no labels.*give them: p\.replace\(labels=…\)"):
+        NEEDS_LABELS[name](without_labels())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npz", "parquet"])
+def test_probabilities_without_labels_are_written_and_read_so(tmp_path, suffix):
+    from calattn.files.probabilities import write_probabilities
+
+    path = tmp_path / f"new.{suffix}"
+    write_probabilities(without_labels(class_names=("a", "b", "c")), path)
+    with pytest.raises(ValueError, match=r"nothing named like labels; pass labels="):
+        calattn.read_predictions(path)
+    back = calattn.read_predictions(path, labels_optional=True)
+    assert (back.labelled, back.class_names) == (False, ("a", "b", "c"))
+    torch.testing.assert_close(back.probs.float(), without_labels().probs)
+
+
+def arrays_of(kind, probs, labels):
+    if kind == "pandas":
+        table = pandas.DataFrame(probs.numpy(), columns=["a", "b", "c"], index=range(7, 7 + len(probs)))
+        return table, pandas.Series(list("abc"), dtype="category").take(labels.numpy())
+    return (probs, labels) if kind == "torch" else (probs.numpy(), labels.numpy().astype(np.int32))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "pandas"])
+def test_plain_arrays_are_evaluated_and_fitted_as_predictions_are(kind):
+    logits, labels = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    want = evaluate(Predictions.from_probs(logits.softmax(1), labels))
+    probs, given = arrays_of(kind, logits.softmax(1), labels)
+    assert evaluate(probs=probs, labels=given).as_dict() == want.as_dict()
+    values, given = arrays_of(kind, logits, labels)
+    assert evaluate(logits=values, labels=given)["nll"].value == pytest.approx(want["nll"].value, rel=1e-6)
+    for name, build in calattn.posthoc.CALIBRATORS.items():
+        if name not in ("frozen_calattn",):  # which reads features
+            one, other = build().fit(values, given), build().fit(Predictions(logits=logits, labels=labels))
+            torch.testing.assert_close(one.predict_proba(logits), other.predict_proba(logits), msg=name)
+    fitted = calattn.posthoc.TemperatureScaling().fit(probs=probs, labels=given)
+    assert fitted.temperature_ == pytest.approx(
+        calattn.posthoc.TemperatureScaling().fit(logits, labels).temperature_, rel=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "give either predictions.*got nothing"),
+        ({"labels": [0]}, "got labels"),
+        ({"probs": [[0.5, 0.5]], "logits": [[0.0, 0.0]], "labels": [0]}, "got logits, probs, labels"),
+        ({"probs": [[0.5, 0.5]], "labels": ["cat"]}, "labels are text such as 'cat'; give class indices"),
+        (
+            {"probs": pandas.DataFrame({"cat": [1.0], "dog": [0.0]}), "labels": ["cow"]},
+            r"labels\[0\] is cow, which is no",
+        ),
+        ({"probs": [[0.5, 0.4]], "labels": [0]}, "sums to 0.9"),
+        ({"probs": [[0.5, 0.5]]}, "has no labels"),
+    ],
+)
+def test_arrays_that_cannot_be_evaluated(given, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(**given)

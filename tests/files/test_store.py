@@ -182,7 +182,7 @@ DAMAGE = {
     "truncated": (truncate, "truncated or changed; copy the folder again"),
     "bit flipped": (flip_a_bit, "does not match its checksum"),
     "manifest cut": (lambda f: os.truncate(f / "manifest.json", 40), "is not JSON"),
-    "manifest binary": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe{"), "is not UTF-8"),
+    "manifest binary": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe{"), "is not JSON"),
     "manifest gone": (lambda f: (f / "manifest.json").unlink(), "its save was interrupted; save again"),
     "newer version": (lambda f: edited(f, version=2, calattn="9.9"), "written by calattn 9.9: upgrade"),
     "foreign manifest": (lambda f: edited(f, format="webpack"), "is not the manifest"),

@@ -86,6 +86,8 @@ def test_what_the_interface_says(trained):
         "size": 8,
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
+        "interpolation": "bilinear",
+        "stretched": False,
     }
 
 

@@ -10,16 +10,16 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 import pytest
 import torch
 
-from calattn.engine.checkpoint import CheckpointError, CheckpointWarning
+from calattn.engine.checkpoint import CheckpointWarning
 from calattn.engine.interrupt import Interrupted
 from calattn.engine.log import RunLog
-from calattn.engine.step import NonFiniteLoss
 from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
@@ -29,6 +29,13 @@ from tests.small_runs import CPU, STATEFUL, final_tree, small_spec
 
 SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
 SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)
+
+
+class Silent:
+    """A reporter that hears and says nothing."""
+
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 def same(a: object, b: object) -> bool:
@@ -97,7 +104,7 @@ def _child(path: Path, calls: int | None) -> None:
         train_run(SPEC, path, runtime=SAVING)
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", range(2))
 def test_killed_at_random_moments(tmp_path, undisturbed, calls, attempt):
     """SIGKILL after random numbers of calls, several times a run: in updates, in validation, in the middle of writing."""
     moments = random.Random(attempt)
@@ -105,7 +112,7 @@ def test_killed_at_random_moments(tmp_path, undisturbed, calls, attempt):
     kills, reached = 0, set()
     while True:
         child = context.Process(
-            target=_child, args=(tmp_path / "run", int(moments.uniform(0.05, 0.3) * calls) if kills < 8 else None)
+            target=_child, args=(tmp_path / "run", int(moments.uniform(0.05, 0.3) * calls) if kills < 6 else None)
         )
         child.start()
         child.join()
@@ -136,7 +143,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
     assert set(json.loads((path / "summary.json").read_text())["results"]) == {"last", "best-ece"}
 
 
-def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path):
+def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path, undisturbed):
     """Through the real command: exit code 143, then 0, then the bits of an undisturbed run."""
     changes = [argument for change in (*STATEFUL, "train.epochs=5") for argument in ("--set", change)]
     where = ["--accelerator", "cpu", "--threads", "1", "--out", str(tmp_path / "run")]
@@ -150,69 +157,24 @@ def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path):
     assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    train_run(resolve("digits", [*STATEFUL, "train.epochs=5"]), tmp_path / "whole", runtime=CPU)
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert_same_run(tmp_path / "run", undisturbed)
 
 
-def interrupted(path: Path, *changes: str, after: int) -> None:
-    """A run that stops cleanly after so many epochs: as by SIGTERM."""
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, undisturbed):
+    """One bit; tests/engine/test_checkpoint.py has the other kinds of damage."""
+    path = tmp_path / "run"
 
-    class Stop:
-        def updates(self, count: int) -> None: ...
-
-        def decoded(self, what: str, done: int, total: int) -> None: ...
-
-        def start(self, folder: RunFolder, **_: int) -> None: ...
-
+    class Stop(Silent):
         def epoch(self, row: dict) -> None:
-            if row["epoch"] == after:
+            if row["epoch"] == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train_run(resolve("digits", [*STATEFUL, *changes]), path, runtime=SAVING, reporter=Stop())
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "bit"])
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, undisturbed, damage):
-    path = tmp_path / "run"
-    interrupted(path, "train.epochs=5", after=2)
+        train_run(SPEC, path, runtime=SAVING, reporter=Stop())
     newest = max((path / "checkpoints").glob("state-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
-    spoilt = {
-        "truncated": content[: len(content) // 2],
-        "empty": b"",
-        "foreign": b"PK\x03\x04" + bytes(500),
-        "bit": content,
-    }
-    newest.write_bytes(bytes(spoilt[damage]))
+    newest.write_bytes(content)
     with pytest.warns(CheckpointWarning, match=newest.name):
         train_run(SPEC, path, runtime=CPU)
     assert_same_run(path, undisturbed)
-
-
-def test_nothing_but_damaged_checkpoints_is_an_error_that_names_them(tmp_path):
-    path = tmp_path / "run"
-    interrupted(path, "train.epochs=5", after=1)
-    for state in (path / "checkpoints").glob("state-*"):
-        state.write_bytes(b"")
-    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=r"state-\d+.*--overwrite"):
-        train_run(SPEC, path, runtime=CPU)
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path):
-    path = tmp_path / "run"
-    wild = small_spec("optimizer.lr=1e30", "optimizer.clip_norm=null", "schedule.warmup_epochs=0")
-    with pytest.raises(NonFiniteLoss, match=r"not finite at update \d+ \(epoch 1\); try a lower optimizer.lr"):
-        train_run(wild, path, runtime=SAVING)
-    for state in (path / "checkpoints").glob("state-*"):
-        tree = final_tree(path)
-        assert all(torch.isfinite(t).all() for t in tree["weights"].values()), state  # type: ignore[attr-defined]
-
-
-def test_another_spec_in_the_same_folder_is_refused(tmp_path):
-    train_run(small_spec("train.epochs=1", "schedule.warmup_epochs=0"), tmp_path / "run", runtime=CPU)
-    with pytest.raises(ValueError, match=r"train\.epochs: 1 → 3.*--overwrite"):
-        train_run(small_spec(), tmp_path / "run", runtime=CPU)
-    train_run(small_spec(), tmp_path / "run", runtime=CPU, overwrite=True)
-    assert len(learned(tmp_path / "run")) == 3

@@ -329,7 +329,7 @@ def test_images_of_unlike_sizes_and_grey_ones():
 def test_normalised_images_are_refused():
     made = [(normalised(image), label) for image, label in pictures(10, seed=0)]
     with pytest.raises(
-        ValueError, match=r"the image of train\[\d+\] is torch.float32 .* pass the data set without its transform"
+        ValueError, match=r"the image of train\[\d+\] is torch.float32 .* pass them without their transform"
     ):
         calattn.teach(network(), made, made, lambda x: x, lesson=SHORT)
 

@@ -12,7 +12,7 @@ import yaml
 
 import calattn
 from calattn import data
-from calattn.data.loading import EvalLoader
+from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
 from calattn.runs import build
@@ -59,7 +59,7 @@ def test_something_is_learned(run):
     assert rows[-1]["validation"]["accuracy"] > 0.5
 
 
-def test_the_log_has_what_the_dynamics_figure_needs(run):
+def test_the_log_has_what_the_dynamics_figure_needs_of_images_that_were_not_trained_on(run):
     row = RunLog(run.log_path).rows()[-1]["validation"]
     predictions = run.predictions("validation")
     scale = predictions.scale.double()
@@ -68,11 +68,17 @@ def test_the_log_has_what_the_dynamics_figure_needs(run):
     assert row["scale"]["cv"] == pytest.approx(float(scale.std(correction=0) / scale.mean()), rel=1e-5)
     assert row["scale"]["quantiles"]["0.5"] == pytest.approx(float(scale.quantile(0.5)), rel=1e-6)
     found = build.load_data(run.spec())
+    rows = found.validation_rows
+    assert torch.equal(predictions.indices, rows)
+    assert sorted([*rows.tolist(), *found.train_rows.tolist()]) == list(range(900)), "nothing is in both"
     model = build.build_model(run.spec(), num_classes=10, channels=1, size=8).eval()
     model.load_state_dict(final_weights(run.path))
-    with torch.no_grad():
-        images = build.build_augment(run.spec(), found).test(found.train.array[found.validation_rows])
-        lengths = model.output(images).features.double().square().sum(1).sqrt()
+    with torch.no_grad():  # by hand: the plain, normalised images
+        images = (found.train.array[rows].float() / 255 - found.dataset.mean[0]) / found.dataset.std[0]
+        out = model.output(images)
+    assert torch.allclose(out.logits, predictions.logits, atol=1e-4)
+    assert torch.allclose(out.scale, predictions.scale, atol=1e-4)
+    lengths = out.features.double().square().sum(1).sqrt()
     assert row["feature_norm"]["mean"] == pytest.approx(float(lengths.mean()), rel=1e-5)
     for name in ("scale", "inverse_scale", "feature_norm"):
         assert sum(row[name]["histogram"]["counts"]) == len(predictions)
@@ -129,23 +135,6 @@ def test_the_summary_tells_checkpoints_and_splits_apart(run):
     assert summary["parameters"]["head"] == 128 * 16 + 128 + 128 + 1
 
 
-def test_validation_images_are_not_trained_on_and_see_no_augmentation(run):
-    spec = run.spec()
-    found = build.load_data(spec)
-    assert not set(found.train_rows.tolist()) & set(found.validation_rows.tolist())
-    assert len(found.train_rows) + len(found.validation_rows) == 900
-    assert torch.equal(run.predictions("validation").indices, found.validation_rows)
-    # By hand: the stored logits are the network's on the plain, normalised images.
-    model = build.build_model(spec, num_classes=10, channels=1, size=8).eval()
-    model.load_state_dict(final_weights(run.path))
-    images = found.train.select(found.validation_rows).array.float() / 255
-    with torch.no_grad():
-        out = model.output((images - found.dataset.mean[0]) / found.dataset.std[0])
-    stored = run.predictions("validation")
-    assert torch.allclose(out.logits, stored.logits, atol=1e-4)
-    assert torch.allclose(out.scale, stored.scale, atol=1e-4)
-
-
 def test_the_head_does_not_change_the_backbone_it_starts_from():
     with_head = build.build_model(small_spec(), num_classes=10, channels=1, size=8)
     without = build.build_model(small_spec("model.head=none"), num_classes=10, channels=1, size=8)
@@ -196,8 +185,7 @@ def test_predict_on_foreign_images(run, tmp_path):
     assert int(calattn.load_predictions(written[0]).labels.max()) == 0
 
 
-@pytest.mark.parametrize("in_memory", [True, False])
-def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_memory):
+def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch):
     """The usual out-of-distribution data: the same predictions as of colour images with three equal channels."""
     from PIL import Image
 
@@ -214,26 +202,37 @@ def test_grey_images_for_a_network_that_sees_colour(tmp_path, monkeypatch, in_me
         "train.batch_size=4",
     )
     run = train_run(spec, tmp_path / "run", runtime=CPU)
-    if not in_memory:
-        monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
-    written = [
-        predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / mode}"), runtime=CPU)[0]
-        for mode in ("RGB", "L")
-    ]
-    colour, grey = (calattn.load_predictions(path).logits for path in written)
-    assert torch.equal(grey, colour)
+    for in_memory in (True, False):
+        if not in_memory:
+            monkeypatch.setattr(build, "IN_MEMORY_BYTES", 0)
+        written = [
+            predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / mode}"), runtime=CPU)[0]
+            for mode in ("RGB", "L")
+        ]
+        colour, grey = (calattn.load_predictions(path).logits for path in written)
+        assert torch.equal(grey, colour)
 
 
-@pytest.mark.parametrize("loss", list(calattn.losses.LOSSES))
 @pytest.mark.parametrize("head", ["none", "calattn", "relaxed_softmax", "dirichlet"])
-def test_every_loss_trains_every_head_on_mixed_images(tmp_path, monkeypatch, loss, head):
+def test_every_loss_trains_every_head_on_mixed_images(tmp_path, monkeypatch, head):
+    """A whole run with one loss, and a step with each."""
     monkeypatch.setattr(training, "write_summary", lambda *_: None)  # its bootstrap takes longer than the training
-    spec = small_spec(
-        f"loss.name={loss}", f"model.head={head}", "augment.mixup=0.8", "augment.cutmix=1", "train.epochs=1",
-        "schedule.warmup_epochs=0", "data.limit=80",
-    )  # fmt: skip
-    row = RunLog(train_run(spec, tmp_path / "run", runtime=CPU).log_path).rows()[0]
-    assert 0 < row["train"]["loss"] < 100
+    changes = ("augment.mixup=0.8", "augment.cutmix=1", "train.epochs=1", "schedule.warmup_epochs=0", "data.limit=80")
+    spec = small_spec(f"model.head={head}", *changes)
+    folder = train_run(spec, tmp_path / "run", runtime=CPU)
+    assert 0 < RunLog(folder.log_path).rows()[0]["train"]["loss"] < 100
+    found, model = build.load_data(spec), load_model(folder.path).model.train()
+    augment = build.build_augment(spec, found)
+    batch = next(iter(TrainLoader(found.train, found.train_rows, augment, seed=0, batch_size=16).epoch(0)))
+    for name in calattn.losses.LOSSES:
+        loss = build.build_loss(small_spec(f"loss.name={name}", "loss.options={}"))
+        model.zero_grad()
+        value = loss(model(batch.images), batch.targets)
+        value.backward()
+        assert 0 < float(value.detach()) < 100, name
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        assert all(torch.isfinite(g).all() for g in gradients), name
+        assert any(g.any() for g in gradients), name
 
 
 def test_images_too_many_for_memory_go_through_workers(tmp_path):
@@ -299,6 +298,8 @@ def test_the_moving_average_is_what_is_evaluated_and_kept(tmp_path):
     augment = build.build_augment(folder.spec(), test)
     with torch.no_grad():
         assert torch.allclose(model.output(augment.test(test.test.array)).logits, stored.logits, atol=1e-4)
+    validated = calattn.evaluate(folder.predictions("validation"), num_bootstrap=0)
+    assert RunLog(folder.log_path).rows()[-1]["validation"]["nll"] == pytest.approx(validated["nll"].value, rel=1e-6)
 
 
 def test_the_plan_counts_what_training_would_do():

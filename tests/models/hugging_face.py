@@ -1,15 +1,12 @@
-"""Small configurations of the real Hugging Face classifiers, random weights, nothing downloaded.
-
-transformers is no dependency, not even for development (125 MB): without it there are none. To test them:
-`.venv/bin/pip install -c requirements.lock transformers`.
-"""
+"""Small configurations of the real Hugging Face classifiers, random weights, nothing downloaded."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any
 
+import torch
+import transformers
 from torch import nn
 
 VIT = {
@@ -27,8 +24,6 @@ _BASIC = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer
 
 
 def build(name: str, *, num_classes: int, **options: Any) -> nn.Module:
-    import transformers
-
     config = getattr(transformers, f"{name}Config")(num_labels=num_classes, **options)
     return getattr(transformers, f"{name}ForImageClassification")(config)
 
@@ -49,9 +44,13 @@ _FAMILIES: dict[str, tuple[dict[str, Any], str, int]] = {
     "MobileNetV2": ({"depth_multiplier": 0.25}, "classifier", 1280),
     "PoolFormer": (_STAGES, "classifier", 16),
 }
-NETWORKS = {
-    name: (functools.partial(build, name), *rest)
-    for name, rest in _FAMILIES.items()
-    if importlib.util.find_spec("transformers")
-}
-FEW = [name for name in ("ViT", "Swin", "ResNet") if name in NETWORKS]
+NETWORKS = {name: (functools.partial(build, name), *rest) for name, rest in _FAMILIES.items()}
+FEW = ["ViT", "Swin", "ResNet"]
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """The model, its head no longer the identity."""
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model

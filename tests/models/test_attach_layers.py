@@ -1,5 +1,6 @@
-"""`attach` on networks read through their last layer: torchvision's own, a stand-in in the style of Hugging Face, and the
-real ones of Hugging Face where transformers is installed; what is theirs alone is in `test_attach_transformers.py`.
+"""`attach` on networks read through their last layer: torchvision's, a stand-in in the style of Hugging Face, and the real ones.
+
+What is Hugging Face's alone is in `test_attach_transformers.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from calattn.models.adapters import Adapter, LayerAdapter
+from calattn.models.adapters import LayerAdapter
 from calattn.models.attach import CalibratedModel, attach, overhead
 from tests.models import hugging_face
 
@@ -94,11 +95,7 @@ def logits_of(output: Any) -> torch.Tensor:
 
 
 def awake(key: str) -> CalibratedModel:
-    model = attach(build(key).eval())
-    with torch.no_grad():
-        for parameter in model.head.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
+    return hugging_face.shaken(attach(build(key).eval()))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -174,8 +171,8 @@ def test_a_replaced_classifier() -> None:
 def test_keywords_reach_the_backbone() -> None:
     model = awake("stand-in")
     expected = model(images())
-    assert torch.equal(model(pixel_values=images()), expected)
-    assert torch.equal(model(pixel_values=images(), output_hidden_states=True), expected)
+    assert torch.equal(model(pixel_values=images()).logits, expected)
+    assert torch.equal(model(pixel_values=images(), output_hidden_states=True)["logits"], expected)
     assert torch.equal(model.output(pixel_values=images()).calibrated_logits, expected)
     assert torch.equal(model(images(), labels=None), expected)
     with pytest.raises(ValueError, match="specify pixel_values"):
@@ -184,28 +181,19 @@ def test_keywords_reach_the_backbone() -> None:
         model(pixels=images())
 
 
-@pytest.mark.usefixtures("untyped")  # Signature.bind of Python 3.11 fails on a keyword `x` here
-def test_keywords_reach_an_adapter_and_timm() -> None:
-    net = build("stand-in").eval()
-    adapter = Adapter(
-        features=lambda m, pixel_values: m.embed(pixel_values).flatten(2).mean(2),
-        classifier=lambda m, z: m.classifier(z),
-        num_features=16,
-    )
-    torch.testing.assert_close(attach(net, adapter=adapter)(pixel_values=images()), net(images()).logits)
-    from calattn.backbones import create
-
-    vit = create("vit_nano_patch8_32", num_classes=7).eval()
-    small, mask = images()[..., :32, :32], torch.eye(17, dtype=torch.bool)  # each token sees only itself
-    assert torch.equal(attach(vit)(small, attn_mask=mask), vit(small, attn_mask=mask))
-    assert not torch.equal(vit(small, attn_mask=mask), vit(small))
-    assert torch.equal(attach(vit)(x=small), vit(small))
-
-
-def test_labels_are_refused() -> None:
-    model = attach(build("stand-in"))
-    with pytest.raises(ValueError, match=r"labels=… asks for a loss of the uncalibrated logits"):
-        model(pixel_values=images(), labels=torch.tensor([0, 1]))
+def test_labels_give_the_loss_of_the_calibrated_logits() -> None:
+    model, labels = awake("stand-in"), torch.tensor([0, 1])
+    expected = nn.functional.cross_entropy(model(images()), labels)
+    for out in (model(pixel_values=images(), labels=labels), model(images(), labels=labels)):
+        assert list(out) == ["loss", "logits"]
+        torch.testing.assert_close(out.loss, expected)
+    assert not torch.isclose(expected, model.backbone(images(), labels).loss)
+    model.loss_function = lambda logits, labels: logits[:, 0].sum() + labels.sum()
+    assert torch.equal(model(images(), labels=labels).loss, model(images())[:, 0].sum() + 1)
+    with pytest.raises(AttributeError, match="scale"):
+        _ = model(pixel_values=images()).scale
+    with pytest.raises(ValueError, match=r"loss of the uncalibrated logits; pass labels to model"):
+        model.output(pixel_values=images(), labels=labels)
 
 
 @pytest.mark.parametrize("key", MORE)
@@ -237,9 +225,9 @@ def test_compile_in_one_graph(key: str) -> None:
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     inputs = {"pixel_values" if key in KEYWORD else "x": images()}
     for _ in range(3):
-        torch.testing.assert_close(compiled(**inputs), model(images()))
+        torch.testing.assert_close(logits_of(compiled(**inputs)), model(images()))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    compiled(**inputs).sum().backward()
+    logits_of(compiled(**inputs)).sum().backward()
     assert model.head.mlp.fc1.weight.grad is not None
     assert list(model.state_dict()) == names
     assert model.backbone.get_submodule(model.adapter.layer) is layer

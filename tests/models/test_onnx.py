@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import onnxruntime
 import pytest
+import timm
 import torch
+import torchvision
 from torch import Tensor, nn
 
 from calattn.backbones import create
@@ -11,34 +14,20 @@ from calattn.models.attach import CalibratedModel, attach
 from tests.posthoc.test_modules import inputs
 from tests.posthoc.test_protocol import NAMES, build, made_up
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxscript")
-runtime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("untyped")
 
 WITHOUT = ("isotonic", "histogram")  # they look their values up by torch.searchsorted
+SWIN = {"img_size": 32, "window_size": 4, "depths": (2, 1), "num_heads": (3, 6)}
 NETWORKS = {
     "vit": lambda: create("vit_nano_patch8_32", num_classes=10),
     "swin": lambda: create("swin_nano_patch4_window4_32", num_classes=10),
     "cnn": lambda: create("resnet8_cifar", num_classes=10),
-    "timm's deit": lambda: _timm("deit_tiny_patch16_224", img_size=32, patch_size=8, depth=2),
-    "timm's swin": lambda: _timm(
-        "swin_tiny_patch4_window7_224", img_size=32, window_size=4, depths=(2, 1), num_heads=(3, 6)
+    "timm's deit": lambda: timm.create_model(
+        "deit_tiny_patch16_224", num_classes=10, img_size=32, patch_size=8, depth=2
     ),
-    "torchvision's resnet": lambda: _torchvision(),
+    "timm's swin": lambda: timm.create_model("swin_tiny_patch4_window7_224", num_classes=10, **SWIN),
+    "torchvision's resnet": lambda: torchvision.models.resnet18(num_classes=10),
 }
-
-
-def _timm(name: str, **options: object) -> nn.Module:
-    import timm
-
-    return timm.create_model(name, num_classes=10, **options)
-
-
-def _torchvision() -> nn.Module:
-    import torchvision
-
-    return torchvision.models.resnet18(num_classes=10)
 
 
 class Parts(nn.Module):
@@ -70,7 +59,7 @@ def assert_the_same_in_onnx(module: nn.Module, example: tuple[Tensor, ...], *oth
     shapes = tuple({0: torch.export.Dim.DYNAMIC} for _ in example)
     with torch.no_grad():
         program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
-        session = runtime.InferenceSession(program.model_proto.SerializeToString())
+        session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
         names = [each.name for each in session.get_inputs()]
         for other in others:
             found = session.run(None, {name: value.numpy() for name, value in zip(names, other, strict=True)})

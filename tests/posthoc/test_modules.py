@@ -51,12 +51,13 @@ def test_by_plain_torch(fitted):
     logits = made_up(2).calibrated_logits
     it = fitted["temperature"]
     torch.testing.assert_close(it.module()(logits), logits / it.temperature_)
-    it = fitted["vector"]
-    torch.testing.assert_close(it.module()(logits), logits * it.weight_.float() + it.bias_.float())
-    it = fitted["matrix"]
-    torch.testing.assert_close(it.module()(logits), logits @ it.weight_.float().T + it.bias_.float())
-    it = fitted["dirichlet"]
-    torch.testing.assert_close(it.module()(logits), logits.log_softmax(1) @ it.weight_.float().T + it.bias_.float())
+    for name in ("vector", "structured_matrix"):
+        it = fitted[name]
+        assert it.share_ > 0 or name == "vector"
+        logs = ((1 - it.share_) * (logits / it.temperature_).softmax(1) + it.share_ / 4).log()
+        weight = it.weight_.float()
+        want = (logs * weight if weight.ndim == 1 else logs @ weight.T) + it.bias_.float()
+        torch.testing.assert_close(it.module()(logits), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", SMOOTH)

@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import warnings
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +22,10 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
 from calattn import Predictions, evaluate
+from calattn.errors import Args
 from calattn.files.predictions import load_predictions, save_predictions
 from calattn.readers import PredictionFileError, read_predictions, stream_predictions
-from calattn.readers.labels import LabelReader
+from calattn.readers.labels import LabelParser
 
 N, C = 23, 4
 RNG = np.random.default_rng(0)
@@ -304,16 +304,6 @@ def test_npz_objects_are_never_unpickled(tmp_path):
     fails("'labels' holds Python objects.*never unpickled", path)
 
 
-def test_npz_checksums_are_checked_to_the_last_byte(tmp_path):
-    path = write_npz(tmp_path / "p.npz", logits=LOGITS, labels=LABELS)
-    with zipfile.ZipFile(path) as archive:
-        where = archive.getinfo("logits.npy").header_offset + 300
-    raw = bytearray(path.read_bytes())
-    raw[where] ^= 1
-    path.write_bytes(raw)
-    fails("Bad CRC-32", path)
-
-
 def test_two_columns_of_identifiers_are_no_indices(tmp_path):
     """Which of them numbers the samples, the file does not say; pairing by the wrong one would go unnoticed."""
     both = {"index": np.arange(N), "id": np.arange(N)[::-1].copy()}
@@ -323,7 +313,7 @@ def test_two_columns_of_identifiers_are_no_indices(tmp_path):
 
 
 def test_labels_that_began_at_zero_do_not_look_one_based_later():
-    reader = LabelReader(3, None, 0)
+    reader = LabelParser(3, None, 0)
     assert reader(np.array([0, 2])).tolist() == [0, 2]
     with pytest.raises(ValueError, match=r"labels\[1\] is 3 and is outside \[0, 2\]") as caught:
         reader(np.array([1, 3]))
@@ -594,16 +584,12 @@ def test_pandas_indices_and_text_columns_in_parquet_are_no_class(tmp_path):
 @pytest.mark.parametrize("name", ["p.pt", "p.parquet", "p.npz"])
 def test_a_flipped_bit_is_never_read_as_a_number(tmp_path, name):
     """By the checksums of zip archives, and those of Parquet pages where they were written."""
-    labels = np.arange(200) % 3
-    logits = np.random.default_rng(0).standard_normal((200, 3)).astype(np.float32)
     path = tmp_path / name
-    if name == "p.pt":
-        torch.save({"logits": torch.from_numpy(logits), "labels": torch.from_numpy(labels)}, path)
-    elif name == "p.npz":
-        write_npz(path, logits=logits, labels=labels)
+    arrays = {"logits": RNG.standard_normal((200, 3)).astype(np.float32), "labels": np.arange(200) % 3}
+    if name == "p.parquet":
+        pq.write_table(pa.table(columns_of(arrays)), path, write_page_checksum=True)
     else:
-        table = pa.table({"label": labels} | {f"logit_{k}": logits[:, k] for k in range(3)})
-        pq.write_table(table, path, write_page_checksum=True)
+        (write_tensors if name == "p.pt" else write_npz)(path, **arrays)
     whole, data, refused = read_predictions(path), path.read_bytes(), []
     for place in range(3, len(data), 7):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
@@ -615,6 +601,12 @@ def test_a_flipped_bit_is_never_read_as_a_number(tmp_path, name):
             assert torch.equal(read.logits, whole.logits), place
             assert torch.equal(read.labels, whole.labels), place
     assert all(text.startswith(str(path)) and "\n" not in text for text in refused)
+    said = {
+        "p.pt": "is damaged (Bad CRC-32 for file 'p/data/0'); copy",
+        "p.npz": "Bad CRC-32",
+        "p.parquet": "not a whole",
+    }
+    assert any(said[name] in text for text in refused)
     assert len(refused) > 0.5 * len(range(3, len(data), 7)), "what is left is padding, and names of what is not read"
 
 
@@ -636,14 +628,6 @@ def test_a_torch_file_without_checksums_is_read(tmp_path):
     finally:
         torch.serialization.set_crc32_options(True)
     assert torch.equal(read_predictions(tmp_path / "p.pt").logits, torch.eye(3))
-
-
-def test_a_damaged_torch_file_is_named_so(tmp_path):
-    torch.save({"logits": torch.eye(30), "labels": torch.arange(30)}, tmp_path / "p.pt")
-    data = bytearray((tmp_path / "p.pt").read_bytes())
-    data[data.index(torch.eye(30).numpy().tobytes()) + 4] ^= 1
-    (tmp_path / "p.pt").write_bytes(data)
-    fails(r"is damaged \(Bad CRC-32 for file 'p/data/0'\); copy or save it again", tmp_path / "p.pt")
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
@@ -875,18 +859,14 @@ def streamed_growth(tmp_path: Path, name: str, rows: int, classes: int) -> int:
     return growth
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-@pytest.mark.parametrize("name", ["p.npz", "wide.parquet"])
-def test_streaming_memory_does_not_grow_with_the_file(tmp_path, name):
-    # The values alone are 153 MiB. Arrow's page buffers and pools fill up to some 90 MiB, whatever the file.
-    assert streamed_growth(tmp_path, name, 2_000_000, 20) < 110
+LARGER = [pytest.param(name, 4_000_000, marks=pytest.mark.slow) for name in STREAMED]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-@pytest.mark.parametrize("name", STREAMED)
-def test_streaming_memory_of_a_larger_file(tmp_path, name):
-    assert streamed_growth(tmp_path, name, 4_000_000, 20) < 110  # the values alone are 305 MiB
+@pytest.mark.parametrize(("name", "rows"), [("p.npz", 2_000_000), ("wide.parquet", 2_000_000), *LARGER])
+def test_streaming_memory_does_not_grow_with_the_file(tmp_path, name, rows):
+    # The values alone are 153 or 305 MiB. Arrow's page buffers and pools fill up to some 90 MiB, whatever the file.
+    assert streamed_growth(tmp_path, name, rows, 20) < 110
 
 
 def test_columns_named_after_their_classes(tmp_path):
@@ -1033,3 +1013,64 @@ def test_random_bytes_are_no_torch_file(tmp_path, suffix):
         path.write_bytes(content)
         with pytest.raises(PredictionFileError):
             read_predictions(path, kind="logits", labels=LABELS)
+
+
+TIDY = "id,.pred_class,.row,.pred_setosa,.pred_virginica,Species,.config\n"
+
+
+def test_tables_of_tidymodels_are_read_at_once(tmp_path):
+    """`collect_predictions()` and `augment()`: the outcome keeps its own name."""
+    rows = "Fold1,setosa,3,0.75,0.25,setosa,pre0\nFold1,setosa,5,0.5,0.5,virginica,pre0\n"
+    read = read_predictions(written(tmp_path, TIDY + rows))
+    assert (read.class_names, read.labels.tolist()) == (("setosa", "virginica"), [0, 1])
+    assert read.probs[:, 0].tolist() == [0.75, 0.5]
+    table = pa.csv.read_csv(tmp_path / "p.csv")
+    pq.write_table(table.append_column("Petal.Width", pa.array([0.2, 1.8])), tmp_path / "p.parquet")
+    assert read_predictions(tmp_path / "p.parquet").labels.tolist() == [0, 1]
+    two = TIDY.replace(".config", "Teacher") + rows.replace("pre0", "setosa")
+    fails(r"'Species' and 'Teacher' could both be the labels; pass labels=\"Species\"", written(tmp_path, two))
+    assert read_predictions(tmp_path / "p.csv", labels="Species").labels.tolist() == [0, 1]
+    fails("nothing named like labels", written(tmp_path, ".pred_class,.pred_a,.pred_b\na,0.75,0.25\n"))
+
+
+# Files that cannot be read without a word more: what the error suggests is passed, and must do.
+SUGGESTED = {
+    "one column per class": "nr,cat,dog,label\na,0.75,0.25,cat\nb,0.25,0.75,dog\n",
+    "many": "label," + ",".join(f"k{chr(97 + k)}" for k in range(20)) + "\nka," + ",".join(["0.05"] * 20) + "\n",
+    "generic": "0,1,label\n0.5,0.5,1\n",
+    "both kinds": "logit_0,logit_1,prob_0,prob_1,label\n0.5,0.5,0.5,0.5,1\n",
+    "from one": "prob_1,prob_2,label\n0.5,0.5,2\n",
+    "labels by another name": "prob_a,prob_b,species\n0.5,0.5,a\n",
+    "no label by name": "cat,dog,kind\n0.5,0.5,dog\n",
+    "two labels": "prob_0,prob_1,y,target\n0.5,0.5,1,0\n",
+    "counting": "nr,cat,dog,label\n1,1.5,0,cat\n2,0,1,dog\n3,1,0,cat\n",
+    "class one": "prob_1,label\n0.75,1\n0.5,0\n",
+    "class of two": "prob_dog,label\n0.75,1\n0.5,0\n",
+    "one-based labels": "prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,2\n",
+    "minus one": "prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,-1\n",
+    "no label": "prob_0,prob_1,label\n0.5,0.5,0\n0.5,0.5,1\n0.5,0.5,-100\n",
+    "text": "cat,dog,note,label\n0.5,0.5,0.5,cat\n" * 1 + "0.5,0.5,x,cat\n",
+    "tidymodels": TIDY.replace(".config", "Teacher") + "F,setosa,3,0.75,0.25,setosa,setosa\n",
+}
+
+OWN = {("no label by name", "labels"): "kind"}  # what only the reader of the message knows
+
+
+@pytest.mark.parametrize("case", SUGGESTED)
+def test_what_an_error_suggests_works(tmp_path, case):
+    path, options, told = written(tmp_path, SUGGESTED[case]), {}, []
+    for _ in range(3):
+        try:
+            read_predictions(path, **options)
+            break
+        except PredictionFileError as error:
+            told.append(str(error))
+            parts = [part.values for part in error.remedy if isinstance(part, Args)]
+            named = {name for values in parts for name in values}
+            for values in reversed(parts):  # of several ways the first
+                values = {key: OWN.get((case, key), each) for key, each in values.items()}
+                options |= {key: each for key, each in values.items() if each not in (None, ..., "…", [...])}
+            assert named & set(options), told
+    else:
+        raise AssertionError(told)
+    assert 0 < len(told) <= 2

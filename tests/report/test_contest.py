@@ -35,9 +35,29 @@ def ranked(before: float, values: dict[str, float], half: float = 0.1):
 def test_the_winner_and_those_that_cannot_be_told_from_it():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.05, "c": 1.5})
     lines = verdict("a", own, rest, level=0.95)
-    assert lines[0] == "best by NLL: a, 1.000 nats; no clear difference in NLL from it (paired 95 % interval): b"
+    assert lines[0] == "best by NLL: a, 1.000 nats; as good, no clear difference in NLL (paired 95 % interval): b"
     assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: better, more than chance" in lines
     assert not any("may stay" in line for line in lines)
+
+
+def test_a_difference_too_small_to_print_is_none_and_speed_is_told():
+    own, rest = ranked(2.0, {"a": 1.0, "b": 1.0004, "c": 1.0006}, half=1e-5)
+    line = verdict("a", own, rest, level=0.95, seconds={"a": 4.7, "b": 0.1, "c": 0.1})[0]
+    assert line.endswith("as good, no clear difference in NLL (paired 95 % interval): b (47 × faster)")
+
+
+def test_a_few_huge_losses_do_not_make_a_method_as_good():
+    """Their interval holds zero: resamples without them say that it is better."""
+    own, rest = ranked(2.0, {"a": 0.68, "b": 2350.0, "c": 0.7}, half=5000.0)
+    line = verdict("a", own, rest, level=0.95, highest=0.75)[0]
+    assert (
+        "as good, no clear difference in NLL (paired 95 % interval): c; worse by a few samples with a huge loss: b"
+        in line
+    )
+    own, rest = ranked(2.0, {"a": 0.68, "b": 2350.0}, half=5000.0)
+    assert verdict("a", own, rest, level=0.95, highest=0.75)[0].endswith(
+        "nats; worse by a few samples with a huge loss: b"
+    )
 
 
 def test_a_clear_winner():
@@ -91,7 +111,7 @@ def test_rounding_is_no_difference():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.0 + 4e-16, "c": 1.5}, half=0.0)
     assert rest["b"]["nll"].low > 0
     lines = verdict("a", own, rest, level=0.95)
-    assert lines[0].endswith("no clear difference in NLL from it (paired 95 % interval): b")
+    assert lines[0].endswith("as good, no clear difference in NLL (paired 95 % interval): b")
     assert "+0.000 chance" in shown(own, rest)
     own, rest = ranked(1.0 + 4e-16, {"a": 1.0, "b": 1.5}, half=0.0)
     assert any("may stay as they are" in line for line in verdict("a", own, rest, level=0.95))

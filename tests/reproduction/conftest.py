@@ -1,22 +1,47 @@
-"""A pair of cells that were run undisturbed: trained once for all tests of a process."""
+"""Results for tests: the committed ones, and a pair of cells that were run undisturbed, once for all tests of a process."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from reproduction.cells import Cell
-from reproduction.grid import ordered_cells
-from reproduction.results import ResultStore
+from reproduction import paper
+from reproduction.cells import Cell, ScaleName, spec_of
+from reproduction.results import CellResult, ResultStore
 from reproduction.worker import Work, run_cell
-from tests.reproduction.made_results import made_store
 from tests.small_runs import CPU
 
 PLAIN = Cell(dataset="cifar10", model="deit")
 HEAD = dataclasses.replace(PLAIN, head="calattn")
+COMMITTED = ResultStore(Path(__file__).parents[2] / "results" / "reproduce", "reduced")
+
+
+def value(table: paper.PaperTable | str, **keys: paper.Value) -> float:
+    """A number of the paper."""
+    found = paper.find(table, **keys)
+    assert found is not None, (table, keys)
+    assert isinstance(found["value"], float)
+    return found["value"]
+
+
+def document_of(cell: Cell) -> CellResult:
+    """A committed result, as a copy that a test may change."""
+    found = COMMITTED.get(cell)
+    assert isinstance(found, CellResult), found
+    return copy.deepcopy(found)
+
+
+def store_of(folder: Path, cells: Iterable[Cell], scale: ScaleName = "reduced") -> ResultStore:
+    """A store of committed results, as if they were of that scale."""
+    store = ResultStore(folder, scale)
+    for cell in cells:
+        store.put(dataclasses.replace(document_of(cell), scale=scale, cell_hash=spec_of(cell, scale).hash))
+    return store
 
 
 def work_in(base: Path, *, keep: bool = False) -> Work:
@@ -32,9 +57,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Work:
 
 
 @pytest.fixture(scope="session")
-def full(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
-    """A made-up result of every cell of the reduced scale."""
-    return made_store(tmp_path_factory.mktemp("full"), "reduced", ordered_cells("reduced"))
+def full() -> ResultStore:
+    """The committed results, of nearly every cell of the reduced scale: only to be read."""
+    return COMMITTED
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_ours_stands_beside_the_papers_and_nothing_is_made_up() -> None:
     assert row["best-nll"] == (5.0, None, 70.0), "of the log, at the lowest NLL; no temperature was fitted there"
     # 8.85 is above twice 4.42; 2.21 is exactly half of it, and 5.00 is near.
     assert [baselines.reproduced(found, rule) for rule in ("last", "best-ece", "best-nll")] == [0, 1, 1]
-    text = baselines.page(Results(store), lambda _, lines: str(lines))
-    assert "'4.42, 1.2, 69.4', '8.85, 1.5, " in text
-    assert "'5.00, –, 70.0'" in text
+    text = baselines.page(Results(store))
+    assert "| 4.42, 1.2, 69.4 | 8.85, 1.5, " in text
+    assert "| 5.00, –, 70.0 |" in text
     assert "Of 1 baselines" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import json
 import re
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import benchmarks.head
+from benchmarks.head.__main__ import main as benchmark
 from reproduction import figures
 from reproduction.catalogue import EXPERIMENTS
 from reproduction.cells import Cell
@@ -20,18 +21,15 @@ from reproduction.report import report_text, write_report
 from reproduction.results import ResultStore
 
 ROOT = Path(__file__).parents[2]
+DETAILS = "29b0dd355dd61747f6be39522616960a8aeb0099e04569ae476086e9dc7d9cff"
 REMEDY = "make reproduction writes it again"
 FOLDER = Path("results/reproduction/reduced")
+PAGES = ("verdicts.csv", "evidence.csv", "baselines.md", "best_nll.md", "schedule.md")
 
 
 @pytest.fixture(scope="module")
 def store() -> ResultStore:
     return ResultStore(ROOT / "results" / "reproduce", "reduced")
-
-
-def details() -> str:
-    """What the previous version wrote: frozen, with every disclosure."""
-    return (ROOT / FOLDER / "details.md").read_text(encoding="utf-8")
 
 
 def test_the_report_is_that_of_the_committed_results(store):
@@ -52,7 +50,7 @@ def test_verdicts_are_those_that_were_computed_before(store, tmp_path):
     """verdicts.csv and evidence.csv were written by the code that judged the claims first: no later change of code may change a
     state, a decision or a digit. Who changes a rule on purpose writes them anew and says so."""
     write_report(Results(store), tmp_path / "R.md", folder=tmp_path)
-    for name in ("verdicts.csv", "evidence.csv", "baselines.md"):
+    for name in PAGES:
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / FOLDER / name).read_text(encoding="utf-8"), name
 
 
@@ -77,7 +75,7 @@ def test_every_table_and_caption_is_that_of_the_committed_results(store, tmp_pat
     for experiment in EXPERIMENTS.values():
         experiment.write(store, tmp_path)
     written, committed = _texts(tmp_path / "reduced"), _texts(ROOT / FOLDER)
-    assert written.keys() == committed.keys() - {"details.md", "verdicts.csv", "evidence.csv", "baselines.md"}
+    assert written.keys() == committed.keys() - {"details.md", *PAGES}
     assert [name for name in written if committed[name] != written[name]] == [], REMEDY
 
 
@@ -85,77 +83,9 @@ def _texts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in (".csv", ".md")}
 
 
-def test_networks_trained_twice_are_those_of_the_files():
-    """Every number of the section, from the documents themselves."""
-    told = details().split("## Networks trained twice\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if line.startswith("| `")]
-    grid, pilot = "results/reproduce/reduced", "results/cifar10-deit-small"
-    kept = {
-        "cifar100-deit-ce": [f"{grid}/cifar100-deit-ce", f"{grid}/cifar100-deit-ce_brier-lambda0"],
-        "cifar100-deit-ce-calattn": [
-            f"{grid}/cifar100-deit-ce-calattn",
-            f"{grid}/cifar100-deit-ce_brier-lambda0-calattn",
-        ],
-        "cifar100-deit-flsd53": [f"{grid}/cifar100-deit-flsd53", "results/trained-before/reduced/cifar100-deit-flsd53"],
-        "cifar10-deit-ce": [f"{grid}/cifar10-deit-ce", f"{pilot}/ce/summary"],
-        "cifar10-deit-ce_brier-calattn": [f"{grid}/cifar10-deit-ce_brier-calattn", f"{pilot}/calattn/summary"],
-    }
-    assert [row[0].strip("`") for row in rows] == [name for name in sorted(kept, key=_as_told) for _ in range(2)]
-    same, best = 0, {}
-    for name, paths in kept.items():
-        numbers = [_numbers(json.loads((ROOT / f"{path}.json").read_text())) for path in paths]
-        shown = [[float(cell) for cell in row[3:]] for row in rows if row[0] == f"`{name}`"]
-        assert shown == [[round(value, 2) for value in each] for each in numbers]
-        same += numbers[0] == pytest.approx(numbers[1], abs=1e-5)
-        best[name] = [each[5] for each in numbers]
-    assert f"{same} of {len(kept)} came out the same" in told
-    partners = {
-        "cifar100-deit-ce-calattn": ("cifar100-deit-ce", 1),
-        "cifar100-deit-flsd53": ("cifar100-deit-flsd53-calattn", -1),
-        "cifar10-deit-ce": ("cifar10-deit-ce-calattn", -1),
-    }
-    for name, (partner, sign) in partners.items():
-        reference = _numbers(json.loads((ROOT / f"{grid}/{partner}.json").read_text()))[5]
-        values = [f"{sign * (each - reference):+.2f}".replace("-", "−") for each in reversed(best[name])]
-        assert f"- `{name}`: the difference of accuracy that comes with CalAttn at `best-ece` would be " in told
-        assert " instead of ".join(values) in told
-
-
-def _as_told(name: str) -> tuple[int, str]:
-    """λ = 0 by the names of their files, then first results, then the pilot."""
-    places = {"cifar100-deit-ce-calattn": 0, "cifar100-deit-ce": 1, "cifar100-deit-flsd53": 2}
-    return places.get(name, 3), name
-
-
-def _numbers(document: dict) -> list[float]:
-    """At both checkpoints: epoch, and accuracy, ECE and ECE after temperature scaling in per cent."""
-    found = []
-    for rule in ("last", "best-ece"):
-        if "rules" in document:
-            part = document["rules"][rule]
-            before, after = part["phases"]["pre"], part["phases"]["post"]
-        else:
-            part = document["results"][rule]
-            before, after = part["test"], part["test_ts_ece"]
-        found += [part["epoch"], *(100 * each["value"] for each in (before["accuracy"], before["ece"], after["ece"]))]
-    return found
-
-
-def test_vit_has_learned_its_training_images_where_the_report_says_so(store):
-    """On CIFAR-100, and not on CIFAR-10."""
-    (told,) = (line for line in details().splitlines() if "ViT-B was trained at the rate" in line)
-    assert "On CIFAR-10 it has not learned" in told
-    assert "On CIFAR-100, at the same rate, it knows them by heart" in told
-    for loss, head in (("ce", "none"), ("ce_brier", "none"), ("ce_brier", "calattn")):
-        known, unknown = (
-            _course(store.get(Cell(dataset=name, model="vit", loss=loss, head=head)))
-            for name in ("cifar100", "cifar10")
-        )
-        assert known[-1] > 0.99
-        assert unknown[-1] < 0.95
-        assert unknown[16] - unknown[8] < 0.02 < 0.1 < unknown[55] - unknown[35], (
-            "it stood still while the rate was high"
-        )
+def test_the_details_are_those_that_were_checked():
+    """Written by the previous version and held against the result files number by number; nothing disclosed there may vanish."""
+    assert hashlib.sha256((ROOT / FOLDER / "details.md").read_bytes()).hexdigest() == DETAILS
 
 
 def test_tables_tell_how_well_networks_know_their_training_images(store):
@@ -292,7 +222,7 @@ def test_the_taught_head_beats_one_temperature_beyond_chance_in_every_network(da
 def test_the_table_of_the_head_is_made_from_its_files(tmp_path, monkeypatch):
     files = sorted(str(path) for path in (ROOT / "results/head").glob("*.json"))
     monkeypatch.setattr(sys, "argv", ["benchmarks.head", "table", *files, "--out", str(tmp_path / "head.md")])
-    benchmarks.head.main()
+    benchmark()
     assert (tmp_path / "head.md").read_text() == (ROOT / "results/head.md").read_text()
 
 
@@ -310,15 +240,3 @@ def _means_of_three_seeds(rule: str) -> dict[tuple[str, str], dict[str, str]]:
                 text = " ± ".join(f"{factor * float(row[name]):.{digits}f}" for name in ("ours", "std"))
                 found.setdefault((row["data_set"], row["column"]), {})[row["metric"]] = text
     return found
-
-
-def test_vit_learns_mnist_as_slowly_as_the_report_says(store):
-    (told,) = (line for line in details().splitlines() if "ViT-B was trained at the rate" in line)
-    assert "at epoch 30 it has 95 % of its training images right, with and without the head" in told
-    assert "where DeiT-S and Swin-S have 99" in told
-    for head in ("none", "calattn"):
-        courses = {
-            name: store.get(Cell(dataset="mnist", model=name, head=head)).log for name in ("vit", "deit", "swin")
-        }
-        shares = {name: round(100 * log[29]["train"]["accuracy"]) for name, log in courses.items()}
-        assert (shares, {log[29]["epoch"] for log in courses.values()}) == ({"vit": 95, "deit": 99, "swin": 99}, {30})

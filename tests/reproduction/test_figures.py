@@ -18,14 +18,16 @@ from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
 from reproduction.cells import LOSSES, Cell
 from reproduction.figures import CHANGE_CELLS, FIGURES, Drawn
-from reproduction.panels import equal_count_means, smoothed_density
-from reproduction.results import ResultStore
-from tests.reproduction.made_results import document_of, made_result, made_store
+from reproduction.panels import equal_count_means
+from reproduction.results import CellResult, ResultStore
+from tests.reproduction.conftest import COMMITTED, document_of, store_of, value
+
+DONE = [cell for cell in ordered_cells("reduced") if isinstance(COMMITTED.get(cell), CellResult)]
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
-    return made_store(tmp_path_factory.mktemp("half"), "reduced", random.Random(1).sample(ordered_cells("reduced"), 38))
+    return store_of(tmp_path_factory.mktemp("half"), random.Random(1).sample(DONE, 38))
 
 
 def drawn(name: str, store: ResultStore) -> list[Drawn]:
@@ -55,7 +57,7 @@ def test_files_open_and_the_caption_counts_the_runs(name: str, half: ResultStore
             assert content.startswith(b"%PDF-")
             assert content.rstrip().endswith(b"%%EOF")
         elif path.suffix == ".md":
-            assert re.search(r"Missing \(.*not run: ", path.read_text(encoding="utf-8"))
+            assert re.search(r"Missing: .*\(not run\)", path.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["cls_norm", "delta_ece", "dynamics", "reliability"])
@@ -73,7 +75,7 @@ def test_with_no_results_every_panel_says_so(name: str, tmp_path: Path):
 def test_a_change_is_shown_only_where_both_of_a_pair_are(tmp_path: Path):
     whole = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
     alone = Cell(dataset="cifar10", model="deit", loss="brier")
-    (each,) = drawn("delta_ece", made_store(tmp_path, "reduced", [whole, whole.twin, alone]))
+    (each,) = drawn("delta_ece", store_of(tmp_path, [whole, whole.twin, alone]))
     assert "Runs shown: 2 of 84." in each.caption
 
 
@@ -102,7 +104,7 @@ def test_changes_are_those_of_the_documents_and_of_the_paper(name: str, table: s
             "loss": row["loss"],
             "phase": row["phase"],
         }
-        before, after = (paper.value(printed, head=head, **place) for head in ("none", "calattn"))
+        before, after = (value(printed, head=head, **place) for head in ("none", "calattn"))
         assert float(row["paper"]) == pytest.approx((after - before) / before)
         cell = Cell(dataset=row["data_set"], model=row["network"], loss=row["loss"], head="calattn")
         if cell not in ordered_cells("reduced"):
@@ -123,24 +125,25 @@ def test_reliability_prints_the_ece_of_its_document(full: ResultStore):
             Cell(dataset="cifar10", model="vit", loss="ce"),
             Cell(dataset="cifar100", model="swin", head="calattn"),
         ):
-            values = made_result(cell, "reduced").rules[rule]["phases"]["pre"]
+            values = document_of(cell).rules[rule]["phases"]["pre"]
             expected = f"ECE {100 * values['ece']['value']:.2f} %\naccuracy {100 * values['accuracy']['value']:.2f} %"
             assert expected in texts(each)
 
 
 def test_dynamics_draws_the_log_and_the_temperature(full: ResultStore):
     (each,) = drawn("dynamics", full)
-    document = made_result(Cell(dataset="cifar10", model="vit", head="calattn"), "reduced")
+    document = document_of(Cell(dataset="cifar10", model="vit", head="calattn"))
     line, temperature = each.figure.axes[0].lines[:2]
     expected = [row["validation"]["inverse_scale"]["mean"] for row in document.log]
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx(expected)
     assert list(temperature.get_ydata()) == [document.rules["last"]["temperature"]["ece"]] * 2  # type: ignore[arg-type]
-    assert len(each.figure.axes[2].lines) == 3
+    shown = [stairs.get_data() for stairs in each.figure.axes[6].patches]
+    assert [float((values * np.diff(edges)).sum()) for values, edges, _ in shown] == pytest.approx([1, 1, 1])
 
 
 def test_norms_put_each_image_where_the_document_says(full: ResultStore):
     last = drawn("cls_norm", full)[0]
-    points = made_result(Cell(dataset="cifar10", model="deit", head="calattn"), "reduced").rules["last"]["scatter"]
+    points = document_of(Cell(dataset="cifar10", model="deit", head="calattn")).rules["last"]["scatter"]
     for panel, column in ((1, "max_prob"), (2, "scaled_max_prob")):
         shown = np.concatenate([np.asarray(c.get_offsets()) for c in last.figure.axes[panel].collections])
         expected = np.column_stack([points["feature_norm"], points[column]])
@@ -169,10 +172,10 @@ def test_equal_norms_are_never_divided_between_bins():
 def test_bars_are_pale_where_the_difference_may_be_chance(tmp_path: Path):
     """A bar says how sure it is: the interval of the pair, at its rule."""
     cell = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
-    store, document = ResultStore(tmp_path, "reduced"), made_result(cell, "reduced")
+    store, document = ResultStore(tmp_path, "reduced"), document_of(cell)
     document.pair["last"]["pre"]["ece"] |= {"low": 0.01, "high": 0.02}
     document.pair["best-ece"]["pre"]["ece"] |= {"low": -0.01, "high": 0.02}
-    for each in (document, made_result(cell.twin, "reduced")):
+    for each in (document, document_of(cell.twin)):
         store.put(each)
     (figure,) = drawn("delta_ece", store)
     row = next(r for r in csv.DictReader(io.StringIO(figure.data)) if r["cell"] == cell.name and r["phase"] == "pre")
@@ -185,7 +188,7 @@ def test_bars_are_pale_where_the_difference_may_be_chance(tmp_path: Path):
 
 
 def test_bins_of_few_images_are_pale(tmp_path: Path):
-    document = made_result(Cell(dataset="cifar10", model="vit", loss="ce"), "reduced")
+    document = document_of(Cell(dataset="cifar10", model="vit", loss="ce"))
     bins = document.rules["last"]["bins"]["pre"]
     bins["counts"] = [500 if count else 0 for count in bins["counts"]]
     bins["counts"][next(i for i, count in enumerate(bins["counts"]) if count)] = 19
@@ -196,26 +199,15 @@ def test_bins_of_few_images_are_pale(tmp_path: Path):
     assert strengths[0] < min(strengths[1:])
 
 
-def test_smoothing_keeps_mass_and_mean():
-    values = np.random.default_rng(0).normal(3, 1, 5000)
-    counts, edges = np.histogram(values, bins=40)
-    centres, density = smoothed_density(counts.astype(float), edges)
-    step = edges[1] - edges[0]
-    assert density.sum() * step == pytest.approx(1)
-    middle = (edges[:-1] + edges[1:]) / 2
-    assert (centres * density).sum() * step == pytest.approx((middle * counts).sum() / counts.sum())
-    assert density.max() == pytest.approx(1 / np.sqrt(2 * np.pi), rel=0.1)
-
-
 def test_a_scale_that_has_not_moved_is_a_line(tmp_path: Path):
     cell = Cell(dataset="cifar10", model="vit", head="calattn")
-    document = made_result(cell, "reduced")
+    document = document_of(cell)
     document.log[0]["validation"]["inverse_scale"]["histogram"]["edges"] = [1.0] * 41
     store = ResultStore(tmp_path, "reduced")
     store.put(document)
     (each,) = drawn("dynamics", store)
-    labels = [line.get_label() for line in each.figure.axes[6].lines]
-    assert labels == ["epoch 1 (no spread)", "epoch 6", "epoch 12"]
+    assert [line.get_label() for line in each.figure.axes[6].lines] == ["epoch 1 (no spread)"]
+    assert [stairs.get_label() for stairs in each.figure.axes[6].patches] == ["epoch 30", "epoch 60"]
 
 
 def test_equal_results_give_equal_files(full: ResultStore, tmp_path: Path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reproduction.paper import oddities, value
+from reproduction.paper import oddities
+from tests.reproduction.conftest import value
 from tests.reproduction.test_paper_oddities import FOUR, PAIRS, TABLES, Found, number
 
 

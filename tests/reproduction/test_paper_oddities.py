@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from calattn import metrics
-from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table, value
+from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table
+from tests.reproduction.conftest import value
 
 FOUR = ("ece", "smece", "adaece", "classece")
 THREE = FOUR[:3]

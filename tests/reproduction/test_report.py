@@ -8,7 +8,7 @@ import string
 import pytest
 
 from reproduction.cells import SCALES, Cell
-from reproduction.claims import CLAIMS, TOLD
+from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.report import TEMPLATES, numbers, report_text, write_report
 from reproduction.results import ResultStore
@@ -19,10 +19,10 @@ def placeholders(text: str) -> set[str]:
     return {match["named"] or match["braced"] for match in string.Template.pattern.finditer(text)} - {None}
 
 
-@pytest.mark.parametrize("template", sorted(TEMPLATES.glob("*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("template", ["any", "reduced"])
 def test_every_placeholder_has_a_number(template, tmp_path):
     known = numbers(Results(ResultStore(tmp_path, "smoke")), tables="t").keys() | {"tables"}
-    assert placeholders(template.read_text(encoding="utf-8")) <= known
+    assert placeholders((TEMPLATES / f"{template}.md").read_text(encoding="utf-8")) <= known
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -47,7 +47,7 @@ def test_the_numbers_of_a_world_in_which_the_head_helps(helped):
     for rule in ("last", "best_ece"):
         states = [int(found[f"{state}_{rule}"]) for state in ("holds", "contradicted", "undecided", "not_tested")]
         assert sum(states) == int(found["claims"]) == len(CLAIMS)
-    assert found["not_tested_reasons"].count("; ") + 1 == states[-1] == 8
+    assert found["untested_table"].count("\n") - 1 == states[-1] == 8
 
 
 def test_the_table_of_claims_has_a_state_for_each_checkpoint(helped, tmp_path):
@@ -56,10 +56,12 @@ def test_the_table_of_claims_has_a_state_for_each_checkpoint(helped, tmp_path):
         for line in numbers(helped, tables="t")["claims_table"].splitlines()[2:]
         if (cells := [cell.strip() for cell in line.split("|")])
     }
-    assert list(rows) == [TOLD[name]["title"] for name in CLAIMS]
-    assert rows["ECE falls"][2] == rows["ECE falls"][4] == "**holds**"
+    judged = verdicts(helped)
+    assert list(rows) == [TOLD[name]["title"] for name in CLAIMS if judged[name].state("last") != "not tested"]
+    assert all(cell.endswith("], **holds**") for cell in rows["ECE falls"][1:3])
+    assert rows["SATS stays behind"][3] == "–", "no log tells what a calibrator would have done"
     idle = numbers(Results(on_disk(tmp_path, world(nothing))), tables="t")["claims_table"]
-    assert re.search(r"\| ECE falls \| 21 of 21 \| [^|]+ \| undecided \|", idle)
+    assert re.search(r"\| ECE falls \| 21 of 21 \| [^|]+, undecided \|", idle)
 
 
 def test_networks_that_know_their_images_by_heart_are_counted(tmp_path):
@@ -77,7 +79,7 @@ def test_networks_that_know_their_images_by_heart_are_counted(tmp_path):
         store.put(world(nothing, cells=[cell], log=course).found[cell])
     found = numbers(Results(store), tables="t")
     assert (found["by_heart"], found["by_heart_of"]) == ("1", "3")
-    assert found["not_run"].endswith(f"and {81 - len(cells) - 6} more (not run)")
+    assert found["not_run"].endswith(f"and {81 - len(cells) - 6} others (not run)")
 
 
 def test_what_the_early_checkpoint_costs(tmp_path):
@@ -93,5 +95,12 @@ def test_what_the_early_checkpoint_costs(tmp_path):
 def test_the_files_are_the_report_and_its_ledger(helped, tmp_path):
     report = tmp_path / "new" / "R.md"
     written = write_report(helped, report, folder=tmp_path / "tables")
-    assert [path.name for path in written] == ["R.md", "verdicts.csv", "evidence.csv", "baselines.md", "schedule.md"]
+    assert [path.name for path in written] == [
+        "R.md",
+        "verdicts.csv",
+        "evidence.csv",
+        "baselines.md",
+        "best_nll.md",
+        "schedule.md",
+    ]
     assert report.read_text(encoding="utf-8") == report_text(helped, tables="../tables")

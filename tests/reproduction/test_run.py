@@ -10,7 +10,6 @@ import re
 import runpy
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,9 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calattn import plugins
 from calattn.data.corruptions import CORRUPTIONS
-from reproduction import figures, run
+from reproduction import figures, run, worker
 from reproduction.__main__ import main
 from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
@@ -32,6 +30,39 @@ from tests.small_runs import CPU
 
 ONLY = ("--only", "cifar10-deit-ce_brier*")
 ON_CPU = ("--accelerator", "cpu", "--threads", "1")
+FORK = multiprocessing.get_context("fork")
+
+
+class Forked:
+    """A worker in a copy of this process, which has imported everything: a new one needs ten seconds for that.
+
+    As much of `Popen` as the runner needs. `trains` takes the place of the training.
+    """
+
+    def __init__(self, command: list[str], trains: object = None, **_: object) -> None:
+        assert command[1:3] == ["-m", "reproduction.worker"]
+        self.process = FORK.Process(target=self._work, args=(command[-1], trains))
+        self.process.start()
+        self.terminate, self.kill, self.wait = self.process.terminate, self.process.kill, self.process.join
+
+    def _work(self, order: str, trains: object) -> None:
+        os.setsid()
+        torch.set_num_threads(1)  # the threads of the process were not copied
+        if trains is not None:
+            worker.train_run = trains  # type: ignore[assignment]
+        sys.exit(worker.main(order))
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    monkeypatch.setattr(run.subprocess, "Popen", Forked)
 
 
 def places(base: Path) -> tuple[str, ...]:
@@ -122,6 +153,7 @@ def test_a_report_needs_no_run(capsys, tmp_path, monkeypatch):
     assert "not tested" in (tmp_path / "R.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_cell_without_data_is_a_hole_in_the_table(capsys, tmp_path):
     only = ("--scale", "reduced", "--only", "cifar10-deit-ce", "--data-root", str(tmp_path / "nowhere"))
     assert main(["ood", *only, *places(tmp_path), *ON_CPU]) == 1
@@ -148,42 +180,29 @@ def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, monkeypatch, arguments,
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-WAIT = """
-import os, sys, time
-from pathlib import Path
-
-worker = sys.modules["__main__"]
-
-def waits(spec, folder, **options):
-    (Path({folder!r}) / folder.name).write_text(str(os.getpid()))
-    time.sleep(600)
-
-if hasattr(worker, "train_run"):
-    worker.train_run = waits
-"""
-
-
 class Waiting:
-    """Workers that wait where they would train, by a plugin: what happens to them hangs on no clock, and costs no training."""
+    """Workers that wait where they would train: what happens to them hangs on no clock, and costs no training."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.plugin = folder / "waiting", folder / "own_wait.py"
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / "waiting"
         self.folder.mkdir()
-        self.plugin.write_text(WAIT.format(folder=str(self.folder)))
+        monkeypatch.setattr(run.subprocess, "Popen", lambda command, **_: Forked(command, self._wait))
 
-    def start(self, base: Path, *more: str) -> multiprocessing.Process:
-        """The command, in a copy of this process: it has imported everything."""
-        process = multiprocessing.get_context("fork").Process(target=self._command, args=(base, *more))
+    def _wait(self, _spec: object, folder: Path, **_: object) -> None:
+        (self.folder / folder.name).write_text(str(os.getpid()))
+        time.sleep(600)
+
+    def start(self, base: Path, *more: str) -> multiprocessing.process.BaseProcess:
+        process = FORK.Process(target=self._command, args=(base, *more))
         process.start()
         return process
 
     def _command(self, base: Path, *more: str) -> None:
-        torch.set_num_threads(1)  # the threads of the process were not copied
-        os.environ[plugins.VARIABLE] = str(self.plugin)
+        torch.set_num_threads(1)
         sys.argv[1:] = ["ece", *places(base), *ON_CPU, *more]
         runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
 
-    def until(self, count: int, process: multiprocessing.Process) -> list[int]:
+    def until(self, count: int, process: multiprocessing.process.BaseProcess) -> list[int]:
         """The processes that wait, when there are so many."""
         while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
             assert process.is_alive(), "it ended too early"
@@ -203,10 +222,10 @@ def wait_until_gone(number: int) -> None:
 @pytest.mark.parametrize(
     ("number", "code", "jobs"), [(signal.SIGKILL, -9, 1), (signal.SIGTERM, 143, 2), (signal.SIGINT, 130, 1)]
 )
-def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_path, number, code, jobs):
+def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_path, monkeypatch, number, code, jobs):
     """Killed, its workers see that they are alone and stop too; told to stop, it ends after them. What a cell resumes to is
     tested with the worker."""
-    waiting = Waiting(tmp_path)
+    waiting = Waiting(tmp_path, monkeypatch)
     asked = ("--only", "cifar10-deit-*", "--jobs", str(jobs))
     process = waiting.start(tmp_path, *asked)
     try:
@@ -229,13 +248,14 @@ def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_pa
 def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, monkeypatch):
     """One worker is killed by the system when it comes to its cell."""
     doomed = Cell(dataset="mnist", model="vit")
-    deadly = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    honest, started = subprocess.Popen, []
+    started: list[str] = []
 
-    def mined(command: list[str], **options: object) -> subprocess.Popen:
-        assert command[1:3] == ["-m", "reproduction.worker"]
+    def dies(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def mined(command: list[str], **_: object) -> Forked:
         started.append(command[-1])
-        return honest([sys.executable, "-c", deadly] if '"mnist"' in command[-1] else command, **options)
+        return Forked(command, dies if '"mnist"' in command[-1] else None)
 
     monkeypatch.setattr(run.subprocess, "Popen", mined)
     work = dataclasses.replace(work_in(tmp_path), jobs=2)

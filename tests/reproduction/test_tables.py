@@ -21,15 +21,16 @@ from reproduction.render import csv_rows, footnotes, markdown
 from reproduction.results import CellResult, ResultStore
 from reproduction.sizes import cost_of
 from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of, measured
-from tests.reproduction.made_results import document_of, made_result, made_store
+from tests.reproduction.conftest import COMMITTED, document_of, store_of
 
+DONE = [cell for cell in ordered_cells("reduced") if isinstance(COMMITTED.get(cell), CellResult)]
 RUN_TABLES = [name for name in TABLES if name != "checkpoint_size"]
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
-    cells = random.Random(0).sample(ordered_cells("reduced"), 38)
-    store = made_store(tmp_path_factory.mktemp("half"), "reduced", cells)
+    cells = random.Random(0).sample(DONE, 38)
+    store = store_of(tmp_path_factory.mktemp("half"), cells)
     absent = next(cell for cell in ordered_cells("reduced") if cell not in cells)
     store.fail(absent, "out of memory & 100 % {lost}\non cuda:0")
     return store
@@ -193,7 +194,7 @@ def test_sizes_follow_the_formula_of_the_appendix():
 
 def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
     seeds = [Cell(dataset="cifar10", model="deit", loss="ce", seed=seed) for seed in (0, 1)]
-    store = made_store(tmp_path, "reduced", seeds)
+    store = store_of(tmp_path, seeds)
     (table, _) = tables_of("three_seeds", store)
     row = next(r for r in table.rows if r.header[0] == "CIFAR-10")
     assert row.entries[0].hole == "2 of 3 seeds; the others: not run"
@@ -204,7 +205,11 @@ def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
 
 def test_seeds_that_a_scale_does_not_plan_are_not_missed(tmp_path: Path):
     """The smoke scale has two of the three seeds: with both there, nothing is lacking."""
-    store = made_store(tmp_path, "smoke", ordered_cells("smoke"))
+    store = store_of(
+        tmp_path,
+        [cell for cell in ordered_cells("smoke") if cell in layout_of("three_seeds", "smoke").cells()],
+        "smoke",
+    )
     entries = [e for row in tables_of("three_seeds", store)[0].rows for e in row.entries if e.planned]
     assert {len(entry.sources) for entry in entries} == {2}
     assert {entry.hole for entry in entries} == {None}
@@ -278,7 +283,7 @@ def test_footnotes_name_scale_seeds_hashes_and_definitions(full: ResultStore):
 
 def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
     cell = Cell(dataset="cifar10", model="deit")
-    result = made_result(cell, "reduced")
+    result = document_of(cell)
     del result.rules["last"]["phases"]["pre"]["ece"]
     result.rules["last"]["phases"]["pre"]["nll"]["value"] = None
     store = ResultStore(tmp_path, "reduced")
@@ -292,7 +297,7 @@ def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
 
 
 def test_an_ood_set_brings_its_interval():
-    result = made_result(Cell(dataset="cifar10", model="deit"), "reduced")
+    result = document_of(Cell(dataset="cifar10", model="deit"))
     result.rules["last"]["ood_intervals"] = {"svhn": {"low": 0.1, "high": 0.2}}
     row = measured(result, "svhn", rule="last", phase="pre")
     assert row is not None

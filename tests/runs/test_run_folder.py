@@ -176,8 +176,8 @@ def test_overwrite_removes_ours_and_only_ours(tmp_path: Path) -> None:
         save_predictions(predictions(), folder.predictions_path("test"))
         for name in ("environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json"):
             (folder.path / name).write_text("{}")
-        folder.tensorboard_path.mkdir()
-        for path in (folder.tensorboard_path / "events.out.tfevents.1.x", folder.path / ".part-dead.json"):
+        (folder.trackers_path / "tensorboard").mkdir(parents=True)
+        for path in (folder.trackers_path / "tensorboard" / "events.out", folder.path / ".part-dead.json"):
             path.write_text("x")
         theirs = [
             "notes.md",
@@ -193,7 +193,7 @@ def test_overwrite_removes_ours_and_only_ours(tmp_path: Path) -> None:
         theirs += [f"mine/{name}" for name in files(folder.path / "mine")]
     with RunFolder.create_or_open(tmp_path / "a", spec(seed=2), overwrite=True) as folder:
         assert files(folder.path) == sorted([".lock", "spec.yaml", *theirs])
-        assert not folder.tensorboard_path.exists()
+        assert not folder.trackers_path.exists()
         assert folder.spec().seed == 2
 
 

@@ -16,7 +16,7 @@ class BackboneBuilder(Protocol):
 
 BACKBONES: Registry[BackboneBuilder] = Registry("backbone")
 
-_HUB_PREFIXES = ("hf-hub:", "hf_hub:", "timm/", "local-dir:")
+HUB_PREFIXES = ("hf-hub:", "hf_hub:", "timm/", "local-dir:")
 
 
 def create(name: str, num_classes: int, in_chans: int = 3, **options: Any) -> nn.Module:
@@ -31,7 +31,7 @@ def create(name: str, num_classes: int, in_chans: int = 3, **options: Any) -> nn
         return fuse_window_attention(BACKBONES[name](num_classes=num_classes, in_chans=in_chans, **options))
     import timm  # here, because it takes seconds that users of the CIFAR networks need not wait
 
-    if not name.startswith(_HUB_PREFIXES) and not timm.is_model(name):
+    if not name.startswith(HUB_PREFIXES) and not timm.is_model(name):
         near = nearest(name, [*BACKBONES, *timm.list_models()], n=5)
         hint = f"did you mean {', '.join(near)}?" if near else f"our own are {', '.join(sorted(BACKBONES))};"
         remedy = f"{hint} {of_your_own('backbone')}"

@@ -86,3 +86,7 @@ _add(
     num_heads=(2, 4),
     **_NANO,
 )
+
+# Four layers, for images of a few pixels: the recipes digits and mnist.
+_add("vit_micro_patch2_8", "vit_tiny_patch16_224", img_size=8, patch_size=2, embed_dim=48, depth=4, num_heads=3)
+_add("vit_micro_patch7_28", "vit_tiny_patch16_224", img_size=28, patch_size=7, embed_dim=64, depth=4, num_heads=4)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from calattn import plugins
 from calattn.cli import console, errors
+from calattn.cli.plain import PlainCommand, PlainGroup
 
 WORK, JUDGE, LOOK = "Train and predict", "Evaluate and calibrate", "Look around"
 
@@ -33,7 +34,8 @@ class Command(NamedTuple):
         if isinstance(found, typer.Typer):
             return typer.main.get_command(found)
         single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        single.command(self.name, epilog=getattr(found, "epilog", None), rich_help_panel=self.panel)(found)
+        epilog = getattr(found, "epilog", None)
+        single.command(self.name, cls=PlainCommand, epilog=epilog, rich_help_panel=self.panel)(found)
         return typer.main.get_command(single)
 
 
@@ -41,7 +43,8 @@ class Command(NamedTuple):
 COMMANDS = (
     Command("train", WORK, "Train a run from a recipe or a spec."),
     Command("teach", WORK, "Give a trained network a head that calibrates it."),
-    Command("predict", WORK, "Write a trained run's predictions."),
+    Command("predict", WORK, "Predict new images, or a trained run's own."),
+    Command("export", WORK, "Write a trained network as an ONNX file, or a torch.export one."),
     Command("data", WORK, "List, fetch and look at data sets.", function="app"),
     Command("evaluate", JUDGE, "Metrics of saved predictions, with intervals."),
     Command("compare", JUDGE, "Is B better than A, or is it chance? (paired)"),
@@ -52,11 +55,8 @@ COMMANDS = (
 )
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(PlainGroup):
     """Shows every entry by its one line, and imports only the one that is run."""
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return list(self.commands)
 
     def __init__(self, **options: Any) -> None:
         options["commands"] = {
@@ -73,13 +73,19 @@ class LazyGroup(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from calattn.distribution import version
 
-        typer.echo(f"calattn {version('calattn')}")
+        typer.echo(f"calattn {version()}")
         raise typer.Exit
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.callback(
@@ -122,7 +128,9 @@ def run(arguments: Sequence[str]) -> int:
     named, rest = _plugins([argument for argument in arguments if argument != "--debug"])
     command = typer.main.get_command(app)
     with errors.reported(as_json="--json" in rest, debug=debug) as outcome:
-        if rest and not {"--help", "--version"} & set(rest):  # a plugin imports torch, for which help need not wait
+        if rest and not {"-h", "--help", "--version"} & set(
+            rest
+        ):  # a plugin imports torch, for which help need not wait
             plugins.load(named)
         code = command.main(args=rest, prog_name="calattn", standalone_mode=False)
         if code == errors.INTERRUPTED:  # Typer has caught Ctrl-C itself, and says nothing

@@ -15,7 +15,7 @@ import typer
 from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import note, print_json, print_table, progress, results_to
-from calattn.cli.errors import Failure, MethodFailed, examples, failure_of, reraise_if_stopped, words_of
+from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,19 +49,16 @@ def calibrate(
         _fit("--skip", text="Methods to leave out of --method all: a,b.", complete=options.names(_CALIBRATORS)),
     ] = None,
     apply: Annotated[
-        Path | None,
-        _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels."),
+        Path | None, _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels.")
     ] = None,
     validation: Annotated[
-        Path | None,
-        _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds."),
+        Path | None, _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds.")
     ] = None,
     folds: Annotated[
         int | None, _fit("--folds", text="Cross-fit a single file in so many parts.", show_default=str(_FOLDS))
     ] = None,
     fraction: Annotated[
-        float | None,
-        _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest."),
+        float | None, _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest.")
     ] = None,
     seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
     reader: options.FileFlags = options.FILE_FLAGS,
@@ -85,6 +82,8 @@ def calibrate(
     from calattn.posthoc import Methods, contest
 
     part.check_one_split("calibrate")
+    if out is None:
+        options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)
     check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:
@@ -92,7 +91,9 @@ def calibrate(
             raise ValueError(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
-        _refuse_with_apply(method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
+        fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
+        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting, seed=seed or None)
+        options.unused("is about metrics, and --apply measures nothing", **options.changed(measure))
         (subject,) = subjects.find([path], reader=reader, part=part)
         calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
@@ -192,7 +193,7 @@ class Material:
     def reason(self, skipped: Skipped) -> str:
         """Why a method was skipped, in the words of the command line, with the row of the file."""
         if skipped.failed:
-            return _failure_of(skipped).text
+            return str(_failure_of(skipped))
         rows = {"fit": self.fit_rows, "apply": self.judge_rows}.get(skipped.stage)
         if isinstance(skipped.error, InputError) and rows is not None:
             return words_of(skipped.error.at(rows))
@@ -209,7 +210,9 @@ def _material(
     origin = subject.described() | {"training": _training(subject) if validation is None else None}
     del origin["temperature"]
     if validation is not None or subject.run is not None:
-        _refuse_partition(folds, fraction, validation)
+        there = "with --validation there is" if validation is not None else "a run folder has"
+        why = f"parts a single file, and {there} something to fit on already"
+        options.unused(why, folds=folds, fraction=fraction)
         fitted_on = subject.validation() if validation is None else subjects.of_file(validation, reader)
         (fit, fit_rows), (judge, judge_rows) = fitted_on.with_rows(), subject.with_rows()
         if fit.num_classes != judge.num_classes:
@@ -236,22 +239,6 @@ def _training(subject: PredictionSet) -> dict[str, Any] | None:
         return None if subject.run is None else subject.training()._asdict()
     except (OSError, ValueError):
         return None
-
-
-def _refuse_partition(folds: int | None, fraction: float | None, validation: Path | None) -> None:
-    """Flags that would do nothing are somebody's misunderstanding."""
-    for flag, value in (("--folds", folds), ("--fraction", fraction)):
-        if value is not None:
-            why = "with --validation there is" if validation is not None else "a run folder has"
-            raise ValueError(f"{flag} parts a single file, and {why} something to fit on already; leave {flag} out")
-
-
-def _refuse_with_apply(**flags: object) -> None:
-    for name, value in flags.items():
-        if value is not None:
-            raise ValueError(
-                f"--{name} is about fitting, and --apply takes a calibrator that was fitted; leave --{name} out"
-            )
 
 
 def _halves(
@@ -388,13 +375,13 @@ def _failure(contest: Contest) -> MethodFailed:
     return _failed(f"{count}, and the results are without: {told}", contest)
 
 
-def _failure_of(skipped: Skipped) -> Failure:
+def _failed(text: str, contest: Contest) -> MethodFailed:
+    failed = [each for each in contest.skipped if each.failed]
+    error = MethodFailed(text, code=max(_failure_of(each).code for each in failed))  # 70, a bug of ours, above 1
+    error.__cause__ = failed[0].error  # for --debug
+    return error
+
+
+def _failure_of(skipped: Skipped) -> MethodFailed:
     assert skipped.error is not None
     return failure_of(skipped.error, skipped.made)
-
-
-def _failed(text: str, contest: Contest) -> MethodFailed:
-    found = [_failure_of(each) for each in contest.skipped if each.failed]
-    error = MethodFailed(text, code=max(each.code for each in found))  # 70, a bug of ours, above 1
-    error.__cause__ = found[0].error  # for --debug
-    return error

@@ -136,14 +136,12 @@ def save(
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
 
 
-def write_probabilities(path: Path, found: Predictions | Blocks, by: str, *, labelled: bool = True) -> None:
+def write_probabilities(path: Path, found: Predictions | Blocks, by: str) -> None:
     """The probabilities of --write."""
     from calattn.cli.subjects import count
     from calattn.files import probabilities
 
-    probabilities.write_probabilities(
-        found, path, rows=count(found) if path.suffix == ".npz" else None, labelled=labelled
-    )
+    probabilities.write_probabilities(found, path, rows=count(found) if path.suffix == ".npz" else None)
     note(f"wrote {path}: probabilities by {by}")
 
 
@@ -187,7 +185,7 @@ def apply(
     if out is not None:
         save(out, {"": (calibrator, calibrated)}, report(), overwrite=overwrite, write=write)
     if write is not None:
-        write_probabilities(write, calibrated, name, labelled=stream.labelled)
+        write_probabilities(write, calibrated, name)
     if json:
         print_json(report())  # not before it is written: then the number of rows is known
         return

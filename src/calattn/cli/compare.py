@@ -11,11 +11,19 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
+from calattn.cli.judgement import (
+    Judgement,
+    check_outputs,
+    compared,
+    doubts,
+    evaluated,
+    pictures_for_page,
+    plain,
+    working,
+)
 
 if TYPE_CHECKING:
     from calattn import Difference, Predictions
-    from calattn.cli.pages import Judged
     from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.comparison import Method, SeedsDifference
 
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 def compare(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="A B...", help="Files, predictions folders or run folders; the first is the baseline."),
+        typer.Argument(metavar="A B", help="Files, predictions folders or run folders; the first is the baseline."),
     ],
     part: options.RunPart,
     measure: options.Measure,
@@ -54,6 +62,7 @@ def compare(
     from calattn.cli import subjects
 
     check_outputs([*paths, *scaling.files], out=out, html=html)
+    pictures_for_page(data_root, html)
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("compare")
     found = subjects.find(paths, reader=reader, part=part)
@@ -71,15 +80,15 @@ def compare(
     else:
         sources = _sources(found)
         sides = {each.title: each.described() for each in found}
-        comparisons = _singly(found, sources, measure, target)
-        samples, remark = subjects.count(sources[0]), _remark(found)
+        comparisons = compared(sources, measure, target)
+        samples, remark = subjects.count(sources[found[0].title]), _remark(found)
     judgement = _judgement(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
     judgement.show(as_json=json)
     judgement.write(out)
     if html is not None:
         from calattn.cli import pages
 
-        judged = _judged(found, sources, comparisons, measure, target)
+        judged = pages.all_judged(found, sources, evaluated(sources, measure, target), comparisons)
         pages.write(html, judged, warnings=doubted, data_root=data_root)
 
 
@@ -135,39 +144,6 @@ def _judgement(
     )
 
 
-def _judged(
-    found: list[PredictionSet],
-    sources: list[Predictions | Blocks],
-    comparisons: Comparisons,
-    measure: options.Measure,
-    target: str | None,
-) -> list[Judged]:
-    """For the page, each evaluated as well."""
-    import calattn
-    from calattn.cli.pages import Judged
-
-    judged = []
-    for each, source in zip(found, sources, strict=True):
-        with working(f"evaluating {each.title}", source):
-            evaluation = calattn.evaluate(source, target=target, **measure.arguments())
-        differences = comparisons.get(each.title)
-        judged.append(Judged(subject=each, source=source, evaluation=evaluation, differences=differences))
-    return judged
-
-
-def _singly(
-    found: list[PredictionSet], sources: list[Predictions | Blocks], measure: options.Measure, target: str | None
-) -> dict[str, dict[str, Difference]]:
-    """Each against the first."""
-    import calattn
-
-    comparisons = {}
-    for each, source in zip(found[1:], sources[1:], strict=True):
-        with working(f"comparing {each.title} with {found[0].title}", source):
-            comparisons[each.title] = calattn.compare(sources[0], source, target=target, **measure.arguments())
-    return comparisons
-
-
 def _remark(found: list[PredictionSet]) -> str | None:
     """What is to be said of single trainings; nothing of files, or where a spec cannot be read."""
     from calattn.comparison.trainings import remark_on
@@ -194,13 +170,14 @@ def _over_seeds(
         nonlocal samples
         for seed in common_seeds(a, b):
             pair = [by_name[method.runs[seed]] for method in (a, b)]
-            one, other = _sources(pair)
+            one, other = _sources(pair).values()
             with working(f"comparing {pair[1].title} with {pair[0].title}", other):
                 yield one, other
             samples = subjects.count(one)
 
     comparisons = {
-        other.title: compare_over_seeds(pairs(first, other), target=target, **measure.arguments()) for other in others
+        other.title: compare_over_seeds(pairs(first, other), target=target, **measure.compared(target))
+        for other in others
     }
     sides = {
         method.title: {
@@ -212,14 +189,13 @@ def _over_seeds(
     return sides, comparisons, samples
 
 
-def _sources(found: Sequence[PredictionSet]) -> list[Predictions | Blocks]:
-    """The predictions of all, in the order of the first."""
+def _sources(found: Sequence[PredictionSet]) -> dict[str, Predictions | Blocks]:
+    """The predictions of all by title, in the order of the first."""
     from calattn.comparison import same_samples
 
     given = {plain(each.title): each.source() for each in found}
     aligned = same_samples(given)
-    first = next(iter(given))
     for name, source in aligned.items():
         if source is not given[name]:
-            note(f"{name} was put in the order of {first} by sample index")
-    return list(aligned.values())  # type: ignore[arg-type]
+            note(f"{name} was put in the order of {next(iter(given))} by sample index")
+    return dict(zip((each.title for each in found), aligned.values(), strict=True))  # type: ignore[arg-type]

@@ -20,27 +20,10 @@ if TYPE_CHECKING:
 # Wide enough for a table of several files when nobody's terminal says otherwise (pipes, logs).
 _PIPED_WIDTH = 160
 # For streams that have no such letters; all others become escapes.
-_IN_ASCII = {
-    "−": "-",
-    "–": "-",
-    "·": "-",
-    "“": '"',
-    "”": '"',
-    "’": "'",
-    "×": "x",
-    "✓": "+",
-    "✗": "x",
-    "…": "...",
-    "→": "->",
-    "±": "+/-",
-    "²": "^2",
-    "≥": ">=",
-    "≤": "<=",
-    "≠": "!=",
-    "∞": "inf",
-    "λ": "lambda",
-    "σ": "sigma",
-}
+_IN_ASCII = dict(
+    zip("−–·“”’×✓✗∞λσ", ("-", "-", "-", '"', '"', "'", "x", "+", "x", "inf", "lambda", "sigma"), strict=True)
+)
+_IN_ASCII |= {"…": "...", "→": "->", "±": "+/-", "²": "^2", "≥": ">=", "≤": "<=", "≠": "!="}
 
 
 def print_in_any_encoding() -> None:

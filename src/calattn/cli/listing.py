@@ -34,6 +34,8 @@ def listing(
     json: options.Json = False,
 ) -> None:
     """The names that specs and commands take: backbones, losses, heads, calibrators, metrics, recipes, …"""
+    if what is not What.backbones:
+        options.unused("adds timm's backbones", all=everything)
     if what is None:
         rows = [(name, about) for name, (about, _) in KINDS.items()]
     else:
@@ -50,9 +52,7 @@ def listing(
 
 
 listing.epilog = examples(  # type: ignore[attr-defined]
-    "calattn list losses",
-    "calattn list backbones deit",
-    "calattn list optimizers 'ada*' --json",
+    "calattn list losses", "calattn list backbones deit", "calattn list optimizers 'ada*' --json"
 )
 
 

@@ -7,7 +7,7 @@ import enum
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -169,6 +169,14 @@ class Measure:
 
         return Options(num_bins=self.bins, bandwidth=self.bandwidth or None, threshold=self.threshold)
 
+    def compared(self, target: str | None) -> dict[str, Any]:
+        """The arguments with every metric by its name: `calattn.compare` then says which it had to leave out."""
+        from calattn.metrics.state import METRICS, WITH_EVENT
+
+        found = self.arguments()
+        every = [name for name in METRICS if target is None or name in WITH_EVENT]
+        return found | {"metrics": found["metrics"] or every}
+
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `calattn.evaluate` and `calattn.compare`; unknown metrics fail here, before reading.
 
@@ -184,6 +192,9 @@ class Measure:
         self.options()
         if not 0 < self.level < 1:
             raise ValueError(f"--level must be between 0 and 1, got {self.level:g}; 0.95 is usual")
+        if self.bootstrap == 0:
+            about = {name: value for name, value in changed(self).items() if name in ("level", "resample_seed")}
+            unused("is about intervals, and --bootstrap 0 asks for none", **about)
         return {
             "metrics": names or None,
             "num_bins": self.bins,
@@ -207,6 +218,11 @@ class RunPart:
 
     def splits(self) -> list[str]:
         return [name for text in self.split or ("test",) for name in listed(text) or ()]
+
+    def check_of_runs(self, are_runs: Iterable[bool]) -> None:
+        """Of files alone there is nothing to choose."""
+        if not any(are_runs):
+            unused("chooses among the predictions of a run folder, and none was named", **changed(self))
 
     def check_one_split(self, command: str) -> None:
         if len(self.splits()) > 1:
@@ -278,7 +294,7 @@ class Machine:
     def runtime(self) -> Runtime:
         from calattn.runs.runtime import Runtime
 
-        return Runtime(**dataclasses.asdict(self))
+        return Runtime(**{name: value for name, value in dataclasses.asdict(self).items() if value is not None})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -289,8 +305,7 @@ class Devices(Machine):
         str, _where("--devices", text="How many (4), which (0,2), or auto for all; each is a process of its own.")
     ] = "1"
     workers: Annotated[
-        int | None,
-        _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0),
+        int | None, _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0)
     ] = None
 
 
@@ -305,9 +320,10 @@ class Cluster(Devices):
     save_seconds: Annotated[
         float, _where("--save-seconds", text="Time between checkpoints: what a power cut may cost.", least=0)
     ] = 60.0
-    tensorboard: Annotated[
-        bool, _where("--tensorboard", text="Also write the log for TensorBoard, in the run folder.")
-    ] = False
+    track: Annotated[
+        list[str] | None,
+        _where("--track", text="Log to tensorboard, csv, wandb or mlflow too, in the run folder; may be repeated."),
+    ] = None
     until_epoch: Annotated[
         int | None,
         option(
@@ -329,6 +345,25 @@ def listed(text: str | None) -> list[str] | None:
     ['ece', 'nll']
     """
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def unused(why: str, **given: object) -> None:
+    """Refuses the first flag that was given and would do nothing, which is somebody's misunderstanding.
+
+    >>> unused("is about pages", title=None, html="p.html")
+    Traceback (most recent call last):
+    ValueError: --html is about pages; leave --html out
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(f"{flag} {why}; leave {flag} out")
+
+
+def changed(group: Any) -> dict[str, Any]:
+    """The flags of a group that were given, or that at least are not as they would be without."""
+    values = {field.name: (getattr(group, field.name), field.default) for field in dataclasses.fields(group)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def _whole(text: str) -> int:

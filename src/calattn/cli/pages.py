@@ -33,6 +33,24 @@ class Judged:
     validation: Predictions | None = None
 
 
+def all_judged(
+    found: Sequence[PredictionSet],
+    sources: Mapping[str, Predictions | Blocks],
+    evaluations: Mapping[str, Evaluation],
+    differences: Mapping[str, Mapping[str, Difference]],
+) -> list[Judged]:
+    """The sets of predictions with what was found about each, by title."""
+    return [
+        Judged(
+            subject=each,
+            source=sources[each.title],
+            evaluation=evaluations[each.title],
+            differences=differences.get(each.title),
+        )
+        for each in found
+    ]
+
+
 def write(
     path: Path,
     judged: Sequence[Judged],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ _FOLDER = Path("report")
 def report(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="PATH...", help="Run folders, folders of runs (searched), or files of predictions."),
+        typer.Argument(metavar="PATH", help="Run folders, folders of runs (searched), or files of predictions."),
     ],
     part: options.RunPart,
     measure: options.Measure,
@@ -62,7 +61,12 @@ def report(
     places = list(_places(paths))
     titles = subjects.titles(places)
     names = _file_names(titles)
-    rows, find = [], functools.partial(subjects.find, reader=reader, part=part)
+    part.check_of_runs(map(subjects.is_run, places))
+    rows = []
+
+    def find(place: Path) -> PredictionSet:
+        return subjects.find([place], reader=reader, part=part if subjects.is_run(place) else options.RunPart())[0]
+
     for number, (place, shown) in enumerate(zip(places, titles, strict=True), start=1):
         note(f"[{number}/{len(places)}] {shown}")
         page = out / "pages" / f"{names[shown]}.html"
@@ -85,8 +89,7 @@ def report(
 
 
 report.epilog = examples(  # type: ignore[attr-defined]
-    "calattn report runs --out report",
-    "calattn report runs/a runs/b predictions.npz --checkpoint best-nll",
+    "calattn report runs --out report", "calattn report runs/a runs/b predictions.npz --checkpoint best-nll"
 )
 
 
@@ -120,7 +123,7 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
     seen.add(path.resolve())
     yield path
     for below in sorted(path.iterdir()):
-        if below.is_dir() and below.name not in ("checkpoints", "predictions", "tensorboard"):
+        if below.is_dir() and below.name not in ("checkpoints", "predictions", "trackers"):
             yield from _folders(below, seen)
 
 
@@ -150,7 +153,7 @@ def _row(
     title: str,
     page: Path,
     *,
-    find: Callable[[list[Path]], list[PredictionSet]],
+    find: Callable[[Path], PredictionSet],
     measure: options.Measure,
     data_root: Path | None,
 ) -> Standing:
@@ -164,7 +167,7 @@ def _row(
 
     facts = _facts(place)
     try:
-        subject = dataclasses.replace(find([place])[0], title=title)
+        subject = dataclasses.replace(find(place), title=title)
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())

@@ -229,13 +229,14 @@ def scaled(found: Sequence[PredictionSet], scaling: options.Scaling) -> list[Pre
 
 def of_file(path: Path, reader: options.FileFlags) -> PredictionSet:
     """What a --validation names; of a run folder, its validation split."""
-    return find([path], reader=reader, part=options.RunPart(split=["validation"]))[0]
+    return find([path], reader=reader, part=options.RunPart(split=["validation"] if is_run(path) else None))[0]
 
 
 def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunPart) -> list[PredictionSet]:
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
     if part.checkpoint not in RULES:
         raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {part.checkpoint!r}")
+    part.check_of_runs(is_run(path) for path in paths if path.exists())
     found = []
     for path in paths:
         if str(path) in METRICS and not path.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from calattn.cli import options
 from calattn.cli.errors import examples
 from calattn.cli.train import train_and_report
 from calattn.rules import RULES
+
+_run = functools.partial(options.option, options.RUN)
 
 
 @options.flat
@@ -24,24 +27,20 @@ def teach(
     new: options.NewRun = options.NEW_RUN,
     head: Annotated[
         str,
-        options.option(
-            options.RUN,
+        _run(
             "--head",
             text="taught (temperature and class offsets), taught_classwise, or taught_scale, which changes no prediction.",
         ),
     ] = "taught",
     checkpoint: Annotated[
-        str,
-        options.option(options.RUN, "--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES),
+        str, _run("--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES)
     ] = "last",
     weights: Annotated[
-        Path | None,
-        options.option(options.RUN, "--weights", text="Of a backbone: its state dict (.safetensors, .pt)."),
+        Path | None, _run("--weights", text="Of a backbone: its state dict (.safetensors, .pt).")
     ] = None,
     data: Annotated[
         str | None,
-        options.option(
-            options.RUN,
+        _run(
             "--data",
             text="Of a backbone: what it was trained on (imagefolder:PATH with train/, val/ and test/, a data set, …).",
             complete=options.DATASETS,
@@ -62,16 +61,17 @@ def teach(
     from calattn.runs.resolving import backbone_values, resolve, run_values
     from calattn.runs.spec import TAUGHT_HEADS
 
-    foreign = {"--weights": weights, "--data": data, "--size": new.size}
     out, changes = new.out, new.changes
     if head not in TAUGHT_HEADS:
         raise ValueError(f"--head must be {', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}, got {head!r}")
     if (Path(source) / "spec.yaml").is_file():
-        if given := [flag for flag, value in foreign.items() if value is not None]:
-            raise ValueError(f"{given[0]} is for a backbone's name; the run {source} has its own")
+        options.unused(
+            f"is for a backbone's name; the run {source} has its own", weights=weights, data=data, size=new.size
+        )
         values: dict[str, Any] = run_values(Path(source), checkpoint)
         out = out or Path(f"{source.rstrip('/')}-taught")
     else:
+        options.unused("is of a run folder", checkpoint=None if checkpoint == "last" else checkpoint)
         known = any(change.startswith("data.validation=") for change in changes)
         values = backbone_values(source, weights=weights, data=data, size=new.size, split_is_known=known)
         out = out or Path("runs") / f"{source.replace('/', '-')}-taught"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import shlex
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from calattn.cli import options
 from calattn.cli.console import errors_to, note, only_helps, print_json, results_to
 from calattn.cli.errors import code_of, examples
 
+_run = functools.partial(options.option, options.RUN)
+
 
 @options.flat
 def train(
@@ -31,19 +34,14 @@ def train(
     ],
     new: options.NewRun = options.NEW_RUN,
     epochs: Annotated[
-        int | None,
-        options.option(options.RUN, "--epochs", text="Times through the training images. Sets train.epochs."),
+        int | None, _run("--epochs", text="Times through the training images. Sets train.epochs.")
     ] = None,
     seed: Annotated[
-        int | None,
-        options.option(
-            options.RUN, "--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed."
-        ),
+        int | None, _run("--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed.")
     ] = None,
     dry_run: Annotated[
         bool,
-        options.option(
-            options.RUN,
+        _run(
             "--dry-run",
             text="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import functools
 import io
 import math
 import os
@@ -19,7 +18,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from calattn import checks
@@ -34,19 +33,9 @@ _RESAMPLING: dict[str, Image.Resampling] = {"bilinear": Image.Resampling.BILINEA
 
 # All that Pillow's decoders raise on damaged bytes.
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
-_ORIENTATION = 0x0112
 _CHUNK = 64  # images that a thread decodes in one go
 # Pixels: two threads on two cores take about 1.5 times as long as one at 32 px, and half as long at 128 px.
 _WORTH_A_THREAD = 96 * 96
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 class PackedBytes:
@@ -90,11 +79,8 @@ class PackedBytes:
     def __getitem__(self, index: int) -> bytes:
         return self._data[self._offsets[index] : self._offsets[index + 1]].tobytes()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self._path} if self._path is not None else self.__dict__
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state if "_data" in state else PackedBytes.mapped(state["path"]).__dict__)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (PackedBytes, (self._data, self._offsets)) if self._path is None else (PackedBytes.mapped, (self._path,))
 
 
 def write_packed(path: PathArg, items: Iterable[bytes]) -> None:
@@ -205,9 +191,7 @@ def has_known_range(image: Image.Image) -> bool:
 
 def upright(image: Image.Image) -> Image.Image:
     """Turned by its EXIF orientation, 16-bit grey cut to 8 bits, palettes and alpha resolved."""
-    turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-    if turn is not None:
-        image = image.transpose(turn)
+    ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16") or image.mode == "I":
         return Image.fromarray((np.asarray(image).astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))
     # Straight from a palette to RGB, Pillow warns about transparency; by way of RGBA it does not.
@@ -251,15 +235,17 @@ def resized_part(image: Image.Image, box: Box, size: tuple[int, int], *, interpo
 def resized_part_of(
     images: Images,
     index: int,
-    box_of: Callable[[tuple[int, int]], Box],
     size: tuple[int, int],
     *,
     interpolation: Interpolation,
+    box_of: Callable[[tuple[int, int]], Box] | None = None,
 ) -> UInt8[Tensor, "c h w"]:
-    """A part of image `index` as height × width; `box_of` chooses it by the image's own size. DataError names the image."""
+    """A part of image `index` as height × width: what `box_of` its own size is, else the centre. DataError names the image."""
     image = opened(images, index)
+    own = image.height, image.width
     try:
-        return as_tensor(resized_part(image, box_of((image.height, image.width)), size, interpolation=interpolation))
+        box = centre_box(own, size) if box_of is None else box_of(own)
+        return as_tensor(resized_part(image, box, size, interpolation=interpolation))
     except ValueError as error:
         raise DataError(
             f"{source_of(images, index)} cannot be resized to {_size_text(size)} px ({_reason(error)}); replace or remove it"
@@ -332,10 +318,7 @@ def _decoding_threads(images: Images) -> int:
 def _one(images: Images, index: int, size: int | None, interpolation: Interpolation) -> Tensor:
     if size is None:
         return images.decode(index)
-    square = (size, size)
-    return resized_part_of(
-        images, index, functools.partial(centre_box, wanted=square), square, interpolation=interpolation
-    )
+    return resized_part_of(images, index, (size, size), interpolation=interpolation)
 
 
 def _size_text(size: tuple[int, ...]) -> str:

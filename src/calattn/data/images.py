@@ -108,3 +108,10 @@ class ArrayImages(Images):
     def select(self, index: Int[Tensor, " m"]) -> ArrayImages:
         soft = None if self.soft_labels is None else self.soft_labels[index]
         return dataclasses.replace(self, array=self.array[index], labels=self.labels[index], soft_labels=soft)
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, without waiting for the copy: from pinned memory a copy to a GPU is only queued."""
+    if device.type != "cuda" or tensor.device.type == "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Shaped, UInt8
@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from calattn import checks
 from calattn.data.augment.pipeline import Augment
-from calattn.data.decoding import Box, centre_box, resized_part_of
-from calattn.data.images import ArrayImages, DataError, Images
-from calattn.data.plan import epoch_plan, upload
+from calattn.data.decoding import Box, resized_part_of
+from calattn.data.epoch import draw_epoch
+from calattn.data.images import ArrayImages, DataError, Images, upload
 from calattn.data.resize import Interpolation
 from calattn.errors import InputError
 
@@ -98,7 +98,7 @@ class TrainLoader:
         self.steps = len(self._rows) // checks.positive_int(batch_size, "batch_size")
         self._check_batches()
         self._resized = augment.crop == "resized"
-        self._source = _source(images, augment, self.place, resized=self._resized)
+        self._feed = _feed(images, augment, self.place, resized=self._resized)
         self._targets = upload(_targets(images), self.device)
 
     def _check_batches(self) -> None:
@@ -129,7 +129,7 @@ class TrainLoader:
         if not 0 <= start <= self.steps:
             raise ValueError(f"start={start} is outside the epoch's {self.steps} steps")
         augment = self.augment
-        plan = epoch_plan(
+        plan = draw_epoch(
             len(self._rows), seed=self.seed, epoch=epoch, num_draws=augment.num_draws, derive=augment.derive
         )
         return self._batches(self._share(self._rows[plan.order])[start:], self._share(plan.draws)[start:])
@@ -143,7 +143,7 @@ class TrainLoader:
         # An epoch's numbers go over in one copy: a batch then costs kernel launches only.
         on_device, numbers = upload(rows, self.device), upload(draws, self.device)
         crops = draws[:, :, :4] if self._resized else None
-        for step, images in enumerate(self._source.batches(rows, crops)):
+        for step, images in enumerate(self._feed.batches(rows, crops)):
             targets = self._targets.index_select(0, on_device[step])
             yield Batch(*self.augment.train(images, targets, numbers[step]))
 
@@ -179,7 +179,7 @@ class EvalLoader:
             first, len(chosen) - 1
         )
         self._rows = filled.view(self.steps, self.batch_size)
-        self._source = _source(images, augment, self.place)
+        self._feed = _feed(images, augment, self.place)
         self._on_device = upload(self._rows, self.device)
         self._indices = upload(chosen[self._rows], self.device)
         self._labels, self._targets = upload(images.labels, self.device), upload(_targets(images), self.device)
@@ -188,7 +188,7 @@ class EvalLoader:
         return self.steps
 
     def __iter__(self) -> Iterator[EvalBatch]:
-        for step, images in enumerate(self._source.batches(self._rows, None)):
+        for step, images in enumerate(self._feed.batches(self._rows, None)):
             rows = self._on_device[step]
             yield EvalBatch(
                 images=self.augment.test(images),
@@ -199,24 +199,14 @@ class EvalLoader:
             )
 
 
-class _Source(Protocol):
-    def batches(
-        self, rows: Int[Tensor, "s b"], crops: Float[Tensor, "s b 4"] | None
-    ) -> Iterator[UInt8[Tensor, "b c h w"]]:
-        """The images of these rows on the device, one batch per step."""
-
-
-class _Resident:
+class Resident:
     """All images as one array on the device."""
 
     def __init__(self, array: UInt8[Tensor, "n c h w"], device: torch.device) -> None:
         self.array = upload(array, device)
 
-    def batches(
-        self,
-        rows: Int[Tensor, "s b"],
-        crops: Float[Tensor, "s b 4"] | None,  # noqa: ARG002  (resized crops are made where images are decoded)
-    ) -> Iterator[UInt8[Tensor, "b c h w"]]:
+    def batches(self, rows: Int[Tensor, "s b"], crops: None) -> Iterator[UInt8[Tensor, "b c h w"]]:  # noqa: ARG002
+        """The images of these rows on the device, one batch per step; resized crops are made where images are decoded."""
         for step in upload(rows, self.array.device):
             yield self.array.index_select(0, step)
 
@@ -246,12 +236,8 @@ class Decoder(Dataset[Tensor]):
         """A random part of the image for training with resized crops; otherwise the centre, or the image if it fits."""
         if request.crop is None and self.images.size == self.size:
             return self.images.decode(request.row)
-        box_of = (
-            functools.partial(centre_box, wanted=self.size)
-            if request.crop is None
-            else functools.partial(random_box, request.crop)
-        )
-        return resized_part_of(self.images, request.row, box_of, self.size, interpolation=self.interpolation)
+        box_of = None if request.crop is None else functools.partial(random_box, request.crop)
+        return resized_part_of(self.images, request.row, self.size, interpolation=self.interpolation, box_of=box_of)
 
 
 def random_box(draws: tuple[float, float, float, float], size: tuple[int, int]) -> Box:
@@ -330,10 +316,11 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _source(images: Images, augment: Augment, place: Placement, *, resized: bool = False) -> _Source:
+def _feed(images: Images, augment: Augment, place: Placement, *, resized: bool = False) -> Any:
+    """`Resident` or `Stream`: what gives the images of some rows."""
     device = torch.device(place.device)
     if place.in_memory and not resized and isinstance(images, ArrayImages):
-        return _Resident(images.array, device)
+        return Resident(images.array, device)
     return Stream(Decoder(images, augment.size_in, augment.interpolation), device=device, workers=place.workers)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.plan import upload
+from calattn.data.images import upload
 
 Interpolation = Literal["bilinear", "bicubic"]
 

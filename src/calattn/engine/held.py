@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from calattn.engine.checkpoint import BestRecord, CheckpointFolder
@@ -23,14 +24,6 @@ BEST = {
 }
 
 
-@dataclasses.dataclass
-class _Best:
-    epoch: int
-    value: float
-    file: str | None
-    weights: Any
-
-
 class BestWeights:
     """Keeps the weights of the best epochs in memory until `write` puts them on disk, one file an epoch.
 
@@ -38,40 +31,32 @@ class BestWeights:
     """
 
     def __init__(self, records: Mapping[str, BestRecord] | None = None) -> None:
-        self._held = {rule: _Best(r.epoch, r.value, r.file, None) for rule, r in (records or {}).items()}
+        self._records = dict(records or {})
+        self._unwritten: dict[int, Any] = {}  # epoch → weights
 
     def offer(self, epoch: int, row: Mapping[str, float], snapshot: Callable[[], Any]) -> list[str]:
         """Takes the weights if this epoch is the best so far by some rule; says by which."""
         won = []
         for rule, (metric, sign) in BEST.items():
-            held = self._held.get(rule)
-            if metric in row and (held is None or sign * row[metric] < sign * held.value):
+            best = self._records.get(rule)
+            if metric in row and (best is None or sign * row[metric] < sign * best.value):
+                self._records[rule] = BestRecord("", epoch, float(row[metric]))
                 won.append(rule)
-        weights = snapshot() if won else None
-        for rule in won:
-            self._held[rule] = _Best(epoch, float(row[BEST[rule][0]]), None, weights)
+        if won:
+            self._unwritten[epoch] = snapshot()
+            named = {record.epoch for record in self._records.values()}
+            self._unwritten = {epoch: weights for epoch, weights in self._unwritten.items() if epoch in named}
         return won
 
     def write(self, folder: CheckpointFolder, *, updates_per_epoch: int) -> dict[str, BestRecord]:
         """Puts on disk what is not yet there. A file says when its weights were made, not when they were written."""
-        files: dict[int, str] = {}
-        for held in self._held.values():
-            if held.file is None:
-                if held.epoch not in files:
-                    files[held.epoch] = self._saved(held, folder, updates_per_epoch)
-                held.file, held.weights = files[held.epoch], None
-        return {rule: BestRecord(file=str(h.file), epoch=h.epoch, value=h.value) for rule, h in self._held.items()}
-
-    @staticmethod
-    def _saved(held: _Best, folder: CheckpointFolder, updates_per_epoch: int) -> str:
-        return folder.save_weights(held.weights, step=held.epoch * updates_per_epoch, epoch=held.epoch)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Epoch:
-    tree: Any
-    step: int
-    epoch: int
+        for epoch, weights in self._unwritten.items():
+            file = folder.save_weights(weights, step=epoch * updates_per_epoch, epoch=epoch)
+            for rule, record in self._records.items():
+                if record.epoch == epoch:
+                    self._records[rule] = dataclasses.replace(record, file=file)
+        self._unwritten.clear()
+        return dict(self._records)
 
 
 class HeldState:
@@ -82,7 +67,7 @@ class HeldState:
     """
 
     def __init__(self) -> None:
-        self._held: _Epoch | None = None
+        self._held: dict[str, Any] | None = None
         self._room: bool | None = None
 
     def take(self, state: TrainingState, sums: Tensor) -> None:
@@ -94,7 +79,8 @@ class HeldState:
         if self._room is None:
             self._room = _has_room(tree, state.fabric.device)
         if self._room:
-            self._held = _Epoch(_copied(tree), state.update, state.epoch)
+            copy = apply_to_collection(tree, Tensor, lambda tensor: tensor.detach().clone())
+            self._held = {"tree": copy, "step": state.update, "epoch": state.epoch}
 
     def drop(self) -> None:
         """Something newer is on disk."""
@@ -106,28 +92,12 @@ class HeldState:
         if held is None:
             return None
         records = best.write(folder, updates_per_epoch=updates_per_epoch)
-        return folder.save_state(held.tree, step=held.step, epoch=held.epoch, best=records)
+        return folder.save_state(**held, best=records)
 
 
 def _has_room(tree: Any, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
-    return torch.cuda.mem_get_info(device)[0] > 2 * sum(tensor.nbytes for tensor in _tensors(tree))
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(each)
-
-
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.detach().clone()
-    if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(map(_copied, tree))
-    return tree
+    sizes: list[int] = []
+    apply_to_collection(tree, Tensor, lambda tensor: sizes.append(tensor.nbytes))
+    return torch.cuda.mem_get_info(device)[0] > 2 * sum(sizes)

@@ -1,4 +1,4 @@
-"""The run log: what is measured after every epoch, one JSON object a line, with an optional TensorBoard mirror."""
+"""The run log: what is measured after every epoch, one JSON object a line, mirrored by any of Lightning's loggers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 HISTOGRAM_BINS = 40
 
 Row = dict[str, Any]
+Logger = Any  # of lightning_fabric or of lightning, whose classes of that name are not the same
 
 
 def measure(predictions: Predictions) -> dict[str, Any]:
@@ -66,7 +67,8 @@ def distribution(values: Float[Tensor, " n"]) -> dict[str, Any]:
 class RunLog:
     """Rows of `log.jsonl`. NaN and infinities become null, because JSON has no words for them.
 
-    With `tensorboard`, a folder, rows are mirrored there as events too.
+    `loggers` opens those of Lightning that rows are mirrored in, told the last epoch that stands: numbers by their path, and
+    histograms where a logger takes them.
 
     >>> import tempfile
     >>> log = RunLog(Path(tempfile.mkdtemp()) / "log.jsonl")
@@ -75,12 +77,10 @@ class RunLog:
     [{'epoch': 1, 'validation': {'nll': 0.7, 'ece': None}}]
     """
 
-    def __init__(self, path: PathArg, *, tensorboard: PathArg | None = None) -> None:
+    def __init__(self, path: PathArg, *, loggers: Callable[[int | None], Sequence[Logger]] | None = None) -> None:
         self.path = Path(path)
-        if tensorboard is not None:
-            _summary_writer()  # a missing package is told before the run, not after its first epoch
-        self._tensorboard = tensorboard
-        self._mirror: TensorBoardMirror | None = None
+        self._open_loggers = loggers
+        self._loggers: Sequence[Logger] | None = None
         self._resumed_after: int | None = None
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -92,10 +92,18 @@ class RunLog:
             file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
-        if self._tensorboard is not None:
-            # Opened by the first row: only the process that logs may leave an event file.
-            self._mirror = self._mirror or TensorBoardMirror(self._tensorboard, resume_after=self._resumed_after)
-            self._mirror.write(row)
+        if self._open_loggers is not None and row.get("epoch") is not None:
+            # Opened by the first row: only the process that logs may leave their files.
+            self._loggers = self._open_loggers(self._resumed_after) if self._loggers is None else self._loggers
+            for logger in self._loggers:
+                _mirror(logger, row)
+
+    def close(self) -> None:
+        """Nothing more comes: some loggers send the last rows only then."""
+        for logger in self._loggers or ():
+            logger.finalize("success")
+            if callable(finish := getattr(logger.experiment, "finish", None)):
+                finish()
 
     def rows(self) -> list[Row]:
         """All whole rows; a last line that was cut off is left out."""
@@ -119,7 +127,7 @@ class RunLog:
 
     def rewind(self, epoch: int) -> None:
         """Drop the rows of later epochs. Rows without an epoch stay: they say what happened, not what was learned."""
-        self._resumed_after, self._mirror = epoch, None
+        self._resumed_after, self._loggers = epoch, None
         if self.path.exists():
             self._replace([row for row in self.rows() if row.get("epoch") is None or row["epoch"] <= epoch])
 
@@ -139,49 +147,27 @@ class RunLog:
             partial.write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
-class TensorBoardMirror:
-    """Writes the rows that have an epoch as TensorBoard events: numbers as scalars named by their path, histograms as such.
-
-    `resume_after`: the last epoch that stands; TensorBoard then hides what an earlier attempt wrote for later ones.
-    """
-
-    def __init__(self, folder: PathArg, *, resume_after: int | None = None) -> None:
-        purge = None if resume_after is None else resume_after + 1
-        self._writer = _summary_writer()(str(folder), purge_step=purge)
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        epoch = row.get("epoch")
-        if epoch is None:
-            return
-        for tag, value in _entries({key: value for key, value in row.items() if key != "epoch"}, ""):
-            if isinstance(value, Mapping):
-                self._histogram(tag, value["counts"], value["edges"], epoch)
-            else:
-                self._writer.add_scalar(tag, value, epoch)
-        self._writer.flush()
-
-    def _histogram(self, tag: str, counts: list[int], edges: list[float], epoch: int) -> None:
-        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-        self._writer.add_histogram_raw(
-            tag,
-            min=edges[0],
-            max=edges[-1],
-            num=sum(counts),
-            sum=sum(n * x for n, x in zip(counts, middles, strict=True)),
-            sum_squares=sum(n * x * x for n, x in zip(counts, middles, strict=True)),
-            # TensorBoard's buckets are named by their right edge: an empty one in front gives the first its left edge.
-            bucket_limits=list(edges),
-            bucket_counts=[0, *counts],
-            global_step=epoch,
-        )
-
-
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("TensorBoard is not installed; pip install tensorboard, or leave the mirror out") from None
-    return SummaryWriter
+def _mirror(logger: Logger, row: Mapping[str, Any]) -> None:
+    entries = dict(_entries({key: value for key, value in row.items() if key != "epoch"}, ""))
+    logger.log_metrics({tag: v for tag, v in entries.items() if not isinstance(v, Mapping)}, step=row["epoch"])
+    add = getattr(logger.experiment, "add_histogram_raw", None)
+    for tag, value in entries.items():
+        if add is not None and isinstance(value, Mapping):
+            counts, edges = value["counts"], value["edges"]
+            middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+            add(
+                tag,
+                min=edges[0],
+                max=edges[-1],
+                num=sum(counts),
+                sum=sum(n * x for n, x in zip(counts, middles, strict=True)),
+                sum_squares=sum(n * x * x for n, x in zip(counts, middles, strict=True)),
+                # TensorBoard's buckets are named by their right edge: an empty one in front gives the first its left edge.
+                bucket_limits=list(edges),
+                bucket_counts=[0, *counts],
+                global_step=row["epoch"],
+            )
+    logger.save()
 
 
 def plain(value: Any, name: str) -> Any:

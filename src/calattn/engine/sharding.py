@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning_fabric.strategies import ModelParallelStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn, optim
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -74,14 +75,12 @@ def blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 def whole(tree: Any, *, keep: bool) -> Any:
     """The tree with every shard replaced by its whole on the CPU (by None unless `keep`); all processes call it."""
-    if isinstance(tree, dict):
-        return {key: whole(value, keep=keep) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(whole(value, keep=keep) for value in tree)
-    if isinstance(tree, DTensor):
-        gathered = tree.full_tensor().detach()
-        return gathered.cpu() if keep else None
-    return tree
+
+    def gathered(shard: DTensor) -> Tensor | None:
+        value = shard.full_tensor().detach()
+        return value.cpu() if keep else None
+
+    return apply_to_collection(tree, DTensor, gathered)
 
 
 def local(tensor: Tensor) -> Tensor:

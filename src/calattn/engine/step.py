@@ -122,9 +122,7 @@ class TrainingState:
     def weights(self) -> dict[str, Tensor | None]:
         """The weights to evaluate, not copied. Sharded ones are gathered: all must ask, and the first process gets them; the
         others get their names."""
-        if self.ema is not None:
-            return self.ema.module.state_dict()
-        return self._model_weights()
+        return self._whole(self.model.state_dict()) if self.ema is None else self.ema.module.state_dict()
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of `weights` that further training leaves alone."""
@@ -141,18 +139,18 @@ class TrainingState:
     def tree(self, sums: Tensor) -> dict[str, Any]:
         tree: dict[str, Any] = {
             "weights": self.weights(),
-            "optimizer": self._optimizer_state(),
+            "optimizer": self._whole(self.optimizer.state_dict()),
             "precision": self.fabric.strategy.precision.state_dict(),
             "counters": {"epoch": self.epoch, "update": self.update, "update_in_epoch": self.update_in_epoch},
             "sums": sums,
         }
         if self.ema is not None:
-            tree["model"] = self._model_weights()
+            tree["model"] = self._whole(self.model.state_dict())
         return tree
 
     def load(self, tree: dict[str, Any]) -> Tensor:
         """Puts everything back; returns the sums of the epoch under way."""
-        self._load_model(tree["model"] if self.ema is not None else tree["weights"])
+        _load(self.model, tree["model"] if self.ema is not None else tree["weights"])
         if self.ema is not None:
             self.ema.module.load_state_dict(tree["weights"])
         self._load_optimizer(tree["optimizer"])
@@ -165,37 +163,24 @@ class TrainingState:
     def put_head(self, tensors: dict[str, Tensor]) -> None:
         """The head's weights, which something other than the optimiser has found."""
         for model in (self.model, *(() if self.ema is None else (self.ema.module,))):
-            own = model.state_dict()
-            named = {f"head.{name}": tensor for name, tensor in tensors.items()}
-            if self.sharded:
-                named = {name: divided_like(tensor, own[name]) for name, tensor in named.items()}
-            model.load_state_dict(own | named)
+            _load(model, model.state_dict() | {f"head.{name}": tensor for name, tensor in tensors.items()})
         self.unsaved = True
 
     # Sharded tensors are written whole, in the layout that one process would write, and divided again when read.
 
-    def _model_weights(self) -> dict[str, Tensor | None]:
-        return self._whole(self.model.state_dict())
-
-    def _load_model(self, weights: dict[str, Tensor]) -> None:
-        if self.sharded:
-            own = self.model.state_dict()
-            weights = {name: divided_like(t, own[name]) if name in own else t for name, t in weights.items()}
-        self.model.load_state_dict(weights)
-
-    def _optimizer_state(self) -> dict[str, Any]:
-        return self._whole(self.optimizer.state_dict())
-
-    def _load_optimizer(self, saved: dict[str, Any]) -> None:
-        if self.sharded:
-            # torch numbers the parameters in the order of the groups.
-            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-            divided = {
-                number: {key: divided_like(value, parameters[number]) for key, value in kept.items()}
-                for number, kept in saved["state"].items()
-            }
-            saved = {**saved, "state": divided}
-        self.optimizer.load_state_dict(saved)
-
     def _whole(self, tree: dict[str, Any]) -> dict[str, Any]:
         return whole(tree, keep=self.fabric.is_global_zero) if self.sharded else tree
+
+    def _load_optimizer(self, saved: dict[str, Any]) -> None:
+        # torch numbers the parameters in the order of the groups.
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        divided = {
+            number: {key: divided_like(value, parameters[number]) for key, value in kept.items()}
+            for number, kept in saved["state"].items()
+        }
+        self.optimizer.load_state_dict({**saved, "state": divided})
+
+
+def _load(model: CalibratedModel, weights: dict[str, Tensor]) -> None:
+    own = model.state_dict()
+    model.load_state_dict({name: divided_like(t, own[name]) if name in own else t for name, t in weights.items()})

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import itertools
 import json
 import re
@@ -25,6 +24,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from calattn import distribution
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg, atomic_write, commit, is_partial, made_folder, partial_file, remove_stale
 from calattn.files.rows import RowFile
@@ -45,6 +45,11 @@ class PredictionFileError(InputError):
 
 class PredictionFileMissing(PredictionFileError, FileNotFoundError):
     """No such file or folder. A FileNotFoundError too, for callers who look for that."""
+
+
+def not_whole(path: Path, kind: str, why: object, remedy: str = "copy or save it again") -> PredictionFileError:
+    """The error about a file that is cut short, damaged or something else."""
+    return PredictionFileError(f"{path} is not a whole {kind} file ({why}); {remedy}")
 
 
 class PredictionsExist(InputError, FileExistsError):
@@ -124,7 +129,8 @@ def _fields(block: Predictions) -> dict[str, str]:
     for name in itertools.chain(*_PARTS.values()):
         tensor = getattr(block, name)
         width = "" if tensor is None or tensor.ndim == 1 else f" [n, {tensor.shape[1]}]"
-        found[name] = _NONE if tensor is None else str(tensor.dtype).removeprefix("torch.") + width
+        missing = tensor is None or (name == "labels" and not block.labelled)
+        found[name] = _NONE if missing else str(tensor.dtype).removeprefix("torch.") + width
     found["class_names"] = _NONE if block.class_names is None else str(list(block.class_names))
     return found
 
@@ -165,14 +171,10 @@ def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto"
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a predictions folder, checked for format and version, not against the tensor files."""
     try:
-        text = (folder / MANIFEST).read_text(encoding="utf-8")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PredictionFileMissing(_why_no_manifest(folder)) from None
-    except UnicodeDecodeError as error:
-        raise PredictionFileError(f"{folder / MANIFEST} is not UTF-8 text ({error}); copy it again") from None
-    try:
-        manifest = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # not UTF-8, or not JSON
         raise PredictionFileError(f"{folder / MANIFEST} is not JSON ({error}); copy the folder again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise PredictionFileError(f"{folder / MANIFEST} is not the manifest of a {FORMAT} folder")
@@ -229,6 +231,8 @@ def tensor_file(folder: Path, manifest: Mapping[str, Any], part: str, *, verify:
 
 def _tensors(predictions: Predictions, part: str) -> dict[str, Tensor]:
     found = {name: getattr(predictions, name) for name in _PARTS[part]}
+    if not predictions.labelled:
+        found["labels"] = None
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
@@ -273,15 +277,11 @@ def _described(dtype: torch.dtype, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _manifest_text(predictions: Predictions, rows: int, files: Mapping[str, Any]) -> str:
-    try:
-        calattn_version = importlib.metadata.version("calattn")
-    except importlib.metadata.PackageNotFoundError:
-        calattn_version = "unknown"
     # No time of writing: the same predictions must give the same bytes.
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "calattn": calattn_version,
+        "calattn": distribution.version(),
         "num_rows": rows,
         "num_classes": predictions.num_classes,
         "split": predictions.split,
@@ -302,7 +302,7 @@ def _load_part(folder: Path, manifest: Mapping[str, Any], part: str, verify: boo
             raise
         raise PredictionFileMissing(f"{path} vanished while it was read; load again") from None
     except SafetensorError as error:
-        raise PredictionFileError(f"{path} is not a whole safetensors file ({error}); copy the folder again") from None
+        raise not_whole(path, "safetensors", error, "copy the folder again") from None
     found = {name: _described(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     if found != entry["tensors"]:
         raise PredictionFileError(

@@ -27,9 +27,7 @@ _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line 
 _GROUP_BYTES = 64 << 20
 
 
-def write_probabilities(
-    found: Predictions | Iterable[Predictions], path: PathArg, *, rows: int | None = None, labelled: bool = True
-) -> None:
+def write_probabilities(found: Predictions | Iterable[Predictions], path: PathArg, *, rows: int | None = None) -> None:
     """Probabilities, with their labels if there are any, in names that every reader here knows.
 
     The .npz format states first how many `rows` there are: blocks are counted for it, where that is not given.
@@ -45,40 +43,38 @@ def write_probabilities(
     with atomic_write(path) as partial:
         if path.suffix == ".npz":
             parts = [found] if isinstance(found, Predictions) else found
-            _write_npz(partial, parts, sum(map(len, parts)) if rows is None else rows, labelled=labelled)
+            _write_npz(partial, parts, sum(map(len, parts)) if rows is None else rows)
         else:
-            _write_table(partial, found, path, labelled=labelled)
+            _write_table(partial, found, path)
 
 
-def _write_npz(partial: Path, found: Predictions | Iterable[Predictions], rows: int, *, labelled: bool) -> None:
+def _write_npz(partial: Path, found: Predictions | Iterable[Predictions], rows: int) -> None:
     """As np.savez does. An archive takes one array after the other: labels and indices wait in files without a name."""
     done = 0
     first, blocks = _first_and_all(found)
     with zipfile.ZipFile(partial, "w") as archive, contextlib.ExitStack() as stack:
-        waiting = {
-            name: stack.enter_context(tempfile.TemporaryFile(dir=partial.parent)) for name in _beside(first, labelled)
-        }
+        waiting = {name: stack.enter_context(tempfile.TemporaryFile(dir=partial.parent)) for name in _beside(first)}
         with _member(archive, "probs") as member:
             for block in blocks:
                 probs = block.probs.cpu().contiguous().numpy()
                 if not done:
                     _write_header(member, probs, rows)
                 member.write(probs.data)
-                for name, values in _beside(block, labelled).items():
+                for name, values in _beside(block).items():
                     waiting[name].write(values.data)
                 done += len(block)
         if done != rows:
             raise ValueError(f"there were {rows} rows at first and {done} when they were read again; start again")
         with _member(archive, "class_names") as member:
             np.lib.format.write_array(member, np.array(first.class_names or _numbers(first)), allow_pickle=False)
-        for name, values in _beside(first, labelled).items():
+        for name, values in _beside(first).items():
             waiting[name].seek(0)
             with _member(archive, name) as member:
                 _write_header(member, values, rows)
                 shutil.copyfileobj(waiting[name], member)
 
 
-def _write_table(partial: Path, found: Predictions | Iterable[Predictions], path: Path, *, labelled: bool) -> None:
+def _write_table(partial: Path, found: Predictions | Iterable[Predictions], path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -88,7 +84,7 @@ def _write_table(partial: Path, found: Predictions | Iterable[Predictions], path
         columns = f"the columns of {path} are p_0, p_1, … in class order, and labels are counted from 0"
         warnings.warn(f"{why}: {columns}", stacklevel=3)
         names = _numbers(first)
-    tables: Iterator[pa.Table] = (_table(block, names, labelled) for block in blocks)
+    tables: Iterator[pa.Table] = (_table(block, names) for block in blocks)
     tables = _grouped(tables) if path.suffix == ".parquet" else tables
     head = next(tables)
     file: Any
@@ -103,10 +99,10 @@ def _write_table(partial: Path, found: Predictions | Iterable[Predictions], path
             file.write_table(table)
 
 
-def _table(block: Predictions, names: tuple[str, ...], labelled: bool) -> pa.Table:
+def _table(block: Predictions, names: tuple[str, ...]) -> pa.Table:
     import pyarrow as pa
 
-    columns = _beside(block, labelled)
+    columns = _beside(block)
     if (labels := columns.pop("labels", None)) is not None:
         # The label in the words of the column names, so that no reader has to count classes.
         columns["label"] = labels if names == _numbers(block) else np.array(names)[labels]
@@ -134,10 +130,10 @@ def _first_and_all(found: Predictions | Iterable[Predictions]) -> tuple[Predicti
     return first, itertools.chain([first], blocks)
 
 
-def _beside(block: Predictions, labelled: bool) -> dict[str, np.ndarray]:
+def _beside(block: Predictions) -> dict[str, np.ndarray]:
     """What a row has besides its probabilities."""
     index = {} if block.indices is None else {"index": block.indices.cpu().numpy()}
-    return index | ({"labels": block.labels.cpu().numpy()} if labelled else {})
+    return index | ({"labels": block.labels.cpu().numpy()} if block.labelled else {})
 
 
 def _numbers(block: Predictions) -> tuple[str, ...]:

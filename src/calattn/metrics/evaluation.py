@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 import torch
 from jaxtyping import Float
@@ -30,7 +30,7 @@ from calattn.metrics.resampling.resampler import RankCells, Samples, replicates,
 from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
 from calattn.registry import UnknownName
-from calattn.types import MetricRow, Predictions, check_source
+from calattn.types import MetricRow, Predictions, given_predictions
 
 IN_MEMORY = 200_000  # samples whose columns are kept, and that get 1,000 resamples
 _FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
@@ -157,8 +157,11 @@ class Difference:
 
 @checks.full_precision()
 def evaluate(
-    predictions: PredictionSource,
-    *labels: Never,
+    predictions: PredictionSource | None = None,
+    *more: Never,
+    logits: Any = None,
+    probs: Any = None,
+    labels: Any = None,
     metrics: str | Iterable[str] | None = None,
     target: int | str | None = None,
     num_bins: int = 15,
@@ -171,6 +174,8 @@ def evaluate(
     clusters: object = None,
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
+
+    Plain arrays (NumPy, torch, pandas) are `logits` or `probs`, and `labels`. Columns of a table are the class names.
 
     `predictions` may be an iterable of blocks (see `calattn.stream_predictions`). Up to 200,000 samples, resampling takes
     half a kilobyte a sample; beyond, it is a second pass over the blocks, with Poisson weights, in memory that does not
@@ -186,8 +191,10 @@ def evaluate(
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
     0.2992
+    >>> evaluate(probs=[[0.9, 0.1], [0.6, 0.4]], labels=[0, 1], num_bootstrap=0)["accuracy"].value
+    0.5
     """
-    check_source(predictions, *labels)
+    predictions = given_predictions(predictions, *more, logits=logits, probs=probs, labels=labels)
     checks.in_unit_interval(level, "level")
     if generator is not None:
         checks.generator(generator)

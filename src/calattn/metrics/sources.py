@@ -119,6 +119,7 @@ def parts_of(source: PredictionSource) -> Iterator[Predictions]:
 
 def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | None]:
     """What to reduce: probabilities that were stated as such, else logits and scale."""
+    predictions.check_labelled()
     if predictions.stated_probs is not None:
         return predictions.stated_probs, predictions.labels, "probs", None
     return predictions.logits, predictions.labels, "logits", predictions.scale

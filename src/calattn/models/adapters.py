@@ -146,9 +146,7 @@ class LayerAdapter:
 
     def read(self, backbone: nn.Module, /, *args: Any, **inputs: Any) -> Pass:
         if inputs.get("labels") is not None:
-            raise ValueError(
-                "labels=… asks for a loss of the uncalibrated logits; compute it on the logits returned here"
-            )
+            raise ValueError("labels=… would give a loss of the uncalibrated logits; pass labels to model(…) itself")
         output, seen = _watch(backbone, self.layer, args, inputs)
         kind = type(backbone).__name__
         logits = _logits(output, kind)

@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from calattn import losses
 from calattn.heads import HEADS
+from calattn.losses import LossFunction
 from calattn.models.adapters import (
     Adapter,
     LayerAdapter,
@@ -88,14 +90,26 @@ class TimmAdapter:
 AnyAdapter = Adapter | LayerAdapter | TimmAdapter
 
 
+class Classified(dict[str, Tensor]):
+    """What `model(pixel_values=…)` gives: `logits`, and `loss` where there were labels, as keys and as attributes."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+
 class CalibratedModel(nn.Module):
     """A backbone and a head as one drop-in classifier, made by `attach`.
 
-    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; all arguments go to the
-    backbone as they are, so that `model(pixel_values=x)` works where it does there. Each call is one pass through
+    `model(x)` gives the calibrated logits ℓ / s(z) (Eq. 2), `model.output(x)` also the parts; further arguments go to the
+    backbone as they are. `model(pixel_values=x, labels=y)` is Hugging Face's way: it gives `.logits` and `.loss`, which is
+    `model.loss_function` of the calibrated logits, so that their Trainer trains it. Each call is one pass through
     `model.backbone`, which is the caller's own object, unchanged; its tensors are `backbone.*` in the state dict
     and the head's are `head.*`.
     """
+
+    accepts_loss_kwargs = False  # says to Hugging Face's Trainer: `**inputs` are the backbone's, not the loss's
 
     def __init__(self, backbone: nn.Module, head: nn.Module, *, features: Features, adapter: AnyAdapter) -> None:
         super().__init__()
@@ -103,6 +117,7 @@ class CalibratedModel(nn.Module):
         self.head = head
         self.features = features
         self.adapter = adapter
+        self.loss_function: LossFunction = losses.ce
 
     def output(self, x: Any = None, /, *more: Any, **inputs: Any) -> ModelOutput:
         """Logits, scale and features of a batch; `.calibrated_logits` and `.probs` follow from them."""
@@ -122,8 +137,19 @@ class CalibratedModel(nn.Module):
             )
         return found
 
-    def forward(self, x: Any = None, /, *more: Any, **inputs: Any) -> Float[Tensor, "b c"]:
-        return self.output(x, *more, **inputs).calibrated_logits
+    def forward(
+        self, x: Any = None, /, *more: Any, pixel_values: Any = None, labels: Any = None, **inputs: Any
+    ) -> Float[Tensor, "b c"] | Classified:
+        if pixel_values is None and labels is None:
+            return self.output(x, *more, **inputs).calibrated_logits
+        if x is not None and pixel_values is not None:
+            inputs["pixel_values"] = pixel_values
+        logits = self.output(pixel_values if x is None else x, *more, **inputs).calibrated_logits
+        return (
+            Classified(logits=logits)
+            if labels is None
+            else Classified(loss=self.loss_function(logits, labels), logits=logits)
+        )
 
     def no_weight_decay(self) -> set[str]:
         """The backbone's own exceptions (position embeddings, …), for timm's optimiser factory."""

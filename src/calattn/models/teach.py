@@ -115,7 +115,7 @@ class _Labelled:
                 f"the label of {self.name}[{row}] is {int(label)}, outside [0, {(self.num_classes or 1) - 1}], the classes of "
                 "the network; number them from 0 as in training"
             )
-        return _opened(image, f"{self.name}[{row}]"), int(label)
+        return opened(image, f"the image of {self.name}[{row}]"), int(label)
 
 
 def _sized(dataset: Any, name: str) -> Any:
@@ -168,17 +168,20 @@ def _generator(*parts: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(seed_of(*parts))
 
 
-def _opened(image: Any, name: str) -> Image.Image:
+def opened(image: Any, name: str) -> Image.Image:
     """A PIL image in RGB or grey, of whatever a data set gives."""
-    if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3:
+    if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3 and len(image) in (1, 3):
         image = _picture(image)
-    elif isinstance(image, np.ndarray) and image.dtype == np.uint8:
-        image = Image.fromarray(image)
+    elif (
+        isinstance(image, np.ndarray)
+        and image.dtype == np.uint8
+        and (image.ndim == 2 or image.shape[2:] in ((1,), (3,), (4,)))
+    ):
+        image = Image.fromarray(image[:, :, 0] if image.shape[2:] == (1,) else image)
     if not isinstance(image, Image.Image):
         kind = f"{image.dtype} {list(image.shape)}" if isinstance(image, Tensor | np.ndarray) else type(image).__name__
         raise ValueError(
-            f"the image of {name} is {kind}; images must be PIL or uint8, before normalisation: pass the data set without its "
-            "transform, and the transform as the argument of that name"
+            f"{name} is {kind}; images must be PIL or uint8, before normalisation: pass them without their transform"
         )
     return image if image.mode in ("L", "RGB") else image.convert("RGB")
 

@@ -1,5 +1,7 @@
 """Post-hoc calibrators: fitted on a held-out split's predictions, applied to another's."""
 
+import functools
+
 from calattn.posthoc.base import (
     CALIBRATORS,
     AbsentClassWarning,
@@ -10,24 +12,28 @@ from calattn.posthoc.base import (
 )
 from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
+from calattn.posthoc.ensemble import EnsembleTemperatureScaling
 from calattn.posthoc.files import load
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
 from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
 from calattn.posthoc.scale_head import SATS, FrozenCalAttn
 from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
+from calattn.posthoc.venn_abers import VennAbers
 
 # In the order in which "all" names them.
 CALIBRATORS.add("frozen_calattn", FrozenCalAttn)
 CALIBRATORS.add("histogram", HistogramBinning)
 CALIBRATORS.add("isotonic", IsotonicCalibration)
+CALIBRATORS.add("venn_abers", VennAbers)
 CALIBRATORS.add("vector", VectorScaling)
 CALIBRATORS.add("matrix", MatrixScaling)
 CALIBRATORS.add("dirichlet", DirichletCalibration)
+CALIBRATORS.add("structured_vector", functools.partial(VectorScaling, 1.0))
+CALIBRATORS.add("structured_matrix", functools.partial(MatrixScaling, 1.0))
 CALIBRATORS.add("sats", SATS)
+CALIBRATORS.add("ensemble", EnsembleTemperatureScaling)
 CALIBRATORS.add("temperature", TemperatureScaling)
-CALIBRATORS.add(
-    "temperature_ece", lambda **options: TemperatureScaling(**{"objective": "ece"} | options)
-)  # the paper's
+CALIBRATORS.add("temperature_ece", functools.partial(TemperatureScaling, "ece"))  # the paper's
 
 __all__ = [
     "CALIBRATORS",
@@ -38,6 +44,7 @@ __all__ = [
     "Contest",
     "ContestRow",
     "DirichletCalibration",
+    "EnsembleTemperatureScaling",
     "FitWarning",
     "FrozenCalAttn",
     "HistogramBinning",
@@ -49,6 +56,7 @@ __all__ = [
     "Skipped",
     "TemperatureScaling",
     "VectorScaling",
+    "VennAbers",
     "Watcher",
     "contest",
     "cross_fit",

@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Never, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from calattn.checks import ArrayLike
 from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
 from calattn.registry import Registry
-from calattn.types import Predictions
+from calattn.types import Predictions, given_predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
 C = TypeVar("C", bound="Calibrator")
@@ -71,9 +71,20 @@ class Calibrator(abc.ABC):
     def _apply(self, predictions: Predictions) -> Predictions:
         """Calibrated predictions; labels, features, indices, class names and split are kept."""
 
-    def fit(self: C, predictions: Predictions, *labels: Never) -> C:
-        """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
-        _check_predictions(predictions, *labels)
+    def fit(self: C, predictions: Any = None, labels: Any = None, *, probs: Any = None) -> C:
+        """Learn from one split, and return self: `fit(predictions)`, `fit(logits, labels)` or `fit(probs=…, labels=…)`.
+
+        Arrays may be NumPy's, torch's or pandas'.
+
+        >>> from calattn.posthoc import TemperatureScaling
+        >>> round(TemperatureScaling().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1]).temperature_, 4)  # 2 / ln 3
+        1.8205
+        """
+        if probs is not None or (labels is not None and not isinstance(predictions, Predictions)):
+            predictions = given_predictions(logits=predictions, probs=probs, labels=labels)
+            labels = None
+        _check_predictions(predictions, *([] if labels is None else [labels]))
+        predictions.check_labelled()
         learned = self._fit(predictions)
         contract.check_learned(type(self), learned)
         if self.by_class:
@@ -123,11 +134,8 @@ class Calibrator(abc.ABC):
         >>> TemperatureScaling().fit(p).predict_proba(torch.tensor([[2.0, 0.0]]))
         tensor([[0.7500, 0.2500]])
         """
-        rows = checks.matrix(logits, "logits")
-        unknown = torch.zeros(rows.shape[0], dtype=torch.int64)  # no calibrator reads a label when it is applied
         predictions = Predictions(
-            logits=rows,
-            labels=unknown,
+            logits=checks.matrix(logits, "logits"),
             scale=None if scale is None else checks.as_tensor(scale, "scale"),
             features=None if features is None else checks.as_tensor(features, "features"),
         )
@@ -277,6 +285,7 @@ _ALIASES = (
     | dict.fromkeys(("platt", "platt_scaling", "sigmoid", "logistic", "vs", "vector_scaling"), "vector")
     | dict.fromkeys(("ms", "matrix_scaling"), "matrix")
     | dict.fromkeys(("hb", "histogram_binning", "binning"), "histogram")
+    | {"ets": "ensemble", "svs": "structured_vector", "sms": "structured_matrix", "ivap": "venn_abers"}
     | {"ir": "isotonic", "isotonic_regression": "isotonic", "beta": "dirichlet"}
 )
 

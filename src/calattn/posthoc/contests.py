@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +26,14 @@ ALL = "all"
 RANKED_BY = "nll"  # a proper score, which no method can improve by saying less than it knows
 COMPARED = (RANKED_BY, "ece")
 BRIEF = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "classwise_ece", "smooth_ece")
-# One fit, 5,000 samples of 200 classes, one core: the others below 1 s, these 1.6, 2.8, 5, 3 and 18 s.
-_LAST = ("vector", "isotonic", "frozen_calattn", "matrix", "dirichlet")
-# A fit of C × C numbers. 5,000 samples, one core: dirichlet 6 s at 100 classes, 18 s at 200, 120 s at 400 (matrix 9, 3 and 12 s).
-_FULL_MATRIX, _MOST_CLASSES = ("matrix", "dirichlet"), 200
+# One fit, 5,000 samples of 200 classes, one core: 0.02 s for the first, 2 s for the last; "?" is for other people's.
+_BY_COST = (
+    *("histogram", "temperature", "temperature_ece", "venn_abers", "structured_vector", "ensemble", "isotonic"),
+    *("structured_matrix", "sats", "?", "vector", "frozen_calattn", "dirichlet", "matrix"),
+)
+# A fit of C × C numbers. 5,000 samples of 400 classes, one core: dirichlet 12 s, matrix 9 s.
+_FULL_MATRIX, _MOST_CLASSES = ("matrix", "dirichlet", "structured_matrix"), 400
+_PRINTED = 5e-4  # nats: less than that is no difference to a reader of three places
 _SLOW = 30.0  # seconds of one fit that a note should announce
 
 Stage = Literal["fit", "apply", "folds"]
@@ -135,13 +140,27 @@ class Contest:
 
     @property
     def tied(self) -> list[str] | None:
-        """Methods that cannot be told from the best one by NLL; None where the resamples do not say."""
+        """Methods as good as the best by NLL, as far as the samples tell; None where the resamples do not say."""
         if self.best is None or self.best.from_before is None:
             return None
         rest = {row.method: row.from_best[RANKED_BY] for row in self.rows if row.from_best is not None}
         if any(each.too_few for each in rest.values()):
             return None
-        return [method for method, each in rest.items() if not each.significant]
+        return [method for method, each in rest.items() if as_good(each, highest=self.highest)]
+
+    @property
+    def highest(self) -> float:
+        """The NLL that the best method itself might have: the upper end of its interval."""
+        least = self.rows[0].evaluation[RANKED_BY]
+        return least.value if least.high is None or math.isnan(least.high) else least.high
+
+
+def as_good(from_best: Difference, *, highest: float = math.inf) -> bool:
+    """Whether a difference from the best is too small to print, or within chance, and leads to no more than the `highest` NLL.
+
+    Beside a few samples of huge loss no difference is beyond chance: that does not make 2,350 nats as good as 0.68.
+    """
+    return abs(from_best.difference) < _PRINTED or (not from_best.significant and from_best.b <= highest)
 
 
 class Watcher:
@@ -210,6 +229,7 @@ def contest(
 def _folds(whole: Predictions, folds: int, seed: int) -> Tensor:
     if len(whole) < 2:
         raise ValueError("cross-fitting needs at least 2 samples, and there is 1; fit on validation predictions")
+    whole.check_labelled()
     return stratified_folds(whole.labels, folds=folds, seed=seed)
 
 
@@ -261,8 +281,10 @@ class _Running:
             else:
                 rows.append(found)
         as_named = methods.names.index
-        in_sample = self.overlap.nearly_all
-        rows.sort(key=lambda row: as_named(row.method) if in_sample else row.evaluation[RANKED_BY].value)
+        if self.overlap.nearly_all:
+            rows.sort(key=lambda row: as_named(row.method))
+        else:
+            rows = _ranked(rows)
         return Contest(
             before=before,
             rows=self._compared(rows) if before.num_bootstrap else rows,
@@ -395,6 +417,18 @@ def _counted(warning: InputWarning, fits: int) -> InputWarning:
     return type(warning).of(warning, **{last: words + more if isinstance(words, str) else (*words, more)})
 
 
+def _ranked(rows: list[ContestRow]) -> list[ContestRow]:
+    """By NLL; of those whose numbers print alike, the quickest method first."""
+    rows = sorted(rows, key=lambda row: row.evaluation[RANKED_BY].value)
+    found: list[ContestRow] = []
+    while rows:
+        limit = rows[0].evaluation[RANKED_BY].value + _PRINTED
+        alike = [row for row in rows if row is rows[0] or row.evaluation[RANKED_BY].value < limit]
+        found += sorted(alike, key=lambda row: _cost(row.method))
+        rows = rows[len(alike) :]
+    return found
+
+
 def _cost(method: str) -> int:
     """How late a method's turn comes: the slow ones last, so that all others are done when somebody stops it."""
-    return _LAST.index(method) + 1 if method in _LAST else 0
+    return _BY_COST.index(method if method in _BY_COST else "?")

@@ -37,6 +37,7 @@ def cross_fit(
             f"factory is {type(factory).__name__}, one calibrator; each fold needs its own: pass the class, or a function "
             "such as lambda: VectorScaling()"
         )
+    predictions.check_labelled()
     fold_of = stratified_folds(predictions.labels, folds=folds, seed=seed) if isinstance(folds, int) else folds
     numbers = _checked_folds(fold_of, len(predictions)).unique().tolist()
     parts, rows = [], []

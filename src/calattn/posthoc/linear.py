@@ -1,362 +1,275 @@
-"""Linear calibrators: an affine map of the logits or log-probabilities, fitted by maximum likelihood."""
+"""Linear calibrators: an affine map of log-probabilities, by maximum likelihood with a penalty towards temperature scaling."""
 
 from __future__ import annotations
 
-import abc
 import dataclasses
+import math
 import warnings
 from typing import ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from calattn import checks
-from calattn.posthoc import affine_nll
-from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits
+from calattn.posthoc import affine
+from calattn.posthoc.affine import DiagonalMaps, FullMaps, Maps, Minimum, Penalty
+from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits, seeded
 from calattn.posthoc.modules import AffineLogits
-from calattn.posthoc.newton import Steepness, damped_newton, nll_optimum
+from calattn.posthoc.newton import nll_optimum
 from calattn.types import Predictions, row_blocks
 
-# Penalties of `None`, 1/(2σ²): a normal prior of standard deviation 0.02 for each w_ij and 0.5 for each b_j. Made-up
-# logits, 2,500 samples: with 10 classes the NLL is within 0.01 of the best of seven strengths, with 100 classes within
-# 0.02, where a strength that does not know n and C (λ = 0.01, say) overfits to an NLL of 80 against 3.5.
-_PRIOR_OFF_DIAGONAL = 1 / (2 * 0.02**2)
-_PRIOR_INTERCEPT = 1 / (2 * 0.5**2)
-_FLATTEST = 1e-6  # of the steepest of W or of b: no curvature is taken for less than that share of it
-# Vector scaling, 50,000 × 1,000 logits: 456 passes over the data in units by parameter, 58 with correlations, taken at the
-# start and once more after 20 steps; with the first ones alone it took more than 160.
-_ROUGH_STEPS = 20
-# Vector scaling, a row that is so many times the median one. Beyond it L-BFGS takes hundreds of passes, and from 1e4 on it
-# stopped short of an optimum and called it one: by up to 2e-4 nats at 1e7, by 0.3 at 1e10.
-_WILD = 300
-_NEWTON_STEPS = 100  # 3 to 60 are needed up to logits of 1e10, each as dear as C / 30 passes
+# A logit that lies further below its row's top than so many times the usual gap is taken to lie there: masks at float32's minimum
+# and rows of 1e10 would else decide the fit alone, and no float64 has digits for the others beside them.
+_FARTHEST = 50.0
+_STRENGTHS = (10.0, 1.0, 0.1, 0.01, 1e-3, 1e-4)
+_TOO_SMALL = 1e-5  # nats out of fold that are no reason to try a weaker penalty yet
+_FEWEST = 20  # samples to choose a strength by
+_FOLDS = 3
+_ONE_FOLD = 5_000_000  # entries from which a fifth is held out once
 
 
-class _Metric(NamedTuple):
-    """Coordinates y in which the objective is about equally steep all round: x = F⁻ᵀy / units, where FFᵀ is correlations.
+class _Single(NamedTuple):
+    """The best temperature of logits none of which lies further below the top than the limit; `separable`: there is none."""
 
-    Without a factor, parameters are taken for uncorrelated. x is W before b.
-    """
+    gaps: Tensor
+    temperature: float
+    limit: float
+    separable: bool
 
-    units: Tensor
-    factor: Tensor | None = None
-
-    def parameters(self, y: Tensor) -> Tensor:
-        x = y if self.factor is None else torch.linalg.solve_triangular(self.factor.T, y[:, None], upper=True)[:, 0]
-        return x / self.units
-
-    def gradient(self, by_x: Tensor) -> Tensor:
-        by_y = by_x / self.units
-        if self.factor is None:
-            return by_y
-        return torch.linalg.solve_triangular(self.factor, by_y[:, None], upper=False)[:, 0]
-
-
-class _Minimum(NamedTuple):
-    value: float
-    weight: Tensor
-    bias: Tensor
-    converged: bool
-    iterations: int
-
-
-class _Largest(NamedTuple):
-    """The row of the largest logit, its size, and what is usual: the median row's."""
-
-    row: int
-    size: float
-    usual: float
-
-    @property
-    def wild(self) -> bool:
-        return self.size > _WILD * self.usual
+    def logs(self, share: float) -> Tensor:
+        found = torch.empty_like(self.gaps)
+        for rows in row_blocks(*self.gaps.shape):
+            found[rows] = tempered(self.gaps[rows].double(), self.temperature, self.limit, share).to(found)
+        return found
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class LinearCalibrator(Calibrator):
-    """softmax(W z + b) minimising NLL + ODIR, from the identity, by L-BFGS in float64 with exact gradients.
+    """softmax(z + D z + b) of z = log((1 − m) softmax(ℓ/T) + m/C): T by NLL, then D and b by NLL + penalty; m = 1/(n + 1).
 
-    The problem is convex and the penalty is zero at the identity, so the fit never has a higher NLL than its
-    input had on the fitting split. (Vector scaling starts from the best single temperature, which has not either.)
-    On separable data without a penalty no optimum exists: `converged_` is False and `FitWarning` is given when
-    `max_iterations` run out.
+    The penalty is `strength` · (C/n Σb² + C/n ΣD_ii² + C(C−1)/n ΣD_ij²). Nothing is paid for temperature scaling itself, and
+    strength 1 is structured scaling (Berta et al. 2025). None chooses among 10, 1, …, 0.0001 and ∞, temperature scaling alone,
+    by the NLL out of fold: ∞ where the gain is below its standard error, or samples are fewer than 20. Strength 0 is plain
+    maximum likelihood, with m = 0. A constant added to a row changes nothing, and a logit that lies more than 50 times the usual
+    gap below its row's top is taken to lie there.
     """
 
     by_class: ClassVar[bool] = True
 
+    strength: float | None = dataclasses.field(default=None, kw_only=False)
     max_iterations: int = 1000
+    temperature_: float = dataclasses.field(init=False, repr=False)
+    limit_: float = dataclasses.field(init=False, repr=False)
+    share_: float = dataclasses.field(init=False, repr=False)
+    """Of the uniform distribution in z, m: no class is taken for less likely than n samples can tell."""
     weight_: Tensor = dataclasses.field(init=False, repr=False)
+    """I + D, or its diagonal."""
     bias_: Float[Tensor, " c"] = dataclasses.field(init=False, repr=False)
+    strength_: float = dataclasses.field(init=False, repr=False)
+    """Of the penalty; ∞ is temperature scaling alone."""
     objective_value_: float = dataclasses.field(init=False, repr=False)
     converged_: bool = dataclasses.field(init=False, repr=False)
     iterations_: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         checks.positive_int(self.max_iterations, "max_iterations")
+        if self.strength is not None and not self.strength >= 0.0:
+            raise ValueError(f"strength must be a penalty of at least 0, or None to choose it, got {self.strength!r}")
 
-    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
-        return finite_logits(predictions)
-
-    @abc.abstractmethod
-    def _identity(self, num_classes: int) -> Tensor:
-        """W at the start: a vector for a diagonal, a matrix else."""
-
-    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:  # noqa: ARG002
-        """The penalty of a fit to n samples, with its gradients in W and b."""
-        return 0.0, torch.zeros_like(weight), torch.zeros_like(bias)
-
-    def _penalty_curvature(self, identity: Tensor, n: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The penalty's second derivatives, by parameter."""
-        return torch.zeros_like(identity), identity.new_zeros(len(identity))
+    def _maps(self, n: int, c: int, strength: float) -> Maps:
+        """The maps to choose from, with the penalty of a fit to n samples."""
+        raise NotImplementedError
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        inputs = self._inputs(predictions)
-        identity = self._identity(predictions.num_classes).to(inputs.device)
-        found = self._optimum(predictions, inputs, identity)
-        if not found.converged:
-            warnings.warn(
-                FitWarning(
-                    f"{type(self).__name__} stopped after {found.iterations} iterations, short of an optimum",
-                    remedy=self._why_short(inputs),
-                ),
-                stacklevel=3,
-            )
+        single, labels = _single(predictions), predictions.labels
+        strength = math.inf if single.separable else self.strength
+        share = 0.0 if strength in (0.0, math.inf) else 1.0 / (len(labels) + 1)
+        logs = single.logs(share)
+        if strength is None:
+            strength = self._chosen(logs, labels)
+        if strength == math.inf and share:
+            share, logs = 0.0, single.logs(0.0)
+        found = self._minimum(logs, labels, strength, self._identity(logs))
+        separable = single.separable or (strength < math.inf and _all_on_top(logs, labels, found))
+        converged = found.converged and not (separable and strength in (0.0, math.inf))
+        if separable or not converged:
+            warnings.warn(_warning(type(self).__name__, found, strength, separable=separable), stacklevel=3)
+        one = torch.eye(len(found.bias)).to(found.change) if found.change.ndim == 2 else 1.0
         return {
-            "weight_": found.weight.cpu(),
+            "temperature_": single.temperature,
+            "limit_": single.limit,
+            "share_": share,
+            "weight_": (one + found.change).cpu(),
             "bias_": found.bias.cpu(),
+            "strength_": float(strength),
             "objective_value_": found.value,
-            "converged_": found.converged,
+            "converged_": converged,
             "iterations_": found.iterations,
         }
 
-    def _why_short(self, inputs: Tensor) -> str:  # noqa: ARG002
-        """Why there may be no optimum, and what to do."""
-        return "the split may be separable; use a penalty, or a calibrator with fewer parameters"
+    def _identity(self, logs: Tensor) -> tuple[Tensor, Tensor]:
+        c = logs.shape[1]
+        maps = self._maps(len(logs), c, 1.0)
+        change, bias = maps.parts(torch.zeros_like(maps.ridge, device=logs.device))
+        return change, bias
 
-    def _optimum(self, predictions: Predictions, inputs: Tensor, identity: Tensor) -> _Minimum:
-        bias, labels = identity.new_zeros(len(identity)), predictions.labels
-        metric = _Metric(self._steepness(inputs, labels, identity, bias))
-        found = self._minimise(inputs, labels, (identity, bias), metric, self.max_iterations)
-        return self._or_in_one_unit(found, inputs, labels, identity)
+    def _minimum(
+        self, logs: Tensor, labels: Tensor, strength: float, start: tuple[Tensor, Tensor], *, rough: bool = False
+    ) -> Minimum:
+        if strength == math.inf:
+            return Minimum(*start, affine.nll(logs, labels, *start)[0], True, 0)
+        maps = self._maps(len(logs), logs.shape[1], strength)
+        return affine.minimum(maps, logs, labels, start, max_iterations=self.max_iterations, rough=rough)
 
-    def _or_in_one_unit(self, found: _Minimum, inputs: Tensor, labels: Tensor, identity: Tensor) -> _Minimum:
-        """What was found, or where the line search gave up, misled by rows of wild logits, what one unit for all finds."""
-        if found.converged or found.iterations >= self.max_iterations:
-            return found
-        spread = float((inputs - inputs.mean(dim=1, keepdim=True)).double().std(correction=0))
-        spread = spread if 0 < spread < np.inf else 1.0
-        plain = torch.ones(identity.numel() + len(identity), dtype=torch.float64, device=inputs.device)
-        plain[: identity.numel()] = spread
-        origin = (identity, identity.new_zeros(len(identity)))
-        again = self._minimise(inputs, labels, origin, _Metric(plain), self.max_iterations)
-        return min(found, again, key=lambda each: each.value)
+    def _chosen(self, logs: Tensor, labels: Tensor) -> float:
+        """The strength of least NLL out of fold, from strong to weak while that helps, each fit from the last."""
+        if len(logs) < _FEWEST:
+            return math.inf
+        once = logs.numel() >= _ONE_FOLD
+        # Not stratified: where every fold has the class shares of all, offsets fitted to chance look as if they helped.
+        drawn = torch.randperm(len(logs), generator=seeded(None)).to(labels.device) % (5 if once else _FOLDS)
+        parts = [drawn == fold for fold in range(1 if once else _FOLDS)]
+        data = [(logs[~held], labels[~held], logs[held], labels[held]) for held in parts]
+        at = [self._identity(logs)] * len(data)
 
-    def _steepness(
-        self, inputs: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, *, limit: float = np.inf
-    ) -> Tensor:
-        """The root of each parameter's curvature, W before b: in these units all are equally steep."""
-        found = []
-        for nll, penalty in zip(
-            affine_nll.curvature(inputs, labels, weight, bias, limit),
-            self._penalty_curvature(weight, len(labels)),
-            strict=True,
-        ):
-            each = torch.nan_to_num((nll + penalty).flatten(), nan=0.0)  # squares of logits beyond 1e154 are infinite
-            least = max(_FLATTEST * float(each.max()), torch.finfo(each.dtype).tiny)
-            found.append(each.clamp(min=least).sqrt())
-        return torch.cat(found)
+        def out_of_fold() -> Tensor:
+            return torch.cat([_losses(z, y, *where) for (_, _, z, y), where in zip(data, at, strict=True)])
 
-    def _minimise(
-        self, inputs: Tensor, labels: Tensor, origin: tuple[Tensor, Tensor], metric: _Metric, max_iterations: int
-    ) -> _Minimum:
-        """By L-BFGS from the origin, W and b; it takes all directions for equally steep, so the metric makes them."""
-        weight, bias = origin
-
-        def split(flat: np.ndarray) -> tuple[Tensor, Tensor]:
-            values = metric.parameters(torch.from_numpy(flat).to(inputs.device))  # noqa: F821 - deleted at the end
-            return weight + values[: weight.numel()].view_as(weight), bias + values[weight.numel() :]
-
-        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            at_weight, at_bias = split(flat)
-            value, by_weight, by_bias = affine_nll.nll(inputs, labels, at_weight, at_bias)
-            extra, extra_weight, extra_bias = self._penalty(at_weight, at_bias, len(labels))
-            gradient = torch.cat([(by_weight + extra_weight).flatten(), by_bias + extra_bias])
-            return value + extra, metric.gradient(gradient).cpu().numpy()  # noqa: F821
-
-        start = np.zeros(metric.units.numel())
-        import scipy.optimize  # here, to keep `import calattn` light
-
-        found = scipy.optimize.minimize(
-            objective,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={
-                "maxiter": max_iterations,
-                "maxfun": 2 * max_iterations,
-                "ftol": 1e-14,
-                "gtol": 1e-8,
-            },
-        )
-        where, value = (found.x, float(found.fun)) if np.isfinite(found.fun) else (start, float(objective(start)[0]))
-        success = bool(found.success) and where is found.x
-        minimum = _Minimum(value, *split(where), converged=success, iterations=int(found.nit))
-        del metric  # scipy keeps the objective in a cycle, and with it a factor of 4 C² numbers
-        return minimum
+        single = best = out_of_fold()
+        chosen = math.inf
+        for strength in _STRENGTHS:
+            found = [
+                self._minimum(z, y, strength, where, rough=True) for (z, y, *_), where in zip(data, at, strict=True)
+            ]
+            at = [(each.change, each.bias) for each in found]
+            losses = out_of_fold()
+            gained = float((best - losses).mean())
+            if gained > 0:
+                best, chosen = losses, strength
+            if gained < _TOO_SMALL:
+                break
+        gain = single - best
+        return chosen if float(gain.mean()) > float(gain.std()) / math.sqrt(len(gain)) else math.inf
 
     def _apply(self, predictions: Predictions) -> Predictions:
-        inputs = self._inputs(predictions)
-        weight, bias = self.weight_.to(inputs.device), self.bias_.to(inputs.device)
-        logits = torch.empty_like(inputs)
-        for rows in row_blocks(*inputs.shape):
-            logits[rows] = affine_nll.affine(inputs[rows].double(), weight, bias).to(logits.dtype)
-        return predictions.replace(logits=logits, scale=None)
+        logits = finite_logits(predictions)
+        weight, bias = self.weight_.to(logits.device), self.bias_.to(logits.device)
+        found = torch.empty_like(logits)
+        for rows in row_blocks(*logits.shape):
+            logs = tempered(logits[rows].double(), self.temperature_, self.limit_, self.share_)
+            found[rows] = (logs * weight + bias if weight.ndim == 1 else torch.addmm(bias, logs, weight.T)).to(found)
+        return predictions.replace(logits=found, scale=None)
 
     def _module(self) -> AffineLogits:
-        return AffineLogits(self.weight_, self.bias_, log_probs=False)
+        inputs = torch.tensor([self.temperature_, self.limit_, self.share_])
+        return AffineLogits(self.weight_, self.bias_, inputs)
 
 
-def _largest(inputs: Tensor) -> _Largest:
-    sizes = torch.maximum(inputs.amax(dim=1), -inputs.amin(dim=1)).double()
-    row = int(sizes.argmax())
-    return _Largest(row, float(sizes[row]), float(sizes.median()))
+def tempered(logits: Tensor, temperature: float, limit: float, share: float) -> Tensor:
+    """log((1 − share) softmax(ℓ/T) + share/C), where no logit lies further below the top than the limit."""
+    gaps = (logits - logits.amax(dim=1, keepdim=True)).clamp_min(-limit)
+    logs = (gaps / temperature).log_softmax(dim=1)
+    return (
+        torch.logaddexp(logs + math.log1p(-share), logs.new_tensor(math.log(share / logs.shape[1]))) if share else logs
+    )
+
+
+def _single(predictions: Predictions) -> _Single:
+    logits, labels = finite_logits(predictions), predictions.labels
+    usual = _usual_gap(logits)
+    gaps = torch.empty_like(logits)
+    for rows in row_blocks(*logits.shape):
+        gaps[rows] = (logits[rows] - logits[rows].amax(dim=1, keepdim=True)).clamp_min(-_FARTHEST * usual)
+    best = nll_optimum(Predictions(logits=gaps, labels=labels), (1e-6 * usual, 1e6 * usual))
+    if not best.converged and best.temperature < usual:  # every label is its row's top: no temperature is best
+        return _Single(logits, 1.0, math.inf, True)
+    return _Single(gaps, best.temperature, _FARTHEST * usual, False)
+
+
+def _usual_gap(logits: Tensor) -> float:
+    """The median row's distance from its top to its middle class, which neither masks nor a few wild rows change."""
+    some = logits[:: max(1, len(logits) // 4096)].double()
+    gaps = some.amax(dim=1) - some.median(dim=1).values
+    positive = gaps[(gaps > 0) & torch.isfinite(gaps)]
+    return float(positive.median()) if len(positive) else 1.0
+
+
+def _losses(logs: Tensor, labels: Tensor, change: Tensor, bias: Tensor) -> Tensor:
+    """The NLL of each row."""
+    each = (affine.mapped(logs[rows].double(), change, bias) for rows in row_blocks(*logs.shape))
+    picked = labels.split([rows.stop - rows.start for rows in row_blocks(*logs.shape)])
+    return torch.cat([functional.cross_entropy(z, y, reduction="none") for z, y in zip(each, picked, strict=True)])
+
+
+def _all_on_top(logs: Tensor, labels: Tensor, found: Minimum) -> bool:
+    """Whether the map puts every label above all other classes: then a steeper one is better still, without end."""
+    for rows in row_blocks(*logs.shape):
+        out = affine.mapped(logs[rows].double(), found.change, found.bias)
+        own = out.gather(1, labels[rows].unsqueeze(1))
+        others = out.scatter(1, labels[rows].unsqueeze(1), -torch.inf).amax(dim=1, keepdim=True)
+        if not bool((own > others).all()):
+            return False
+    return True
+
+
+def _warning(who: str, found: Minimum, strength: float, *, separable: bool) -> FitWarning:
+    if not separable:
+        return FitWarning(
+            f"{who} stopped after {found.iterations} iterations, short of an optimum",
+            remedy="raise max_iterations, or use a stronger penalty",
+        )
+    if strength == math.inf:
+        return FitWarning(
+            f"the split is separable: every label is the top class, so {who} has no optimum and changes nothing",
+            remedy="fit on a validation split on which the network makes errors",
+        )
+    kept = "only its penalty keeps it finite" if strength else "without a penalty it has no optimum"
+    return FitWarning(
+        f"the split is separable: {who} can put every label on top, and {kept}",
+        remedy="fit on more samples, or use temperature scaling",
+    )
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class VectorScaling(LinearCalibrator):
-    """softmax(w ⊙ ℓ + b): a temperature and an offset for every class (Guo et al. 2017).
+    """A temperature and an offset for every class (Guo et al. 2017): D is diagonal. Strength 1 is structured vector scaling.
 
     >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
     >>> new = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]))
-    >>> VectorScaling().fit(p)(new).probs.numpy().round(4).tolist()  # the offset learns the class shares
+    >>> VectorScaling(strength=0.0).fit(p)(new).probs.numpy().round(4).tolist()  # the offset learns the class shares
     [[0.75, 0.25]]
     """
 
-    def _identity(self, num_classes: int) -> Tensor:
-        return torch.ones(num_classes, dtype=torch.float64)
-
-    def _optimum(self, predictions: Predictions, inputs: Tensor, identity: Tensor) -> _Minimum:
-        """From the best single temperature: by L-BFGS or, where some rows are wild, by Newton's method."""
-        labels, largest = predictions.labels, _largest(inputs)
-        single = nll_optimum(predictions, (1e-6, 1e6 * max(1.0, largest.size) if largest.wild else 1e6))
-        # At the lower bound all rows are right, and would be sure of it from the start: no way to go on from.
-        start = single.temperature if single.converged or single.temperature > 1 else 1.0
-        near = (identity / start, torch.zeros_like(identity))
-        found = []
-        if largest.wild and len(identity) <= affine_nll.MOST_CLASSES:
-            found = [self._by_newton(inputs, labels, near, largest.usual)]
-        if not any(each.converged for each in found):
-            other = self._or_in_one_unit(self._by_lbfgs(inputs, labels, near), inputs, labels, identity)
-            found.append(other._replace(converged=False) if largest.wild else other)  # it could not tell
-        return min(found, key=lambda each: each.value)
-
-    def _why_short(self, inputs: Tensor) -> str:
-        largest = _largest(inputs)
-        if not largest.wild:
-            return super()._why_short(inputs)
-        return (
-            f"logits[{largest.row}] goes up to {largest.size:.2g}, where most rows end near {largest.usual:.2g}; "
-            "leave such rows out"
-        )
-
-    def _by_lbfgs(self, inputs: Tensor, labels: Tensor, origin: tuple[Tensor, Tensor]) -> _Minimum:
-        """In a metric that knows how classes depend on each other, taken twice."""
-
-        def metric(weight: Tensor, bias: Tensor, least: float) -> _Metric:
-            units = self._steepness(inputs, labels, weight, bias)
-            return _Metric(units, affine_nll.correlation(inputs, weight, bias, units, least=least))
-
-        # At the start probabilities are off, and their curvature is too small where they are: `curvature` is its least.
-        steps = min(_ROUGH_STEPS, self.max_iterations)
-        rough = self._minimise(inputs, labels, origin, metric(*origin, 1.0), steps)
-        if rough.converged or steps == self.max_iterations:
-            return rough
-        near = (rough.weight, rough.bias)
-        fine = self._minimise(inputs, labels, near, metric(*near, 0.0), self.max_iterations - steps)
-        return fine._replace(iterations=fine.iterations + rough.iterations)
-
-    def _by_newton(self, inputs: Tensor, labels: Tensor, origin: tuple[Tensor, Tensor], usual: float) -> _Minimum:
-        """Beside a wild row, units and samples know nothing of the others; the whole second derivative does."""
-
-        def objective(flat: Tensor) -> tuple[float, Tensor]:
-            value, by_weight, by_bias = affine_nll.nll(inputs, labels, *flat.chunk(2))
-            return value, torch.cat([by_weight, by_bias])
-
-        def steepness(flat: Tensor) -> Steepness:
-            typical = self._steepness(inputs, labels, *flat.chunk(2), limit=usual).square()
-            return Steepness(affine_nll.second_derivative(inputs, *flat.chunk(2)), typical)
-
-        most = min(self.max_iterations, _NEWTON_STEPS)
-        found = damped_newton(objective, steepness, torch.cat(origin), max_steps=most)
-        weight, bias = found.where.chunk(2)
-        return _Minimum(found.value, weight, bias, converged=found.converged, iterations=found.steps)
+    def _maps(self, n: int, c: int, strength: float) -> DiagonalMaps:
+        return DiagonalMaps(c, Penalty(strength * c / n, strength * c / n, 0.0))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class _FullMatrix(LinearCalibrator):
-    off_diagonal: float | None = 0.0
-    intercept: float | None = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("off_diagonal", "intercept"):
-            value = getattr(self, name)
-            if value is not None and not (value >= 0.0 and np.isfinite(value)):
-                raise ValueError(f"{name} must be a penalty of at least 0, got {value!r}")
-
-    def _identity(self, num_classes: int) -> Tensor:
-        return torch.eye(num_classes, dtype=torch.float64)
-
-    def _strengths(self, n: int, c: int) -> tuple[float, float]:
-        by_off = _PRIOR_OFF_DIAGONAL / n if self.off_diagonal is None else self.off_diagonal / (c * (c - 1))
-        return by_off, _PRIOR_INTERCEPT / n if self.intercept is None else self.intercept / c
-
-    def _penalty_curvature(self, identity: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        by_off, by_intercept = self._strengths(n, len(identity))
-        return 2 * by_off * (1 - identity), identity.new_full((len(identity),), 2 * by_intercept)
-
-    def _penalty(self, weight: Tensor, bias: Tensor, n: int) -> tuple[float, Tensor, Tensor]:
-        by_off, by_intercept = self._strengths(n, bias.numel())
-        off = weight - torch.diag(weight.diagonal())
-        value = by_off * float(off.square().sum()) + by_intercept * float(bias.square().sum())
-        return value, 2 * by_off * off, 2 * by_intercept * bias
-
-
-@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class MatrixScaling(_FullMatrix):
-    """softmax(W ℓ + b) with a full matrix (Guo et al. 2017), and ODIR as an option.
-
-    C² + C parameters overfit easily: with 100 classes they are more than a 5 % validation split has samples.
-    The penalty is `off_diagonal`·mean of w_ij² (i ≠ j) + `intercept`·mean of b_j² (Kull et al. 2019);
-    Guo et al. have none.
+class MatrixScaling(LinearCalibrator):
+    """A full matrix (Guo et al. 2017). Strength 1 is structured matrix scaling.
 
     >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
-    >>> MatrixScaling().fit(p).weight_.tolist()
+    >>> MatrixScaling().fit(p).weight_.tolist()  # too few samples for more than a temperature
     [[1.0, 0.0], [0.0, 1.0]]
     """
 
+    def _maps(self, n: int, c: int, strength: float) -> FullMaps:
+        each = strength * c / n
+        return FullMaps(c, Penalty(each, each, each * (c - 1)))
+
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class DirichletCalibration(_FullMatrix):
-    """softmax(W log p + b), the linear form of Dirichlet calibration, with ODIR (Kull et al. 2019).
-
-    The penalty is `off_diagonal`·mean of w_ij² (i ≠ j) + `intercept`·mean of b_j²; the diagonal is free. Kull
-    et al. choose both strengths by cross-validation on each data set. None stands for a normal prior instead:
-    Σ w_ij² / (2σ²n) with σ = 0.02, and σ = 0.5 for b, so that the strength follows n and C.
+class DirichletCalibration(LinearCalibrator):
+    """The linear form of Dirichlet calibration with ODIR (Kull et al. 2019): a full matrix whose diagonal is (nearly) free.
 
     >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
     >>> new = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]))
-    >>> DirichletCalibration(off_diagonal=0.0, intercept=0.0).fit(p)(new).probs.numpy().round(4).tolist()
+    >>> DirichletCalibration(strength=0.0).fit(p)(new).probs.numpy().round(4).tolist()
     [[0.75, 0.25]]
     """
 
-    off_diagonal: float | None = None
-    intercept: float | None = None
-
-    def _inputs(self, predictions: Predictions) -> Float[Tensor, "n c"]:
-        return finite_logits(predictions).log_softmax(dim=1)
-
-    def _module(self) -> AffineLogits:
-        return AffineLogits(self.weight_, self.bias_, log_probs=True)
+    def _maps(self, n: int, c: int, strength: float) -> FullMaps:
+        each = strength * c / n
+        return FullMaps(c, Penalty(each, 0.01 * each, each * (c - 1)))

@@ -58,21 +58,47 @@ class ScaledLogits(CalibratorModule):
         return logits / self.temperature.float()
 
 
+class MixedLogits(CalibratorModule):
+    """log(w₁ softmax(ℓ/T) + w₂ softmax(ℓ) + w₃/C)."""
+
+    temperature: Tensor
+    weights: Tensor
+
+    def __init__(self, num_classes: int, temperature: float, weights: Float[Tensor, " 3"]) -> None:
+        super().__init__(num_classes)
+        self._keep(temperature=torch.tensor(temperature), weights=weights)
+
+    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
+        return mixed(logits, self.temperature.float(), self.weights.float())
+
+
+def mixed(
+    logits: Float[Tensor, "n c"], temperature: float | Tensor, weights: Float[Tensor, " 3"]
+) -> Float[Tensor, "n c"]:
+    """log(w₁ softmax(ℓ/T) + w₂ softmax(ℓ) + w₃/C)."""
+    logs = [(logits / temperature).log_softmax(dim=1), logits.log_softmax(dim=1)]
+    logs.append(torch.full_like(logits, 1.0 / logits.shape[1]).log())
+    return (torch.stack(logs) + weights.log().view(3, 1, 1)).logsumexp(dim=0)
+
+
 class AffineLogits(CalibratorModule):
-    """W ℓ + b, or with `log_probs` W log p + b; a vector W stands for a diagonal."""
+    """W z + b of z = log((1 − m) softmax(ℓ/T) + m/C), W or its diagonal; `inputs` are T, how far below the top ℓ may lie, m."""
 
     weight: Tensor
     bias: Tensor
+    inputs: Tensor
 
-    def __init__(self, weight: Tensor, bias: Tensor, *, log_probs: bool) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, inputs: Float[Tensor, " 3"]) -> None:
         super().__init__(len(bias))
-        self.log_probs = log_probs
-        self._keep(weight=weight, bias=bias)
+        self._keep(weight=weight, bias=bias, inputs=inputs)
 
     def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
-        inputs = logits.log_softmax(dim=1) if self.log_probs else logits
+        temperature, limit, share = self.inputs.float().unbind()
+        gaps = torch.maximum(logits - logits.amax(dim=1, keepdim=True), -limit)
+        logs = (gaps / temperature).log_softmax(dim=1)
+        logs = torch.logaddexp(logs + torch.log1p(-share), torch.log(share / self.num_classes))
         weight, bias = self.weight.float(), self.bias.float()
-        return inputs * weight + bias if weight.ndim == 1 else functional.linear(inputs, weight, bias)
+        return logs * weight + bias if weight.ndim == 1 else functional.linear(logs, weight, bias)
 
 
 class HeadScaledLogits(CalibratorModule):

@@ -16,7 +16,7 @@ from calattn.metrics.binning import bin_index
 from calattn.metrics.columns import row_argmax
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
 from calattn.posthoc.modules import ScaledLogits
-from calattn.posthoc.newton import LOWEST_EXPONENT, nll_optimum
+from calattn.posthoc.newton import LOWEST_EXPONENT, Optimum, nll_optimum
 from calattn.types import Predictions
 
 PROTOCOL_GRID = tuple(k / 10 for k in range(1, 101))
@@ -92,14 +92,7 @@ class TemperatureScaling(Calibrator):
         )
 
     def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:
-        found = nll_optimum(predictions, self.bounds)
-        if not found.converged:
-            warnings.warn(
-                f"no temperature in {self.bounds} minimises this NLL; T = {found.temperature:g} "
-                "is the bound. Are all labels the top class (a training split), or unrelated to the logits?",
-                FitWarning,
-                stacklevel=4,
-            )
+        found = best_temperature(predictions, self.bounds, stacklevel=5)
         return {
             "temperature_": found.temperature,
             "objective_value_": found.nll,
@@ -113,6 +106,19 @@ class TemperatureScaling(Calibrator):
 
     def _module(self) -> ScaledLogits:
         return ScaledLogits(self.num_classes_, self.temperature_)
+
+
+def best_temperature(predictions: Predictions, bounds: tuple[float, float], *, stacklevel: int) -> Optimum:
+    """The T of least NLL within the bounds, with a `FitWarning` where it is one of them."""
+    found = nll_optimum(predictions, bounds)
+    if not found.converged:
+        warnings.warn(
+            f"no temperature in {bounds} minimises this NLL; T = {found.temperature:g} "
+            "is the bound. Are all labels the top class (a training split), or unrelated to the logits?",
+            FitWarning,
+            stacklevel=stacklevel,
+        )
+    return found
 
 
 def ece_curve(predictions: Predictions, temperatures: Sequence[float], *, num_bins: int = 15) -> Float[Tensor, " t"]:

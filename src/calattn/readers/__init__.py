@@ -2,9 +2,9 @@
 
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.choice import ReadOptions
-from calattn.readers.names import Kind
 from calattn.readers.reading import SUFFIXES, read_predictions, stream_predictions
 from calattn.readers.stream import PredictionStream
+from calattn.types import Kind
 
 __all__ = [
     "SUFFIXES",

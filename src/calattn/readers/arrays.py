@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from calattn.files.predictions import PredictionFileError, read_manifest, tensor_file
-from calattn.readers.source import Field, FieldSource, FieldType, Role, Values
+from calattn.files.predictions import PredictionFileError, not_whole, read_manifest, tensor_file
+from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
 _ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
@@ -82,7 +82,7 @@ class NpyStream:
         return array.astype(self.dtype.newbyteorder("="), copy=False)
 
 
-class NumpySource(FieldSource):
+class NumpyFile(FieldFile):
     """The arrays of an .npz archive, or the one array of an .npy file under the name `arr_0`."""
 
     def __init__(self, path: Path) -> None:
@@ -125,12 +125,10 @@ class NumpySource(FieldSource):
         except PredictionFileError:
             raise
         except _ZIP_DAMAGE as error:
-            raise PredictionFileError(
-                f"{self.path} is not a whole {self.path.suffix} file ({error}); copy or save it again"
-            ) from error
+            raise not_whole(self.path, self.path.suffix, error) from error
 
 
-class SafetensorsSource(FieldSource):
+class SafetensorsFile(FieldFile):
     """The tensors of one or more safetensors files."""
 
     def __init__(self, path: Path, files: tuple[Path, ...] | None = None) -> None:
@@ -145,20 +143,13 @@ class SafetensorsSource(FieldSource):
                         self.fields[name] = _safetensors_field(tuple(part.get_shape()), part.get_dtype())
                         self._file_of[name] = file_path
             except SafetensorError as error:
-                raise PredictionFileError(
-                    f"{file_path} is not a whole safetensors file ({error}); copy or save it again"
-                ) from None
-
-    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
-        total = min(self.fields[name].rows or 0 for name in wanted)
-        for start in range(0, total, rows):
-            yield {name: self._slice(name, start, min(start + rows, total)) for name in wanted}
+                raise not_whole(file_path, "safetensors", error) from None
 
     def whole(self, name: str) -> Values:
         with safe_open(self._file_of[name], framework="pt") as file:
             return file.get_tensor(name)
 
-    def _slice(self, name: str, start: int, stop: int) -> Tensor:
+    def part(self, name: str, start: int, stop: int) -> Tensor:
         # Opened for every block: pages of a mapped file count as ours while the map lives, and a file of 4 GB
         # would seem to need 4 GB. Opening costs 0.1 ms.
         path = self._file_of[name]
@@ -171,7 +162,7 @@ class SafetensorsSource(FieldSource):
             raise PredictionFileError(f"{path} vanished while it was read; start again") from None
 
 
-class FolderSource(SafetensorsSource):
+class PredictionsFolder(SafetensorsFile):
     """A folder written by `save_predictions`, checked against its manifest."""
 
     is_ours = True
@@ -184,7 +175,7 @@ class FolderSource(SafetensorsSource):
         self.split, self.spec_hash = manifest["split"], manifest["spec_hash"]
 
 
-class TorchSource(FieldSource):
+class TorchFile(FieldFile):
     """The tensors in a dict, list or lone tensor that torch.save wrote; list entries are named "0", "1", …"""
 
     def __init__(self, path: Path) -> None:
@@ -199,10 +190,8 @@ class TorchSource(FieldSource):
         self._values = {str(name): _as_values(value) for name, value in content.items()}
         self.fields = {name: _torch_field(value) for name, value in self._values.items()}
 
-    def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
-        total = min(self.fields[name].rows or 0 for name in wanted)
-        for start in range(0, total, rows):
-            yield {name: self._values[name][start : min(start + rows, total)] for name in wanted}
+    def part(self, name: str, start: int, stop: int) -> Values:
+        return self._values[name][start:stop]
 
     def whole(self, name: str) -> Values:
         return self._values[name]
@@ -245,7 +234,7 @@ def _torch_load(path: Path) -> object:
         ) from None
     except _TORCH_DAMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise PredictionFileError(f"{path} is not a whole torch file ({reason}); copy or save it again") from None
+        raise not_whole(path, "torch", reason) from None
 
 
 def _as_values(value: object) -> Values:
@@ -258,16 +247,12 @@ def _as_values(value: object) -> Values:
 
 
 def _torch_field(value: Values) -> Field:
-    kind: FieldType
-    if isinstance(value, Tensor):
-        real, complicated = value.is_floating_point(), value.is_complex() or value.layout != torch.strided
-        kind = "object" if complicated else "real" if real else "integer"
-        dtype = str(value.dtype).removeprefix("torch.")
-    else:
-        kinds: dict[str, FieldType] = {"f": "real", "i": "integer", "b": "integer", "U": "text"}
-        kind = kinds.get(value.dtype.kind, "object")
-        dtype = str(value.dtype)
-    return Field.of_array(value.shape, kind, dtype)
+    if not isinstance(value, Tensor):
+        return Field.of_array(value.shape, _KINDS.get(value.dtype.kind, "object"), str(value.dtype))
+    kind: FieldType = "real" if value.is_floating_point() else "integer"
+    if value.is_complex() or value.layout != torch.strided:
+        kind = "object"
+    return Field.of_array(value.shape, kind, str(value.dtype).removeprefix("torch."))
 
 
 def _safetensors_field(shape: tuple[int, ...], dtype: str) -> Field:

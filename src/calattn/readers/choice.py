@@ -13,8 +13,9 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import Args
 from calattn.readers import names as known
-from calattn.readers.names import Chooser, Kind
-from calattn.readers.source import FieldSource
+from calattn.readers.fields import FieldFile
+from calattn.readers.names import Chooser
+from calattn.types import Kind
 
 LabelsArg = str | Path | np.ndarray | Tensor | Sequence[int] | Sequence[str] | None
 
@@ -74,7 +75,7 @@ class Choice:
     indices: str | None
 
 
-def choose(source: FieldSource, options: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
+def choose(source: FieldFile, options: ReadOptions, *, labels_given: bool, ignored: tuple[int, ...]) -> Choice:
     """Settle which fields are what, by name or by option; what stays open is an error with what to pass."""
     labels = options.labels if isinstance(options.labels, str) else None
     columns, label_offset, class_names = options.columns, options.label_offset, options.class_names

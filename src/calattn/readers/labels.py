@@ -12,25 +12,25 @@ from torch import Tensor
 
 from calattn.checks import ONE_TRUE_CLASS
 from calattn.errors import Args, InputError, Words
-from calattn.readers.source import Values
+from calattn.readers.fields import Values
 
 # What other programs write where there is no label: torch's ignore_index, scikit-learn's "unlabelled", the void of a mask.
 _NO_LABEL = (-100, -1, 255)
 _FILL_IN = "fill it in or remove the row"
 
 
-class LabelReader:
+class LabelParser:
     """Turns label blocks into int64 class indices; remembers the lowest, to tell labels that start at 1.
 
     Labels are names if one of them is not a number, or if all of them are class names: text unless `offset_given`, numbers
     where `numbers_may_be_names`. That holds for the whole file: the first block decides, or `settle` before it.
     One-hot labels are read as the class that has the one.
 
-    >>> LabelReader(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
+    >>> LabelParser(2, ("cat", "dog"), 0)(np.array(["dog", "cat"]))
     tensor([1, 0])
-    >>> LabelReader(2, ("-1", "1"), 0, numbers_may_be_names=True)(np.array([1, -1]))
+    >>> LabelParser(2, ("-1", "1"), 0, numbers_may_be_names=True)(np.array([1, -1]))
     tensor([1, 0])
-    >>> LabelReader(3, None, 0)(np.array([[0.0, 0.0, 1.0]]))
+    >>> LabelParser(3, None, 0)(np.array([[0.0, 0.0, 1.0]]))
     tensor([2])
     """
 

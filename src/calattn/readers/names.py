@@ -7,52 +7,50 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+
+import numpy as np
 
 from calattn.errors import Args, Words
 from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import FieldSource
+from calattn.readers.fields import FieldFile
 from calattn.registry import nearest
+from calattn.types import Kind
 
-Kind = Literal["logits", "probs"]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 NAMES: dict[Kind, frozenset[str]] = {
-    "logits": frozenset({"logits", "logit", "y_logits", "test_logits", "val_logits"}),
-    "probs": frozenset(
-        {"probs", "prob", "probabilities", "probability", "proba", "softmax", "p"}
-        | {"y_prob", "y_probs", "y_proba", "test_probs", "val_probs"}
-    ),
+    "logits": _words("logits logit y_logits test_logits val_logits"),
+    "probs": _words("probs prob probabilities probability proba softmax p y_prob y_probs y_proba test_probs val_probs"),
 }
 # Names of outputs of a model that do not tell which: `kind` has to.
-GENERIC = frozenset(
-    {"predictions", "prediction", "preds", "pred", "y_pred", "outputs", "output", "scores", "score", "y_score", "arr_0"}
+GENERIC = _words("predictions prediction preds pred y_pred outputs output scores score y_score arr_0")
+LABELS = _words(
+    "labels label y y_true targets target y_test test_labels val_labels label_ids label_id true truth ground_truth "
+    "groundtruth gt gold actual class y_actual true_label true_labels true_class gt_label gt_labels gold_label "
+    "actual_label actual_class"
 )
-LABELS = frozenset(
-    {"labels", "label", "y", "y_true", "targets", "target", "y_test", "test_labels", "val_labels", "label_ids"}
-    | {"label_id", "true", "truth", "ground_truth", "groundtruth", "gt", "gold", "actual", "class", "y_actual"}
-    | {"true_label", "true_labels", "true_class", "gt_label", "gt_labels", "gold_label", "actual_label", "actual_class"}
-)
-SCALE = frozenset({"scale", "temperature"})
-FEATURES = frozenset({"features", "embeddings"})
-INDICES = frozenset({"indices", "index", "sample_index", "ids", "id"})
-CLASS_NAMES = frozenset({"class_names", "classes"})
+SCALE, FEATURES = _words("scale temperature"), _words("features embeddings")
+INDICES, CLASS_NAMES = _words("indices index sample_index ids id .row"), _words("class_names classes")
 # What tables hold apart from the classes: no class unless named in `columns`. Only names that are hardly ever a class,
 # since a class left out is as bad as a false one taken in.
-AUXILIARY = GENERIC | frozenset(
-    {"fold", "split", "subset", "partition", "weight", "weights", "sample_weight", "sample_weights"}
-    | {"predicted", "predicted_label", "predicted_class", "pred_label", "pred_class", "y_hat", "yhat"}
-    | {"argmax", "top1", "top_1", "pred_idx", "pred_id", "predicted_labels", "pred_labels", "y_predicted"}
-    | {"correct", "is_correct", "confidence", "conf", "max_prob", "entropy", "uncertainty", "nll", "brier"}
-    | {"sample_id", "row_id", "idx", "uid", "uuid", "image_id", "filename", "file_name", "filepath", "timestamp"}
+AUXILIARY = GENERIC | _words(
+    "fold split subset partition weight weights sample_weight sample_weights predicted predicted_label predicted_class "
+    "pred_label pred_class y_hat yhat argmax top1 top_1 pred_idx pred_id predicted_labels pred_labels y_predicted "
+    "correct is_correct confidence conf max_prob entropy uncertainty nll brier sample_id row_id idx uid uuid image_id "
+    "filename file_name filepath timestamp .pred_class .config .iter"
 )
+_OTHERS = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
 # A field called so holds predictions, whatever else it is called: never to be suggested as labels.
 _PREDICTED = re.compile(r"pred|argmax|top[_-]?1|hat$|guess|output", re.IGNORECASE)
 # The index that pandas writes without being asked, in CSV and in Parquet.
 _UNNAMED = re.compile(r"\s*|unnamed: ?\d+(\.\d+)?|__index_level_\d+__", re.IGNORECASE)
 
-# logit_0, prob.cat, p_1, logit0: a prefix for the kind, then the class.
+# logit_0, prob.cat, p_1, logit0: a prefix for the kind, then the class. `.pred_cat` is that of R's tidymodels.
 _CLASS_COLUMN = re.compile(
-    r"(?P<prefix>logits?|probs?|proba|probability|probabilities|softmax|p)(?:[_.:](?P<name>.+)|(?P<digits>\d+))",
+    r"(?P<prefix>logits?|probs?|proba|probability|probabilities|softmax|p|\.pred)(?:[_.:](?P<name>.+)|(?P<digits>\d+))",
     re.IGNORECASE,
 )
 
@@ -64,7 +62,7 @@ class Chooser:
     """Recognises the fields of one source by name, or takes those that the caller names."""
 
     def __init__(
-        self, source: FieldSource, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
+        self, source: FieldFile, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
     ) -> None:
         self.source, self._labels, self._labels_given = source, labels, labels_given
         self.names = [name for name in source.fields if name not in set(ignore)]
@@ -133,16 +131,34 @@ class Chooser:
         if self._labels is not None:
             return self._known(self._labels, "labels")
         found = [name for name in self.names if self.is_label(name)]
+        if not found and values[0].startswith(".pred"):
+            found = self._outcome(values)
         if len(found) > 1:
             both = " and ".join(map(repr, found))
             raise self.fail(f"{both} could both be the labels", ("pass ", Args(labels=found[0])))
         if not found and optional:
             return None
+        if not found and self.source.is_ours:
+            raise self.fail("it holds predictions without labels", ("pass ", Args(labels="…"), " (an .npy file)"))
         if not found:
             near = self._likely_labels(values) or "…"
             remedy = ("pass ", Args(labels=near), " (a name in the file, or an .npy file)")
             raise self.fail("there is nothing named like labels", remedy)
         return found[0]
+
+    def _outcome(self, values: tuple[str, ...]) -> list[str]:
+        """tidymodels keeps the outcome under its own name: columns that hold class names and nothing else."""
+        classes, found = {"", *class_suffixes(values)}, []
+        for name in self.names:
+            if (
+                name not in values
+                and name.lower() not in _OTHERS
+                and self.source.fields[name].type in ("text", "cell", "integer")
+            ):
+                first = next(self.source.blocks({name: "label"}, 1000), {name: np.array(["", ""])})[name]
+                if set(np.asarray(first).astype(str).tolist()) <= classes:
+                    found.append(name)
+        return found
 
     def is_label(self, name: str) -> bool:
         """Whether a name says that these are the labels; next to a class "false", "true" is a class too."""
@@ -165,11 +181,11 @@ class Chooser:
             chosen = tuple(name for name in among if fnmatch.fnmatchcase(name, columns))
             if not chosen:
                 raise self.fail(("no column matches ", Args(columns=columns)))
-            chosen = numbered(chosen, columns.partition("*")[0]) or chosen
         else:
             chosen = (columns,) if isinstance(columns, str) else tuple(columns)
             for name in chosen:
                 self._known(name, "columns")
+            chosen = tuple(name for name in chosen if name in self.names) or chosen  # those of `ignore` are left out
         if kind is None:
             kinds = {kind_of(name) for name in chosen}
             kind = kinds.pop() if len(kinds) == 1 else None
@@ -182,7 +198,7 @@ class Chooser:
         groups: list[tuple[str, ...]] = [(name,) for name in self.names if name.lower() in NAMES[kind]]
         prefixed: dict[str, list[str]] = {}
         for name in self.names:
-            match = _CLASS_COLUMN.fullmatch(name)
+            match = _class_column(name)
             if match and name.lower() not in LABELS | NAMES[kind] and _prefix_kind(match["prefix"]) == kind:
                 prefixed.setdefault(match["prefix"], []).append(name)
         return groups + [tuple(group) for group in prefixed.values() if len(group) > 1]
@@ -207,12 +223,11 @@ class Chooser:
 
     def _likely_labels(self, values: tuple[str, ...]) -> str | None:
         """The one field apart from `values` that could be labels: a suggestion, never a choice."""
-        others = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
         found = [
             name
             for name, field in self.source.fields.items()
             if name in self.names and name not in values
-            if name.lower() not in others and not _PREDICTED.search(name)
+            if name.lower() not in _OTHERS and not _PREDICTED.search(name)
             if field.type in ("integer", "text", "cell") and not field.scalar and not self._wide((name,))
         ]
         return found[0] if len(found) == 1 else None
@@ -230,8 +245,7 @@ class Chooser:
         generic = self._generic()
         if generic:
             name = generic[0][0]
-            named_labels = self._labels_given or self._labels or any(map(self.is_label, self.names))
-            likely = None if named_labels else self._likely_labels(generic[0])
+            likely = None if self._names_labels else self._likely_labels(generic[0])
             and_labels = (", and ", Args(labels=likely)) if likely else ()
             others = [] if self._wide(generic[0]) else self._leftover()
             and_columns = ("; if other columns are one per class, ", self._suggested(), " too") if others else ()
@@ -239,19 +253,33 @@ class Chooser:
         for kind in NAMES:
             if lone := [name for group in self._class_one(kind) for name in group] or self._lone(kind):
                 return _lone_column(lone[0], kind)
-        return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
+        if self._names_labels or not self._leftover():
+            return "nothing is named like logits or probabilities", ("pass ", self._suggested(), " and ", *_KINDS)
+        both = (Args(labels="…"), " with the column of true classes, ", Args(columns="*"))
+        return "nothing is named like logits, probabilities or labels", ("pass ", *both, " and ", *_KINDS)
+
+    @property
+    def _names_labels(self) -> bool:
+        return self._labels_given or self._labels is not None or any(map(self.is_label, self.names))
 
     def _leftover(self) -> list[str]:
         """Columns of a table that nothing else explains, perhaps one per class: a suggestion, never a choice."""
-        known = SCALE | FEATURES | INDICES | CLASS_NAMES | AUXILIARY
-        found = [name for name in self.names if name != self._labels and name.strip().lower() not in known]
-        found = [name for name in found if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)]
-        found = [name for name in found if self.source.fields[name].type in ("real", "integer", "cell")]
+        found = [
+            name
+            for name in self.names
+            if name != self._labels and name.strip().lower() not in _OTHERS
+            if not self.is_label(name.strip()) and not _UNNAMED.fullmatch(name)
+            if self.source.fields[name].type in ("real", "integer", "cell")
+        ]
         return found if self.source.is_table and len(found) > 1 else []
 
     def _suggested(self) -> Args:
         names = self._leftover()
         return Args(columns=("*" if len(names) > 8 else names) if names else "…")
+
+
+def _class_column(name: str) -> re.Match[str] | None:
+    return None if name.lower() in AUXILIARY else _CLASS_COLUMN.fullmatch(name)
 
 
 def kind_of(name: str) -> Kind | None:
@@ -260,25 +288,15 @@ def kind_of(name: str) -> Kind | None:
     >>> kind_of("logit_3"), kind_of("proba_cat"), kind_of("scores")
     ('logits', 'probs', None)
     """
-    match = _CLASS_COLUMN.fullmatch(name)
-    for kind, names in NAMES.items():
-        if name.lower() in names:
-            return kind
-    return _prefix_kind(match["prefix"]) if match else None
+    match = _class_column(name)
+    of_prefix = _prefix_kind(match["prefix"]) if match else None
+    return next((kind for kind, names in NAMES.items() if name.lower() in names), of_prefix)
 
 
 def class_suffixes(columns: Sequence[str]) -> tuple[str, ...]:
     """The class part of each column: "cat" of prob_cat; the whole name where no prefix is known."""
-    matches = [_CLASS_COLUMN.fullmatch(name) for name in columns]
+    matches = [_class_column(name) for name in columns]
     return tuple((m["name"] or m["digits"]) if m else name for m, name in zip(matches, columns, strict=True))
-
-
-def numbered(columns: Sequence[str], prefix: str) -> tuple[str, ...] | None:
-    """The columns sorted by the number after `prefix`, or None if one has no number there."""
-    suffixes = [name.removeprefix(prefix) for name in columns]
-    if not all(suffix.isdecimal() for suffix in suffixes):
-        return None
-    return tuple(sorted(columns, key=lambda name: int(name.removeprefix(prefix))))
 
 
 def _lone_column(name: str, kind: Kind) -> tuple[Words, Words]:

@@ -15,11 +15,11 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
-from calattn.readers.arrays import FolderSource, NumpySource, SafetensorsSource, TorchSource
+from calattn.readers.arrays import NumpyFile, PredictionsFolder, SafetensorsFile, TorchFile
 from calattn.readers.choice import LabelsArg, ReadOptions, choose
-from calattn.readers.source import FieldSource, Values
+from calattn.readers.fields import FieldFile, Values
 from calattn.readers.stream import PredictionStream
-from calattn.readers.tables import CsvSource, ParquetSource
+from calattn.readers.tables import CsvFile, ParquetFile
 from calattn.types import Predictions
 
 _TEXT = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
@@ -68,13 +68,13 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
-def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldSource:
+def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldFile:
     if not path.exists():
         raise PredictionFileMissing(_why_missing(path))
     if path.is_dir():
         if not has_predictions(path):
             raise PredictionFileMissing(_why_foreign(path))
-        return FolderSource(path)
+        return PredictionsFolder(path)
     name = path.name.lower()
     if name.endswith(_PICKLE):
         raise PredictionFileError(
@@ -88,15 +88,15 @@ def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> 
     if path.stat().st_size == 0:
         raise PredictionFileError(f"{path} is empty (0 bytes); copy or save it again")
     if name.endswith(_TEXT):
-        return CsvSource(path, delimiter=delimiter, header=header)
+        return CsvFile(path, delimiter=delimiter, header=header)
     if delimiter is not None or header is not None:
         both = (Args(delimiter=None), " and ", Args(header=None))
         raise InputError((*both, f" are for text files, {path} is not one"))
     if name.endswith(_PARQUET):
-        return ParquetSource(path)
+        return ParquetFile(path)
     if name.endswith(_TORCH):
-        return TorchSource(path)
-    return SafetensorsSource(path) if name.endswith(".safetensors") else NumpySource(path)
+        return TorchFile(path)
+    return SafetensorsFile(path) if name.endswith(".safetensors") else NumpyFile(path)
 
 
 def _from_json(path: Path) -> str:
@@ -118,7 +118,7 @@ def _given_labels(labels: LabelsArg) -> Values | None:
             raise PredictionFileMissing(_why_missing(labels))
         if labels.suffix.lower() != ".npy":
             raise PredictionFileError((Args(labels=labels), " must be an .npy file"), remedy="save the labels as one")
-        return NumpySource(labels).whole("arr_0")
+        return NumpyFile(labels).whole("arr_0")
     values = labels.detach().cpu() if isinstance(labels, Tensor) else np.asarray(labels)
     if values.ndim == 0:
         raise InputError("must be one entry per row, got a single number", argument="labels")

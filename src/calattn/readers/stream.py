@@ -6,7 +6,6 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,8 +15,8 @@ from calattn import checks
 from calattn.errors import Args, BadRowError, InputError, InputWarning
 from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import Choice, ReadOptions
-from calattn.readers.labels import LabelReader, distinct_labels, is_number, kept_rows
-from calattn.readers.source import FieldSource, Role, Values
+from calattn.readers.fields import FieldFile, Role, Values
+from calattn.readers.labels import LabelParser, distinct_labels, is_number, kept_rows
 from calattn.types import Predictions
 
 Rows = Sequence[int] | np.ndarray
@@ -39,7 +38,7 @@ class PredictionStream:
 
     def __init__(
         self,
-        source: FieldSource,
+        source: FieldFile,
         choice: Choice,
         options: ReadOptions,
         *,
@@ -47,6 +46,9 @@ class PredictionStream:
         rows_per_block: int | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
+        self.path, self.kind = source.path, choice.kind
+        self.num_classes, self.class_names = choice.num_classes, choice.class_names
+        self.ignored = choice.ignored  # the labels whose rows are left out
         self._floor, self._sum_tolerance = options.floor, options.sum_tolerance
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings already given, in an earlier pass too
@@ -61,35 +63,14 @@ class PredictionStream:
             self._check_label_count(self._source_rows)
 
     @property
-    def path(self) -> Path:
-        return self._source.path
-
-    @property
     def num_bytes(self) -> int:
         """How large it is, about: as float32 in memory or, where that is more or not known, uncompressed as text or on disk."""
         return max(4 * self._width * (self._source_rows or 0), self._source.num_bytes)
 
     @property
     def labelled(self) -> bool:
-        """Whether there are labels; without them, which `labels_optional=True` allows, every label reads 0."""
+        """Whether there are labels; without them, which `labels_optional=True` allows, the blocks have none."""
         return self._labels is not None or self._choice.labels is not None
-
-    @property
-    def kind(self) -> str:
-        return self._choice.kind
-
-    @property
-    def num_classes(self) -> int:
-        return self._choice.num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        return self._choice.class_names
-
-    @property
-    def ignored(self) -> tuple[int, ...]:
-        """The labels whose rows are left out."""
-        return self._choice.ignored
 
     def whole(self) -> Predictions:
         """All rows at once."""
@@ -104,19 +85,13 @@ class PredictionStream:
 
     def __iter__(self) -> Iterator[Predictions]:
         choice, source = self._choice, self._source
-        wanted: dict[str, Role] = dict.fromkeys(choice.values, "real")
-        temperature: Values | None = None
-        if choice.scale is not None and source.fields[choice.scale].scalar:
-            temperature = source.whole(choice.scale)
-        elif choice.scale is not None:
-            wanted[choice.scale] = "real"
-        if choice.features is not None:
-            wanted[choice.features] = "real"
-        if choice.indices is not None:
-            wanted[choice.indices] = "integer"
-        if choice.labels is not None:
-            wanted[choice.labels] = "label"
-        reader = LabelReader(
+        one_scale = choice.scale is not None and source.fields[choice.scale].scalar
+        temperature = source.whole(choice.scale or "") if one_scale else None
+        roles: dict[str | None, Role] = dict.fromkeys(choice.values, "real")
+        roles |= {None if one_scale else choice.scale: "real", choice.features: "real"}
+        roles |= {choice.indices: "integer", choice.labels: "label"}
+        wanted = {name: role for name, role in roles.items() if name is not None}
+        reader = LabelParser(
             choice.num_classes,
             choice.class_names,
             choice.label_offset,
@@ -209,7 +184,7 @@ class PredictionStream:
         return labels
 
     def _assembled(
-        self, raw: dict[str, Values], labels: Values | None, reader: LabelReader, temperature: Values | None
+        self, raw: dict[str, Values], labels: Values | None, reader: LabelParser, temperature: Values | None
     ) -> Predictions:
         choice = self._choice
         # Labels first: of a multi-label file the rows do not sum to 1 either, and that is not what is wrong with it.
@@ -224,7 +199,7 @@ class PredictionStream:
             scale = _real(raw[choice.scale], choice.scale)
         return Predictions(
             logits=logits,
-            labels=torch.zeros(count, dtype=torch.int64) if classes is None else classes,
+            labels=classes,  # type: ignore[arg-type]
             scale=scale,
             stated_probs=self._stated(values) if choice.kind == "probs" else None,
             features=None if choice.features is None else _real(raw[choice.features], choice.features),

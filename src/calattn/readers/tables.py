@@ -18,11 +18,12 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from calattn.errors import Args, Words
-from calattn.files.predictions import PredictionFileError
-from calattn.readers.source import Field, FieldSource, FieldType, Role, Values
+from calattn.files.predictions import PredictionFileError, not_whole
+from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
+_TEXT = (pa.string(), pa.large_string())
 _GZIP = b"\x1f\x8b"
 _MISSING = frozenset(pa.csv.ConvertOptions().null_values)
 
@@ -51,7 +52,7 @@ _CELL = re.compile(
 )
 
 
-class CsvSource(FieldSource):
+class CsvFile(FieldFile):
     """The columns of a delimited text file with a header line."""
 
     is_text = is_table = True
@@ -223,7 +224,7 @@ def _text_bytes(path: Path) -> int:
     return max(stated, text * size // len(head))
 
 
-class ParquetSource(FieldSource):
+class ParquetFile(FieldFile):
     """The columns of a Parquet file: one column per class, or lists of one length."""
 
     is_table = True
@@ -232,8 +233,7 @@ class ParquetSource(FieldSource):
         self.path = path
         with self._damage(), self._open() as file:
             self._rows = file.metadata.num_rows
-            schema = file.schema_arrow
-            self.fields = {field.name: self._field(file, field) for field in schema}
+            self.fields = {field.name: self._field(file, field) for field in file.schema_arrow}
 
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         start = 0
@@ -252,12 +252,11 @@ class ParquetSource(FieldSource):
         kind = field.type
         tail: tuple[int, ...] = ()
         if _is_list(kind):
-            if pa.types.is_fixed_size_list(kind):
-                tail = (kind.list_size,)
-            else:
-                first = next(file.iter_batches(batch_size=1, columns=[field.name]), None)
-                tail = (len(first.column(0)[0] or ()) if first else 0,)
-            kind = kind.value_type
+            first = next(file.iter_batches(batch_size=1, columns=[field.name]), None)
+            width = (
+                kind.list_size if pa.types.is_fixed_size_list(kind) else len(first.column(0)[0] or ()) if first else 0
+            )
+            tail, kind = (width,), kind.value_type
         return Field(rows=self._rows, tail=tail, type=_type_name(kind), dtype=str(kind))
 
     def _values(self, column: pa.ChunkedArray, name: str, start: int) -> Values:
@@ -281,9 +280,7 @@ class ParquetSource(FieldSource):
             yield
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
             reason = str(error).partition("\n")[0]
-            raise PredictionFileError(
-                f"{self.path} is not a whole Parquet file ({reason}); copy or save it again"
-            ) from None
+            raise not_whole(self.path, "Parquet", reason) from None
 
 
 def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
@@ -307,7 +304,7 @@ def _column(column: pa.ChunkedArray) -> np.ndarray:
     """Numbers as they are (a missing one is NaN), text as a NumPy array of str (a missing one is empty)."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if column.type in _TEXT:
         return np.asarray(pc.fill_null(column, "").to_pylist(), dtype=np.str_)
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
@@ -321,7 +318,7 @@ def _type_name(kind: pa.DataType) -> FieldType:
         return "real"
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return "integer"
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "object"
+    return "text" if kind in _TEXT else "object"
 
 
 def _is_list(kind: pa.DataType) -> bool:

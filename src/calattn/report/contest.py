@@ -9,7 +9,7 @@ from typing import Any
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
 from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
-from calattn.posthoc.contests import RANKED_BY
+from calattn.posthoc.contests import RANKED_BY, as_good
 from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, unit_of
 from calattn.report.table import Cell, Table
@@ -42,7 +42,11 @@ def contest_verdict(contest: Contest) -> list[str]:
         "most for the most flexible method"
     )
     from_before, from_best = _differences(contest)
-    lines = verdict(contest.ranking[0], from_before, from_best, level=contest.before.level) if from_before else []
+    seconds = {row.method: row.seconds for row in contest.rows}
+    lines = []
+    if from_before:
+        level, highest = contest.before.level, contest.highest
+        lines = verdict(contest.ranking[0], from_before, from_best, level=level, highest=highest, seconds=seconds)
     return [*lines, caveat] if shared else lines
 
 
@@ -150,18 +154,29 @@ def ranking_table(
 
 
 def verdict(
-    leader: str, from_before: Mapping[str, Differences], from_best: Mapping[str, Differences], *, level: float
+    leader: str,
+    from_before: Mapping[str, Differences],
+    from_best: Mapping[str, Differences],
+    *,
+    level: float,
+    highest: float = math.inf,
+    seconds: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """The winner, those that cannot be told from it, and whether it is better than doing nothing."""
+    """The winner, those that are as good and how much faster they are, and whether it is better than doing nothing.
+
+    `highest` is the upper end of the winner's NLL.
+    """
     own = from_before[leader]
-    first = own[RANKED_BY]
-    lines = []
+    first, lines = own[RANKED_BY], []
+    faster = {name: seconds[leader] / max(spent, 1e-9) for name, spent in seconds.items()} if seconds else {}
     if not math.isfinite(first.b):
         lines.append(
             f"no method has a finite NLL: each gives some label the probability 0; {leader} comes first by name"
         )
     elif from_best:
-        lines.append(f"best by NLL: {leader}, {number(RANKED_BY, first.b)} nats; {_ties(from_best, level)}")
+        lines.append(
+            f"best by NLL: {leader}, {number(RANKED_BY, first.b)} nats; " + _ties(from_best, level, highest, faster)
+        )
     if math.isinf(first.a) and math.isfinite(first.b):
         lines.append(
             "as it is, some label has the probability 0 and NLL is infinite, which the calibrated one's is not"
@@ -172,13 +187,21 @@ def verdict(
     return lines
 
 
-def _ties(from_best: Mapping[str, Differences], level: float) -> str:
+def _ties(from_best: Mapping[str, Differences], level: float, highest: float, faster: Mapping[str, float]) -> str:
     if too_few := next((found for each in from_best.values() if (found := each[RANKED_BY].too_few)), None):
         return f"whether others are as good: {too_few}"
-    tied = [name for name, differences in from_best.items() if not differences[RANKED_BY].significant]
-    if not tied:
-        return f"every other method is worse by more than chance (paired {percent(level)} interval)"
-    return f"no clear difference in NLL from it (paired {percent(level)} interval): {', '.join(tied)}"
+    by_nll = {name: each[RANKED_BY] for name, each in from_best.items()}
+    tied = [name for name, each in by_nll.items() if as_good(each, highest=highest)]
+    unclear = [name for name, each in by_nll.items() if name not in tied and not each.significant]
+    interval = f"paired {percent(level)} interval"
+    parts = [f"worse by a few samples with a huge loss: {', '.join(unclear)}"] if unclear else []
+    if tied:
+        named = (f"{name} ({faster[name]:,.0f} × faster)" if faster.get(name, 0) >= 2 else name for name in tied)
+        parts.insert(0, f"as good, no clear difference in NLL ({interval}): {', '.join(named)}")
+    elif len(unclear) < len(by_nll):
+        others = "every other method" if not unclear else "the others"
+        parts.insert(0, f"{others} {'are' if unclear else 'is'} worse by more than chance ({interval})")
+    return "; ".join(parts)
 
 
 def _cell(difference: Difference) -> Cell:

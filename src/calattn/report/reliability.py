@@ -258,12 +258,7 @@ def _draw(ax: Axes, shown: Shown, title: str | None, *, legend: bool = True) -> 
     middle = (low + high) / 2
     chance: Any = {"ecolor": INK, "elinewidth": 0.9, "capsize": 2, "zorder": 5, "clip_on": False}
     ax.errorbar(
-        place,
-        middle,
-        yerr=np.stack([middle - low, high - middle]),
-        fmt="none",
-        label="if calibrated (95 %)",
-        **chance,
+        place, middle, yerr=np.stack([middle - low, high - middle]), fmt="none", label="if calibrated (95 %)", **chance
     )
     if shown.curve is not None:
         _curve(ax, shown.curve)

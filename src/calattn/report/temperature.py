@@ -66,11 +66,7 @@ def best_temperatures(predictions: Predictions, *, num_bins: int = 15) -> dict[s
 
 
 def temperature_numbers(
-    predictions: Predictions,
-    temperatures: Sequence[float],
-    *,
-    best: Mapping[str, float | None],
-    num_bins: int = 15,
+    predictions: Predictions, temperatures: Sequence[float], *, best: Mapping[str, float | None], num_bins: int = 15
 ) -> TemperatureCurve:
     """The curve at these temperatures, at 1 and at the best ones as far as they lie between."""
     marks = [1.0, *(value for value in best.values() if value is not None)]

@@ -27,10 +27,7 @@ class Line(NamedTuple):
 
 _PANELS: tuple[tuple[str, tuple[Line, ...]], ...] = (
     ("loss (nats)", (Line("train.loss", "training loss"), Line("validation.nll", "validation NLL"))),
-    (
-        "accuracy (%)",
-        (Line("train.accuracy", "training", 100), Line("validation.accuracy", "validation", 100)),
-    ),
+    ("accuracy (%)", (Line("train.accuracy", "training", 100), Line("validation.accuracy", "validation", 100))),
     ("ECE (%)", (Line("validation.ece", "validation", 100),)),
 )
 
@@ -46,7 +43,7 @@ def series(log_rows: Sequence[Row], path: str) -> np.ndarray:
         value: Any = row
         for name in path.split("."):
             value = value.get(name) if isinstance(value, Mapping) else None
-        return float("nan") if value is None else float(value)
+        return float(value) if isinstance(value, int | float) else float("nan")
 
     return np.array([at(row) for row in log_rows])
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from calattn import plugins
+from calattn import distribution, plugins
 from calattn.registry import UnknownName
 from calattn.runs.folder import RunFolder, RunFolderError, read_json
 
@@ -41,7 +41,7 @@ def describe_environment() -> dict[str, Any]:
     """
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "calattn": _version("calattn"),
+        "calattn": distribution.version(),
         "commit": _or_none(lambda: commit(Path(__file__).parents[3])),
         "python": platform.python_version(),
         "plugins": plugins.described(),

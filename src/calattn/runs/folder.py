@@ -1,7 +1,7 @@
 """The run folder: where a run's spec, log, checkpoints, predictions and summary lie, and who may write there.
 
 spec.yaml  environment.json  splits.json  interface.json  log.jsonl  summary.json
-checkpoints/   predictions/   tensorboard/   .lock
+checkpoints/   predictions/   trackers/   .lock
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import sys
 import weakref
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ if sys.platform != "win32":
 
 SPEC = "spec.yaml"
 _FILES = (SPEC, "environment.json", "splits.json", "interface.json", "log.jsonl", "summary.json")
-_FOLDERS = ("checkpoints", "predictions", "tensorboard")
+_FOLDERS = ("checkpoints", "predictions", "trackers")
 _LOCK = ".lock"
 _SHOWN = 5
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -71,9 +72,7 @@ class RunFolder:
         self.path = Path(path)
         self.spec_path, self.environment_path, self.splits_path = (self.path / name for name in _FILES[:3])
         self.interface_path, self.log_path, self.summary_path = (self.path / name for name in _FILES[3:])
-        self.checkpoints_path, self.all_predictions_path, self.tensorboard_path = (
-            self.path / name for name in _FOLDERS
-        )
+        self.checkpoints_path, self.all_predictions_path, self.trackers_path = (self.path / name for name in _FOLDERS)
         self._lock: FileIO | None = None
 
     @classmethod
@@ -210,7 +209,8 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else; the spec last, so that a kill on the way leaves a run folder."""
-        for folder in (self.checkpoints_path, self.all_predictions_path, self.tensorboard_path, self.path):
+        shutil.rmtree(self.trackers_path, ignore_errors=True)
+        for folder in (self.checkpoints_path, self.all_predictions_path, self.path):
             for found in list(folder.iterdir()) if folder.is_dir() else []:
                 if _is_ours(found) and found.is_file():
                     found.unlink()
@@ -321,8 +321,6 @@ def _dotted(value: Any, prefix: str = "") -> dict[str, Any]:
 def _is_ours(path: Path) -> bool:
     if path.parent.name == "checkpoints":
         return is_checkpoint_file(path)
-    if path.parent.name == "tensorboard":
-        return path.name.startswith("events.out.tfevents.")
     return path.name in _FILES[1:] or is_partial(path)
 
 

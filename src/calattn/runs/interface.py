@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import pydantic
 import torch
 
 from calattn import data
 from calattn.data.augment.pipeline import Augment
+from calattn.data.loading import input_size
 from calattn.data.resize import Interpolation
 from calattn.data.sources.datasets import DATASETS
 from calattn.runs import build
@@ -18,40 +20,49 @@ from calattn.runs.spec import RunSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interface:
-    """Images of `size` px with `channels`, normalised by `mean` and `std`; logits in the order of `class_names`."""
+    """Images of `size` px with `channels`, normalised by `mean` and `std`; logits in the order of `class_names`.
+
+    Of an image that is not square the network sees the centre, or all of it, `stretched`: where all of its training images had
+    one size and were resized as a whole.
+    """
 
     class_names: tuple[str, ...]
     channels: int
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    interpolation: Interpolation = "bilinear"
+    stretched: bool = False
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
-    def augment(self, size_in: tuple[int, int], *, interpolation: Interpolation, num_classes: int) -> Augment:
-        """What is done to test images that come as `size_in`, of a data set with `num_classes`."""
+    def augment(self, size_in: tuple[int, int] | None = None, *, num_classes: int | None = None) -> Augment:
+        """What is done to test images that come as `size_in`, of a data set with `num_classes`; by default those it takes."""
         return Augment(
             channels=self.channels,
-            size_in=size_in,
+            size_in=size_in or (self.size, self.size),
             size_out=self.size,
-            interpolation=interpolation,
+            interpolation=self.interpolation,
             mean=self.mean,
             std=self.std,
-            num_classes=num_classes,
+            num_classes=num_classes or self.num_classes,
         )
 
 
 def interface_of(spec: RunSpec, found: build.RunData) -> Interface:
     """That of a network trained on these images."""
     mean, std = build.normalisation(spec, found.dataset)
+    height, width = input_size(found.train, size := build.network_size(spec, found.train))
     return Interface(
         class_names=found.class_names,
         channels=found.dataset.channels,
-        size=build.network_size(spec, found.train),
+        size=size,
         mean=mean,
         std=std,
+        interpolation=spec.data.interpolation,
+        stretched=height != width,
     )
 
 
@@ -63,16 +74,11 @@ def read_interface(folder: RunFolder) -> Interface:
     """What training noted."""
     found = read_json(folder.interface_path)
     try:
-        return Interface(
-            class_names=tuple(map(str, found["class_names"])),
-            channels=int(found["channels"]),
-            size=int(found["size"]),
-            mean=tuple(map(float, found["mean"])),
-            std=tuple(map(float, found["std"])),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return pydantic.TypeAdapter(Interface).validate_python(found)
+    except pydantic.ValidationError as error:
+        problem = error.errors()[0]
         raise RunFolderError(
-            f"{folder.interface_path} does not say what the network takes ({type(error).__name__}: {error}); put it back, or "
+            f"{folder.interface_path} does not say what the network takes ({problem['loc']}: {problem['msg']}); put it back, or "
             "train into a new folder"
         ) from None
 

@@ -1,58 +1,81 @@
-"""`load_model`: a trained run as a model that can be called, from its folder alone."""
+"""`load`: a trained run, or a folder or a hub's repository that `save_pretrained` wrote, as a classifier."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
 import warnings
+from pathlib import Path
 
 import torch
-from jaxtyping import Float, UInt8
-from torch import Tensor
 
-from calattn.data.augment.pipeline import Augment
+from calattn import posthoc
 from calattn.engine.checkpoint import CheckpointFolder
+from calattn.errors import InputError
 from calattn.files.atomic import PathArg
 from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
 from calattn.runs import build
+from calattn.runs.classifier import CONFIG, Classifier, config_of, read_folder
 from calattn.runs.environment import naming_plugins
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import Interface, read_interface
 from calattn.runs.spec import RunSpec
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """`model(transform(images))` are calibrated logits; `model.output(…)` has raw logits, scale and features beside them."""
+def load(
+    source: PathArg,
+    checkpoint: str = "last",
+    *,
+    calibrator: PathArg | posthoc.Calibrator | None = None,
+    device: str | torch.device = "cpu",
+) -> Classifier:
+    """The classifier of a run folder, of a folder that `save_pretrained` wrote, or of a repository on the Hugging Face hub.
 
-    model: CalibratedModel
-    augment: Augment
-    class_names: tuple[str, ...]
-
-    def transform(self, images: UInt8[Tensor, "n c h w"]) -> Float[Tensor, "n c s s"]:
-        """What the run does to its test images: resized to the network's side, normalised."""
-        if images.ndim != 4 or images.dtype != torch.uint8 or images.shape[1] != self.augment.channels:
-            raise ValueError(
-                f"images must be uint8 [n, {self.augment.channels}, h, w], got {images.dtype} {list(images.shape)}"
-            )
-        height, width = images.shape[-2:]
-        return dataclasses.replace(self.augment, size_in=(height, width)).test(images)
-
-
-def load_model(path: PathArg, checkpoint: str = "last", *, device: str | torch.device = "cpu") -> LoadedModel:
-    """The network of a run folder under a checkpoint rule (`calattn.rules.RULES`), in evaluation mode.
-
-    The data set need not be there. A run folder whose checkpoints were removed cannot be loaded.
+    `checkpoint` is a rule (`calattn.rules.RULES`) of a run. A `calibrator`, or its file, takes the place of a saved one. The
+    data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
     """
+    path = Path(source)
+    if (path / CONFIG).is_file() or _may_be_on_the_hub(path):
+        found = from_pretrained(source)
+        if calibrator is not None:
+            calibrator = _calibrator(calibrator)
+            config = found.description.model_copy(update={"calibrator": type(calibrator).__name__})
+            found = Classifier(found.model, config, calibrator=calibrator)
+        return found.to(device)
+    return load_model(path, checkpoint, calibrator=calibrator, device=device)
+
+
+def from_pretrained(source: PathArg, *, revision: str | None = None, token: str | bool | None = None) -> Classifier:
+    """What `save_pretrained` or `push_to_hub` wrote: from a folder, or from the hub by its name there."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    if Path(source).is_dir():
+        return read_folder(Path(source))
+    try:
+        return Classifier.from_pretrained(str(source), revision=revision, token=token)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, HFValidationError, ConnectionError) as error:
+        why = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"there is no folder {source}, and no such model on the hub ({why}); check the name and the network"
+        ) from None
+
+
+def load_model(
+    path: PathArg,
+    checkpoint: str = "last",
+    *,
+    calibrator: PathArg | posthoc.Calibrator | None = None,
+    device: str | torch.device = "cpu",
+) -> Classifier:
+    """The network of a run folder under a checkpoint rule, in evaluation mode."""
     folder = RunFolder.open(path)
     spec = folder.spec()
     with naming_plugins(folder):
-        interface = read_interface(folder)
-        model = trained_network(folder, spec, checkpoint, interface)
-    augment = interface.augment(
-        (interface.size, interface.size), interpolation=spec.data.interpolation, num_classes=interface.num_classes
-    )
-    return LoadedModel(model=model.to(device).eval(), augment=augment, class_names=interface.class_names)
+        takes = read_interface(folder)
+        model = trained_network(folder, spec, checkpoint, takes)
+    behind = None if calibrator is None else _calibrator(calibrator)
+    config = config_of(model, spec.model, takes, checkpoint=checkpoint, calibrator=behind)
+    return Classifier(model, config, calibrator=behind, origin=folder.path).to(device)
 
 
 def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:
@@ -73,3 +96,12 @@ def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Inte
             stacklevel=2,
         )
     return model
+
+
+def _calibrator(given: PathArg | posthoc.Calibrator) -> posthoc.Calibrator:
+    return given if isinstance(given, posthoc.Calibrator) else posthoc.load(Path(given))
+
+
+def _may_be_on_the_hub(path: Path) -> bool:
+    """Nothing lies there, nor the folder around it, and it has the form of a name on the hub: owner/name."""
+    return not path.exists() and not path.parent.exists() and bool(re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)))

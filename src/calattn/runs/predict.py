@@ -117,8 +117,7 @@ class Predictor:
         """What a `network` says about images, in memory."""
         taken, fabric = self.interface, self.fabric
         images = _with_channels(wanted.images, taken.channels)
-        size_in, interpolation = input_size(images, taken.size), self.spec.data.interpolation
-        augment = taken.augment(size_in, interpolation=interpolation, num_classes=images.num_classes)
+        augment = taken.augment(input_size(images, taken.size), num_classes=images.num_classes)
         batch_size, place = self.spec.evaluation.batch_size, self.runtime.place(fabric)
         loader = EvalLoader(images, wanted.rows, augment, batch_size=batch_size, **place)
         fields = {"class_names": taken.class_names, "split": wanted.name, "spec_hash": self.spec.hash}

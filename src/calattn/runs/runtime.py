@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies import STRATEGY_REGISTRY
 
 from calattn import data
+from calattn.engine.log import Logger
 from calattn.runs.spec import RunSpec
 
 _ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps", "tpu")
@@ -26,7 +28,10 @@ _LARGE = 128  # pixels a side from which a step keeps a GPU busy
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """`devices` is a number or a list such as "0,2"; `strategy` is auto, ddp or fsdp; `workers` decode large data sets."""
+    """`devices` is a number or a list such as "0,2"; `strategy` is auto, ddp or fsdp; `workers` decode large data sets.
+
+    `track` names trackers (`runs.trackers.TRACKERS`), or holds loggers of Lightning, that get the log too.
+    """
 
     accelerator: str = "auto"
     devices: str = "1"
@@ -36,7 +41,7 @@ class Runtime:
     workers: int | None = None
     data_root: Path | None = None
     save_seconds: float = 60.0
-    tensorboard: bool = False
+    track: Sequence[str | Logger] = ()
     until_epoch: int | None = None  # stop there; the run is unfinished, and goes on without this
 
     def fabric(self, precision: str) -> Fabric:

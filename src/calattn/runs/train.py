@@ -36,6 +36,7 @@ from calattn.runs.predict import Predictor, check_own_classes, check_same_split,
 from calattn.runs.runtime import Runtime, settled
 from calattn.runs.spec import RunSpec
 from calattn.runs.summary import write_summary
+from calattn.runs.trackers import check_trackers, loggers_of
 from calattn.runs.weights import digest
 from calattn.types import ModelOutput, Predictions
 
@@ -81,6 +82,7 @@ def train_run(
 def _train_run(
     spec: RunSpec, path: PathArg, runtime: Runtime, *, overwrite: bool, reporter: RunReporter | None
 ) -> RunFolder:
+    check_trackers(runtime.track)
     spec, folder = settled(spec, runtime), RunFolder(path)
     fabric = runtime.fabric(spec.train.precision)
     main = fabric.is_global_zero
@@ -132,6 +134,7 @@ def _train_run(
             if moved:
                 _remove_outdated(folder, keep=written)
             write_summary(folder, spec, model)
+            trainer.log.close()
         if told is not None:
             told.finished(folder, before=False)
         fabric.barrier()
@@ -184,7 +187,7 @@ class _Session:
                 found.validation, found.validation_rows, augment, batch_size=spec.evaluation.batch_size, **place
             ),
             checkpoints=CheckpointFolder(folder.checkpoints_path, spec.hash),
-            log=RunLog(folder.log_path, tensorboard=folder.tensorboard_path if self.runtime.tensorboard else None),
+            log=RunLog(folder.log_path, loggers=loggers_of(self.runtime.track, folder, spec)),
             scores={"nll_ts": nll_after_scaling} if "best-nll-ts" in spec.evaluation.checkpoints else {},
         )
         return Trainer(self.fabric, setup, settings, reporter=self.told)

@@ -9,12 +9,12 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.augment.geometry import UNIT, affine, box_mask, fixed_point, pick
-from calattn.data.plan import upload
+from calattn.data.augment.geometry import UNIT, Bytes, affine, box_mask, fixed_point, pick
+from calattn.data.images import upload
 
 OPERATIONS = (
     *("identity", "autocontrast", "equalize", "rotate", "solarize", "color", "posterize"),
@@ -77,12 +77,12 @@ class RandAugment:
         wanted = (count * (self.num_ops + 1)).floor().unsqueeze(1) > torch.arange(self.num_ops)
         return (codes * wanted) + (level * len(ANY)).floor().float().unsqueeze(1) * CODES
 
-    def __call__(self, images: UInt8[Tensor, "b c h w"], codes: Shaped[Tensor, "b m"]) -> UInt8[Tensor, "b c h w"]:
+    def __call__(self, images: Bytes, codes: Shaped[Tensor, "b m"]) -> Bytes:
         for column in codes.long().unbind(1):
             images = self.apply(images, column)
         return images
 
-    def apply(self, images: UInt8[Tensor, "b c h w"], code: Int[Tensor, " b"]) -> UInt8[Tensor, "b c h w"]:
+    def apply(self, images: Bytes, code: Int[Tensor, " b"]) -> Bytes:
         """One operation each."""
         tables = _tables(self.magnitudes, self.size, images.device)
         images = affine(images, tables.matrix[code])
@@ -157,7 +157,7 @@ def _fixed_levels(name: str, sign: int, strength: float) -> Int[Tensor, " 256"]:
     return level
 
 
-def autocontrast_levels(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 256"]:
+def autocontrast_levels(images: Bytes) -> Int[Tensor, "b c 256"]:
     """Each channel stretched so that its darkest level is 0 and its brightest 255: ⌊255·(v − lo) / (hi − lo)⌋."""
     low = images.amin((2, 3)).int().unsqueeze(2)
     high = images.amax((2, 3)).int().unsqueeze(2)
@@ -166,7 +166,7 @@ def autocontrast_levels(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 25
     return torch.where(span > 0, (255 * (level - low) // span.clamp_min(1)).clamp(0, 255), level)
 
 
-def equalize_levels(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 256"]:
+def equalize_levels(images: Bytes) -> Int[Tensor, "b c 256"]:
     """Each channel's levels spread so that equally many pixels lie in equal ranges, with Pillow's rounding."""
     b, c, h, w = images.shape
     counts = histogram(images)
@@ -177,7 +177,7 @@ def equalize_levels(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 256"]:
     return torch.where(step > 0, ((step // 2 + below) // step.clamp_min(1)).clamp_max(255), level)
 
 
-def histogram(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 256"]:
+def histogram(images: Bytes) -> Int[Tensor, "b c 256"]:
     """Pixels at each level, by image and channel."""
     b, c, h, w = images.shape
     # Flat, because CUDA's scatter has a deterministic mode for one dimension only (sums of integers are exact in any order).
@@ -188,7 +188,7 @@ def histogram(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c 256"]:
     return counts.scatter_add_(0, index, ones).view(b, c, 256)
 
 
-def contrast_levels(images: UInt8[Tensor, "b c h w"], factor: Int[Tensor, " b"]) -> Int[Tensor, "b c 256"]:
+def contrast_levels(images: Bytes, factor: Int[Tensor, " b"]) -> Int[Tensor, "b c 256"]:
     """Levels blended with the image's mean grey, rounded half up to a level."""
     b, c, h, w = images.shape
     total = grey(images).sum((1, 2, 3))
@@ -197,7 +197,7 @@ def contrast_levels(images: UInt8[Tensor, "b c h w"], factor: Int[Tensor, " b"])
     return blend(mean, level, factor.view(b, 1, 1))
 
 
-def grey(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b 1 h w"]:
+def grey(images: Bytes) -> Int[Tensor, "b 1 h w"]:
     """Luma as int32; images of one channel are their own."""
     if images.shape[1] == 1:
         return images.int()
@@ -205,7 +205,7 @@ def grey(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b 1 h w"]:
     return ((LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue + (1 << 15)) >> 16).unsqueeze(1)
 
 
-def smoothed(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c h w"]:
+def smoothed(images: Bytes) -> Int[Tensor, "b c h w"]:
     """The 3 × 3 mean in which the centre counts five times, rounded; the border stays, as in Pillow."""
     result = images.int()
     if min(images.shape[2:]) < 3:
@@ -217,7 +217,7 @@ def smoothed(images: UInt8[Tensor, "b c h w"]) -> Int[Tensor, "b c h w"]:
     return result
 
 
-def mapped(images: UInt8[Tensor, "b c h w"], levels: Int[Tensor, "b c 256"]) -> UInt8[Tensor, "b c h w"]:
+def mapped(images: Bytes, levels: Int[Tensor, "b c 256"]) -> Bytes:
     """Every pixel replaced by its level's entry in the table of its image and channel."""
     b, c, h, w = images.shape
     return levels.to(torch.uint8).gather(2, images.reshape(b, c, h * w).long()).view(b, c, h, w)
@@ -228,7 +228,7 @@ def blend(base: Int[Tensor, "*s"], value: Int[Tensor, "*t"], factor: Int[Tensor,
     return ((base * (WHOLE - factor) + value * factor) // WHOLE).clamp(0, 255)
 
 
-def _blended(images: Tensor, factor: Int[Tensor, " b"], *, sharpen: Tensor) -> UInt8[Tensor, "b c h w"]:
+def _blended(images: Tensor, factor: Int[Tensor, " b"], *, sharpen: Tensor) -> Bytes:
     """Each image blended with its smoothed copy or its grey one; a factor of one leaves it as it is."""
     b = len(images)
     base = torch.where(sharpen.view(b, 1, 1, 1), smoothed(images), grey(images))
@@ -280,7 +280,7 @@ class Shifts:
         columns = [*box, *colour.unbind(1), order, weight, zoom, overlay, grid]
         return torch.cat([torch.stack(columns, 1), _sources(grid, d[:, 8:])], dim=1).float()
 
-    def __call__(self, images: UInt8[Tensor, "b c h w"], derived: Float[Tensor, "b m"]) -> UInt8[Tensor, "b c h w"]:
+    def __call__(self, images: Bytes, derived: Float[Tensor, "b m"]) -> Bytes:
         order, weight, zoom, overlay, grid = derived[:, 7:12].int().unbind(1)
         images = affine(images, _zoomed(zoom, self.size))
         images = _shuffled(images, grid, derived[:, 12:].int())

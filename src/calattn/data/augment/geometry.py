@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+Bytes = UInt8[Tensor, "b c h w"]
 UNIT = 1 << 16  # affine maps are in 16.16 fixed point, as in Pillow's nearest-neighbour transform
 
 
 def pick(
-    images: UInt8[Tensor, "b c h w"],
+    images: Bytes,
     rows: Int[Tensor, "b #H #W"],  # noqa: F821
     columns: Int[Tensor, "b #H #W"],  # noqa: F821
 ) -> UInt8[Tensor, "b c H W"]:
@@ -25,13 +26,13 @@ def pick(
 
 
 def crop(
-    images: UInt8[Tensor, "b c h w"],
+    images: Bytes,
     top: Int[Tensor, " b"],
     left: Int[Tensor, " b"],
     mirror: Bool[Tensor, " b"],
     *,
     padding: int,
-) -> UInt8[Tensor, "b c h w"]:
+) -> Bytes:
     """The part of each image's own size that begins at (top, left) of the image padded with black, then mirrored or not.
 
     >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
@@ -45,7 +46,7 @@ def crop(
     return pick(images, rows.unsqueeze(2), columns.unsqueeze(1))
 
 
-def affine(images: UInt8[Tensor, "b c h w"], matrix: Int[Tensor, "b 6"]) -> UInt8[Tensor, "b c h w"]:
+def affine(images: Bytes, matrix: Int[Tensor, "b 6"]) -> Bytes:
     """Each image under its own map from output to input coordinates, nearest neighbour, black outside.
 
     A row (a, b, c, d, e, f) in units of 2⁻¹⁶ sends (x, y) to (a·x + b·y + c, d·x + e·y + f); pixel centres are already in c, f.

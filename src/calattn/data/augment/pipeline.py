@@ -14,9 +14,9 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.data.augment.distortions import Magnitude, RandAugment, Shifts
-from calattn.data.augment.geometry import box_mask, crop
+from calattn.data.augment.geometry import Bytes, box_mask, crop
 from calattn.data.augment.mixing import Mixing
-from calattn.data.plan import upload
+from calattn.data.images import upload
 from calattn.data.resize import Interpolation, resized_levels
 
 # The uniform numbers of a sample, in this order; those of RandAugment or of the shifts follow. Every group has its place whether
@@ -117,7 +117,7 @@ class Augment:
 
     @torch.no_grad()
     def train(
-        self, images: UInt8[Tensor, "b c h w"], targets: Shaped[Tensor, "b ..."], draws: Float[Tensor, "b m"]
+        self, images: Bytes, targets: Shaped[Tensor, "b ..."], draws: Float[Tensor, "b m"]
     ) -> tuple[Float[Tensor, "b c H W"], Shaped[Tensor, "b ..."]]:
         """Augmented float32 images and their targets: as given, or float32 [b, classes] where images are mixed."""
         self._check(images)
@@ -134,7 +134,7 @@ class Augment:
         return (normal, targets) if self._mixing is None else self._mixing(normal, targets, draws[:, 9:15])
 
     @torch.no_grad()
-    def test(self, images: UInt8[Tensor, "b c h w"]) -> Float[Tensor, "b c H W"]:
+    def test(self, images: Bytes) -> Float[Tensor, "b c H W"]:
         """Resized and normalised, nothing else."""
         self._check(images)
         return self._normalised(images)

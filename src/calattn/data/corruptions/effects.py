@@ -12,19 +12,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from calattn.data.corruptions.filters import correlate, gaussian_blur, separable, smear, zoom_matrix
+from calattn.data.corruptions.filters import Pixels, correlate, gaussian_blur, separable, smear, zoom_matrix
 from calattn.data.corruptions.frost_texture import SIDE, frost_texture
 from calattn.data.corruptions.kinds import Draws, corruption, to_bytes
 
 
 @corruption("adds normal noise of deviation σ to every value", sigma=(0.04, 0.06, 0.08, 0.09, 0.10))
-def gaussian_noise(images: Float[Tensor, "n c h w"], draws: Draws, *, sigma: float) -> Float[Tensor, "n c h w"]:
+def gaussian_noise(images: Pixels, draws: Draws, *, sigma: float) -> Pixels:
     """x + σ·N(0, 1)"""
     return images + sigma * draws.normal("noise", *images.shape[1:])
 
 
 @corruption("counts photons, `photons` at full brightness", photons=(500, 250, 100, 75, 50))
-def shot_noise(images: Float[Tensor, "n c h w"], draws: Draws, *, photons: int) -> Float[Tensor, "n c h w"]:
+def shot_noise(images: Pixels, draws: Draws, *, photons: int) -> Pixels:
     """Poisson(photons · x) / photons, by the inverse of the distribution function."""
     starts, steps = _poisson_steps(photons)
     values = (images * 255).round()
@@ -50,16 +50,14 @@ def _poisson_steps(photons: int) -> tuple[Tensor, Tensor]:
 
 
 @corruption("turns a share of the values black or white, equally often", share=(0.01, 0.02, 0.03, 0.05, 0.07))
-def impulse_noise(images: Float[Tensor, "n c h w"], draws: Draws, *, share: float) -> Float[Tensor, "n c h w"]:
+def impulse_noise(images: Pixels, draws: Draws, *, share: float) -> Pixels:
     """0 with probability share / 2, 1 with probability share / 2, else x: each channel by itself."""
     chance = draws.uniform("impulse", *images.shape[1:])
     return images.masked_fill(chance < share / 2, 0.0).masked_fill(chance > 1 - share / 2, 1.0)
 
 
 @corruption("blurs by a disc with softened edge", radius=(0.3, 0.4, 0.5, 1.0, 1.5), softness=(0.4, 0.5, 0.6, 0.2, 0.1))
-def defocus_blur(
-    images: Float[Tensor, "n c h w"], _: Draws, *, radius: float, softness: float
-) -> Float[Tensor, "n c h w"]:
+def defocus_blur(images: Pixels, _: Draws, *, radius: float, softness: float) -> Pixels:
     return correlate(images, disc(radius, softness))
 
 
@@ -79,9 +77,7 @@ def disc(radius: float, softness: float) -> Float[Tensor, "k k"]:
     sigma=(0.05, 0.25, 0.4, 0.25, 0.4),
     rounds=(1, 1, 1, 2, 2),
 )
-def glass_blur(
-    images: Float[Tensor, "n c h w"], draws: Draws, *, sigma: float, rounds: int
-) -> Float[Tensor, "n c h w"]:
+def glass_blur(images: Pixels, draws: Draws, *, sigma: float, rounds: int) -> Pixels:
     """Each pixel takes the colour of one of the four at (0 or −1, 0 or −1) from it, `rounds` times.
 
     The official loop swaps in name but copies in effect, always from pixels it has not reached yet, so it is this gather.
@@ -100,14 +96,12 @@ def glass_blur(
 @corruption(
     "smears along a direction within 45° of horizontal", radius=(6, 6, 6, 8, 9), sigma=(1.0, 1.5, 2.0, 2.0, 2.5)
 )
-def motion_blur(
-    images: Float[Tensor, "n c h w"], draws: Draws, *, radius: int, sigma: float
-) -> Float[Tensor, "n c h w"]:
+def motion_blur(images: Pixels, draws: Draws, *, radius: int, sigma: float) -> Pixels:
     return smear(images, draws.between(-math.pi / 4, math.pi / 4, "angle"), radius=radius, sigma=sigma)
 
 
 @corruption("averages enlargements by 1, 1.01, … up to `largest`", largest=(1.05, 1.10, 1.15, 1.20, 1.25))
-def zoom_blur(images: Float[Tensor, "n c h w"], _: Draws, *, largest: float) -> Float[Tensor, "n c h w"]:
+def zoom_blur(images: Pixels, _: Draws, *, largest: float) -> Pixels:
     """The mean of the image and of its enlargements, the first of which (by 1) is the image once more."""
     total, steps = 2 * images, round(100 * (largest - 1))
     for step in range(1, steps + 1):
@@ -127,7 +121,7 @@ def zoom_blur(images: Float[Tensor, "n c h w"], _: Draws, *, largest: float) -> 
     keep=(0.95, 0.90, 0.90, 0.85, 0.80),
 )
 def snow(
-    images: Float[Tensor, "n c h w"],
+    images: Pixels,
     draws: Draws,
     *,
     mean: float,
@@ -137,7 +131,7 @@ def snow(
     radius: int,
     sigma: float,
     keep: float,
-) -> Float[Tensor, "n c h w"]:
+) -> Pixels:
     """keep·x + (1 − keep)·max(x, 1.5·grey + 0.5) + flakes + flakes turned by 180°.
 
     Flakes are normal noise, enlarged, blackened below the threshold and smeared downwards.
@@ -152,7 +146,7 @@ def snow(
     return keep * images + (1 - keep) * pale + flakes + flakes.flip(2, 3)
 
 
-def _grey(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n 1 h w"]:
+def _grey(images: Pixels) -> Float[Tensor, "n 1 h w"]:
     """Luma of ITU-R BT.601; one channel is its own."""
     if images.shape[1] == 1:
         return images
@@ -165,7 +159,7 @@ def _grey(images: Float[Tensor, "n c h w"]) -> Float[Tensor, "n 1 h w"]:
     keep=(1.0, 1.0, 0.9, 0.85, 0.75),
     frost=(0.2, 0.3, 0.4, 0.4, 0.45),
 )
-def frost(images: Float[Tensor, "n c h w"], draws: Draws, *, keep: float, frost: float) -> Float[Tensor, "n c h w"]:
+def frost(images: Pixels, draws: Draws, *, keep: float, frost: float) -> Pixels:
     """keep·x + frost·pane. The pane is computed (`frost_texture`), where the official files use photographs."""
     height, width = images.shape[2:]
     corner = draws.whole(SIDE, "corner", 2)
@@ -182,7 +176,7 @@ def frost(images: Float[Tensor, "n c h w"], draws: Draws, *, keep: float, frost:
     density=(0.2, 0.5, 0.75, 1.0, 1.5),
     decay=(3.0, 3.0, 2.5, 2.0, 1.75),
 )
-def fog(images: Float[Tensor, "n c h w"], draws: Draws, *, density: float, decay: float) -> Float[Tensor, "n c h w"]:
+def fog(images: Pixels, draws: Draws, *, density: float, decay: float) -> Pixels:
     """(x + density·cloud) · m / (m + density), with m the image's largest value."""
     height, width = images.shape[2:]
     brightest = images.amax(dim=(1, 2, 3), keepdim=True)
@@ -213,7 +207,7 @@ def cloud(draws: Draws, side: int, decay: float) -> Float[Tensor, "n 1 side side
 
 
 @corruption("raises the value of HSV", shift=(0.05, 0.10, 0.15, 0.20, 0.30))
-def brightness(images: Float[Tensor, "n c h w"], _: Draws, *, shift: float) -> Float[Tensor, "n c h w"]:
+def brightness(images: Pixels, _: Draws, *, shift: float) -> Pixels:
     """V = max(r, g, b) becomes min(V + shift, 1); hue and saturation stay, which is a common factor for r, g and b."""
     value = images.amax(dim=1, keepdim=True)
     raised = (value + shift).clamp_max(1)
@@ -221,7 +215,7 @@ def brightness(images: Float[Tensor, "n c h w"], _: Draws, *, shift: float) -> F
 
 
 @corruption("draws the values towards their mean", factor=(0.75, 0.50, 0.40, 0.30, 0.15))
-def contrast(images: Float[Tensor, "n c h w"], _: Draws, *, factor: float) -> Float[Tensor, "n c h w"]:
+def contrast(images: Pixels, _: Draws, *, factor: float) -> Pixels:
     """(x − m)·factor + m, with m the mean of the image's channel."""
     mean = images.mean(dim=(2, 3), keepdim=True)
     return (images - mean) * factor + mean
@@ -233,9 +227,7 @@ def contrast(images: Float[Tensor, "n c h w"], _: Draws, *, factor: float) -> Fl
     smoothness=(0.0, 0.20, 0.06, 0.04, 0.03),
     affine=(0.08, 0.07, 0.06, 0.05, 0.03),
 )
-def elastic_transform(
-    images: Float[Tensor, "n c h w"], draws: Draws, *, strength: float, smoothness: float, affine: float
-) -> Float[Tensor, "n c h w"]:
+def elastic_transform(images: Pixels, draws: Draws, *, strength: float, smoothness: float, affine: float) -> Pixels:
     """An affine map, mirrored about the edge pixels, then displacements strength · (uniform noise ∗ Gaussian)."""
     height, width = images.shape[2:]
     side = min(height, width)
@@ -257,9 +249,7 @@ def _affine(moves: Float[Tensor, "n 3 2"], height: int, width: int) -> Float[Ten
     return torch.linalg.solve(moved, corners.expand(len(moves), 3, 2))
 
 
-def sample(
-    images: Float[Tensor, "n c h w"], points: Float[Tensor, "n h w 2"], *, about_pixels: bool
-) -> Float[Tensor, "n c h w"]:
+def sample(images: Pixels, points: Float[Tensor, "n h w 2"], *, about_pixels: bool) -> Pixels:
     """The images at points (x, y) in pixels, bilinear; beyond the edge mirrored about edge pixels or about their outer border."""
     size = torch.tensor([images.shape[3], images.shape[2]], dtype=torch.float64)
     span = (size - 1).clamp_min(1) if about_pixels else size
@@ -268,7 +258,7 @@ def sample(
 
 
 @corruption("shrinks to `scale` of the side and enlarges again", scale=(0.95, 0.90, 0.85, 0.75, 0.65))
-def pixelate(images: Float[Tensor, "n c h w"], _: Draws, *, scale: float) -> Float[Tensor, "n c h w"]:
+def pixelate(images: Pixels, _: Draws, *, scale: float) -> Pixels:
     """Pillow's box filter there and back, rounded to bytes after each direction as Pillow does, the rows' first.
 
     On images higher than wide Pillow may take the columns first: then some values differ by one.
@@ -294,7 +284,7 @@ def box_matrix(size: int, new: int) -> Float[Tensor, "new size"]:
 
 
 @corruption("is saved as JPEG and read again", quality=(80, 65, 58, 50, 40))
-def jpeg_compression(images: Float[Tensor, "n c h w"], _: Draws, *, quality: int) -> Float[Tensor, "n c h w"]:
+def jpeg_compression(images: Pixels, _: Draws, *, quality: int) -> Pixels:
     """Pillow's JPEG with its usual chroma subsampling. The only corruption that goes image by image."""
     from PIL import Image
 

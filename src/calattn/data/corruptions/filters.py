@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+Pixels = Float[Tensor, "n c h w"]  # float64 in [0, 1]
 
-def separable(
-    images: Float[Tensor, "n c h w"], rows: Float[Tensor, "i h"], columns: Float[Tensor, "j w"]
-) -> Float[Tensor, "n c i j"]:
+
+def separable(images: Pixels, rows: Float[Tensor, "i h"], columns: Float[Tensor, "j w"]) -> Float[Tensor, "n c i j"]:
     """rows · x · columnsᵀ for every channel: any filter or resize that treats the two directions apart."""
     return rows @ (images @ columns.T)
 
@@ -24,9 +24,7 @@ def gaussian_matrix(size: int, sigma: float, *, mode: str, truncate: float) -> F
     return torch.from_numpy(gaussian_filter1d(np.eye(size), sigma, axis=0, mode=mode, truncate=truncate))
 
 
-def gaussian_blur(
-    images: Float[Tensor, "n c h w"], sigma: float, *, mode: str = "nearest", truncate: float = 4.0
-) -> Float[Tensor, "n c h w"]:
+def gaussian_blur(images: Pixels, sigma: float, *, mode: str = "nearest", truncate: float = 4.0) -> Pixels:
     rows, columns = (gaussian_matrix(size, sigma, mode=mode, truncate=truncate) for size in images.shape[2:])
     return separable(images, rows, columns)
 
@@ -38,7 +36,7 @@ def zoom_matrix(size: int, factor: float) -> Float[Tensor, "size size"]:
     return (1 - (point.unsqueeze(1) - torch.arange(size, dtype=torch.float64)).abs()).clamp_min(0)
 
 
-def correlate(images: Float[Tensor, "n c h w"], kernel: Float[Tensor, "k k"]) -> Float[Tensor, "n c h w"]:
+def correlate(images: Pixels, kernel: Float[Tensor, "k k"]) -> Pixels:
     """Every pixel's neighbourhood weighted by the kernel (of odd side); the image is mirrored about its edge pixels."""
     height, width = images.shape[2:]
     reach = len(kernel) // 2
@@ -54,9 +52,7 @@ def mirrored(size: int, reach: int) -> Int[Tensor, " m"]:
     return torch.from_numpy(np.pad(np.arange(size), reach, mode="reflect" if size > 1 else "edge"))
 
 
-def smear(
-    images: Float[Tensor, "n c h w"], angles: Float[Tensor, " n"], *, radius: int, sigma: float
-) -> Float[Tensor, "n c h w"]:
+def smear(images: Pixels, angles: Float[Tensor, " n"], *, radius: int, sigma: float) -> Pixels:
     """Each image blurred along its own direction (radians; y grows downwards), edge pixels continued.
 
     The 2·radius + 1 weights are half a Gaussian, w_i ∝ exp(−i²/2σ²), i ≥ 0, at the pixels nearest to i·(cos, sin): what

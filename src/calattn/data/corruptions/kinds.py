@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -15,11 +15,13 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from calattn import checks
+from calattn.data.corruptions.filters import Pixels
 from calattn.data.images import DataError
 from calattn.registry import Registry
 from calattn.types import row_blocks
 
 SEVERITIES = (1, 2, 3, 4, 5)
+Bytes = UInt8[Tensor, "n c h w"]
 
 # float64 values of a block: small enough to stay in cache between passes, large enough to hide Python's overhead.
 _BLOCK = 1 << 19
@@ -72,23 +74,18 @@ def _number_of(purpose: str) -> int:
     return int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "little")
 
 
-class Apply(Protocol):
-    """`apply(images, draws, **constants)`: float64 images in [0, 1] in, the same shape out; `corrupt` clips and rounds."""
-
-    def __call__(
-        self, images: Float[Tensor, "n c h w"], draws: Draws, **constants: Any
-    ) -> Float[Tensor, "n c h w"]: ...
-
-
 @final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """What a corruption does, and its constants at severity 1 … 5 (those of Hendrycks & Dietterich for 32 × 32 images)."""
+    """What a corruption does, and its constants at severity 1 … 5 (those of Hendrycks & Dietterich for 32 × 32 images).
+
+    `apply(images, draws, **constants)` keeps the shape of the images; `corrupt` clips and rounds.
+    """
 
     name: str
     title: str
     levels: tuple[dict[str, float], ...]
-    apply: Apply
+    apply: Callable[..., Pixels]
 
     def __post_init__(self) -> None:
         assert len(self.levels) == len(SEVERITIES), self.name
@@ -109,9 +106,7 @@ def corruption(title: str, **constants: tuple[float, ...]) -> Callable[[Any], An
     return register
 
 
-def corrupt(
-    images: UInt8[Tensor, "n c h w"], name: str, severity: int, *, generator: torch.Generator, offset: int = 0
-) -> UInt8[Tensor, "n c h w"]:
+def corrupt(images: Bytes, name: str, severity: int, *, generator: torch.Generator, offset: int = 0) -> Bytes:
     """The images under one corruption at severity 1 … 5.
 
     One number is taken from `generator`; with the corruption's name, the severity and an image's number in the set it decides
@@ -124,34 +119,31 @@ def corrupt(
     >>> torch.equal(whole[3:], end)
     True
     """
-    chosen, level = CORRUPTIONS[name], _level(severity)
+    chosen = CORRUPTIONS[name]
+    if isinstance(severity, bool) or not isinstance(severity, int | np.integer) or severity not in SEVERITIES:
+        raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
     _check_images(images)
     if isinstance(offset, bool) or not isinstance(offset, int | np.integer) or offset < 0:
         raise ValueError(f"offset must be the number of the first image in its set, 0 or more, got {offset!r}")
     generator = checks.generator(generator)
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     corrupted = torch.empty(images.shape, dtype=torch.uint8)
+    stream = f"{name}-{severity}"
     for rows in row_blocks(len(images), images[0].numel() if len(images) else 1, _BLOCK):
-        draws = Draws(
-            seed=seed, stream=f"{name}-{severity}", first=int(offset) + rows.start, count=rows.stop - rows.start
+        draws = Draws(seed=seed, stream=stream, first=int(offset) + rows.start, count=rows.stop - rows.start)
+        corrupted[rows] = to_bytes(
+            chosen.apply(images[rows].cpu().double() / 255, draws, **chosen.levels[severity - 1])
         )
-        corrupted[rows] = to_bytes(chosen.apply(images[rows].cpu().double() / 255, draws, **chosen.levels[level]))
     return corrupted.to(images.device)
 
 
-def to_bytes(images: Float[Tensor, "n c h w"]) -> UInt8[Tensor, "n c h w"]:
+def to_bytes(images: Pixels) -> Bytes:
     """[0, 1] to 0 … 255, to the nearest.
 
     Averages of bytes often fall on an exact half, where the last bit of a sum would decide, and that bit may depend on the size
     of the batch and on the machine. 1e-6 moves the decision to where no averages fall.
     """
     return (images.clamp(0, 1) * 255 + (0.5 + 1e-6)).to(torch.uint8)
-
-
-def _level(severity: int) -> int:
-    if isinstance(severity, bool) or not isinstance(severity, int | np.integer) or severity not in SEVERITIES:
-        raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
-    return int(severity) - 1
 
 
 def _check_images(images: Tensor) -> None:

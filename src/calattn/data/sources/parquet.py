@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from jaxtyping import Float, Int
-from PIL import Image
 from torch import Tensor
 
 from calattn import checks
 from calattn.data.decoding import EncodedImages, PackedBytes, write_packed
 from calattn.data.images import DamagedFile, DataError, FilesMissing
 from calattn.data.sources.datasets import Dataset, default_root
-from calattn.data.sources.folder import is_grey, own_images
+from calattn.data.sources.folder import channels_of, own_images
 
+_TEXT = (pa.string(), pa.large_string())
 IMAGE_COLUMNS = ("image", "img")
 LABEL_COLUMNS = ("label", "fine_label", "labels")
 SOFT_COLUMNS = ("probs", "probabilities", "soft_label", "soft_labels", "label_probs")
@@ -50,9 +50,8 @@ def describe(path: Path) -> Dataset:
         raise DataError(f"{path} holds no train-*.parquet, test-*.parquet or validation-*.parquet with labels")
     files = _labelled_shards(path, splits[0])
     classes = _class_names(path, files, None)
-    channels = _channels(files[0])
-    reader = functools.partial(_read_path, path, channels)
-    return own_images(f"parquet:{path}", channels, classes, splits, reader)
+    channels = channels_of(io.BytesIO(item) for item in itertools.islice(_image_bytes(files[:1]), 64))
+    return own_images(f"parquet:{path}", channels, classes, splits, functools.partial(read, channels=channels))
 
 
 def read(path: Path, split: str, *, dataset: Dataset | None = None, channels: int = 3) -> EncodedImages:
@@ -64,7 +63,7 @@ def read(path: Path, split: str, *, dataset: Dataset | None = None, channels: in
     class_names = _class_names(path, named, dataset)
     _check_same_names(files, class_names)
     labels, soft = _targets(files, class_names)
-    starts = np.cumsum([0, *(_metadata(file).num_rows for file in files)])[:-1]
+    counts = [_opened(file, lambda file=file: pq.read_metadata(file)).num_rows for file in files]
     return EncodedImages(
         labels=labels,
         class_names=class_names,
@@ -74,12 +73,8 @@ def read(path: Path, split: str, *, dataset: Dataset | None = None, channels: in
         declared_size=None if dataset is None else dataset.size,
         content=_content(files),
         files=tuple(str(file) for file in files),
-        starts=tuple(int(start) for start in starts),
+        starts=tuple(itertools.accumulate(counts[:-1], initial=0)),
     )
-
-
-def _read_path(path: Path, channels: int, _folder: Path, split: str) -> EncodedImages:
-    return read(path, split, channels=channels)
 
 
 def shards(path: Path, name: str) -> list[Path]:
@@ -108,14 +103,11 @@ def _shards_in(folder: Path, name: str) -> list[Path]:
 def _all_there(files: list[Path]) -> list[Path]:
     """All of 00000-of-0000N must be there: half a training set would pass unnoticed."""
     numbers = [match for file in files if (match := _NUMBERED.search(file.name))]
-    if numbers:
-        total = int(numbers[0][2])
-        have = {int(match[1]) for match in numbers}
-        gone = sorted(set(range(total)) - have)
-        if gone:
-            raise DataError(
-                f"{files[0].parent} lacks shard {gone[0]:05d} of {total} ({files[0].name} is there); copy it too"
-            )
+    total = int(numbers[0][2]) if numbers else 0
+    if gone := sorted(set(range(total)) - {int(match[1]) for match in numbers}):
+        raise DataError(
+            f"{files[0].parent} lacks shard {gone[0]:05d} of {total} ({files[0].name} is there); copy it too"
+        )
     return files
 
 
@@ -148,7 +140,7 @@ def _class_names(path: Path, files: list[Path], dataset: Dataset | None) -> tupl
             return tuple((folder / "classes.txt").read_text(encoding="utf-8").strip().splitlines())
     if dataset is not None and dataset.class_names:
         return dataset.class_names
-    if column is not None and _is_text(schema.field(column).type):
+    if column is not None and schema.field(column).type in _TEXT:
         return tuple(sorted({name for file in files for name in _column(file, column).unique().to_pylist() if name}))
     return tuple(str(label) for label in range(_count(files, schema, column)))
 
@@ -184,10 +176,9 @@ def _check_same_names(files: list[Path], class_names: tuple[str, ...]) -> None:
     for file in files:
         schema = _schema(file)
         stated = _hub_names(schema, _one_of(schema, LABEL_COLUMNS))
-        pairs = enumerate(itertools.zip_longest(stated, class_names))
-        number = next((number for number, (mine, theirs) in pairs if mine != theirs), None)
-        if stated and number is not None:
-            mine, theirs = (names[number] if number < len(names) else None for names in (stated, class_names))
+        if stated and stated != class_names:
+            pairs = enumerate(itertools.zip_longest(stated, class_names))
+            number, (mine, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
             raise DataError(
                 f"{file}: class {number} is {mine!r}, in the training files it is {theirs!r}; number the classes alike"
             )
@@ -203,19 +194,17 @@ def _targets(files: list[Path], class_names: tuple[str, ...]) -> tuple[Int[Tenso
             f"nor soft labels ({', '.join(SOFT_COLUMNS)}); rename the one you mean"
         )
     probs = None if soft is None else torch.cat([_soft_labels(file, soft, len(class_names)) for file in files])
-    if hard is not None:
-        labels = torch.from_numpy(np.concatenate([_hard_labels(file, hard, class_names) for file in files]))
-    else:
+    if hard is None:
         assert probs is not None
-        labels = probs.argmax(dim=1)
-    return labels, probs
+        return probs.argmax(dim=1), probs
+    return torch.from_numpy(np.concatenate([_hard_labels(file, hard, class_names) for file in files])), probs
 
 
 def _hard_labels(file: Path, column: str, class_names: tuple[str, ...] | None) -> np.ndarray:
     values = _column(file, column)
     if values.null_count:
         raise DataError(f"{file}: row {values.to_pylist().index(None)} has no {column}; remove it or fill it in")
-    if _is_text(values.type):
+    if values.type in _TEXT:
         index = {name: label for label, name in enumerate(class_names or ())}
         names = values.to_pylist()
         unknown = next((row for row, name in enumerate(names) if name not in index), None)
@@ -294,23 +283,8 @@ def _image_column(file: Path) -> str:
     return column
 
 
-def _channels(file: Path) -> int:
-    """1 if the first images are all grey, else 3; one that does not open is left to decoding, which names it."""
-    modes = set()
-    for _, item in zip(range(64), _image_bytes([file]), strict=False):
-        try:
-            modes.add(Image.open(io.BytesIO(item)).mode)
-        except OSError:
-            continue
-    return 1 if modes and all(is_grey(mode) for mode in modes) else 3
-
-
 def _one_of(schema: pa.Schema, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in schema.names), None)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _column(file: Path, name: str) -> pa.ChunkedArray:
@@ -328,10 +302,6 @@ def _batches(file: Path, column: str) -> Iterator[pa.Array]:
 
 def _schema(file: Path) -> pa.Schema:
     return _opened(file, lambda: pq.read_schema(file))
-
-
-def _metadata(file: Path) -> pq.FileMetaData:
-    return _opened(file, lambda: pq.read_metadata(file))
 
 
 def _opened(file: Path, action):  # type: ignore[no-untyped-def]

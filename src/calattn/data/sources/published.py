@@ -8,7 +8,7 @@ from typing import Any
 
 from calattn.data.sources import array_files, cifar10_c, synsets
 from calattn.data.sources.array_files import CifarFiles, IdxFiles
-from calattn.data.sources.datasets import DATASETS, Dataset, Remote
+from calattn.data.sources.datasets import DATASETS, Dataset, NpmPackage, Remote
 
 
 def _register() -> None:
@@ -37,24 +37,26 @@ def _files(name: str, classes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _dataset(name: str, row: dict[str, Any]) -> Dataset:
-    mirrors, files, size = row.pop("mirrors", []), row.pop("files", {}), row.pop("size", None)
+    mirrors, files, size, npm = (row.pop(key, None) for key in ("mirrors", "files", "size", "npm"))
     return Dataset(
         name=name,
         size=None if size is None else tuple(size),
         num_classes=row.pop("num_classes", len(row["class_names"])),
         mean=tuple(row.pop("mean")),
         std=tuple(row.pop("std")),
-        remotes=tuple(
-            Remote(
-                name=file,
-                urls=tuple(mirror.format(file) for mirror in mirrors),
-                checksum=f"md5:{stated['md5']}",
-                bytes=stated.get("bytes"),
-            )
-            for file, stated in files.items()
-        ),
+        remotes=_remotes(files or {}, mirrors or []),
+        npm=None if npm is None else NpmPackage(**(npm | {"files": _remotes(npm["files"], [])})),
         **row,
     )
+
+
+def _remotes(files: dict[str, dict[str, Any]], mirrors: list[str]) -> tuple[Remote, ...]:
+    found = []
+    for name, stated in files.items():
+        kind = "md5" if "md5" in stated else "sha256"
+        urls = tuple(mirror.format(name) for mirror in mirrors)
+        found.append(Remote(name=name, urls=urls, checksum=f"{kind}:{stated[kind]}", bytes=stated.get("bytes")))
+    return tuple(found)
 
 
 _register()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from calattn.distribution import version
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns
 from calattn.metrics.evaluation import Difference, Evaluation
@@ -281,14 +281,6 @@ def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[st
 def finite(value: float | None) -> float | None:
     """JSON has no word for what is infinite or undefined."""
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-def version() -> str:
-    """Of this package."""
-    try:
-        return importlib.metadata.version("calattn")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 _MORE = (

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from calattn.comparison import data_warning
+from calattn.distribution import version
 from calattn.metrics.evaluation import Evaluation
-from calattn.report.page.document import better_end, finite, printed, version
+from calattn.report.page.document import better_end, finite, printed
 
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
 _SEEDS = "; rows that differ in their seed alone are trainings of one method: calattn compare --over-seeds joins them"

@@ -14,22 +14,22 @@ from torch import Tensor
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, row_argmax
 from calattn.metrics.ranks import RankSums, aurc_of, risk_coverage_of
+from calattn.report.training import series
 from calattn.types import Predictions, row_blocks
 
 Images = Callable[[Sequence[int]], Mapping[int, bytes]]
 _POINTS = 201
 _PICTURED, _LISTED = 24, 40
 _SCALE_CELLS, _DECILES = 40, 10
-_PANELS = {
-    ("train", "loss"): ("training loss", "loss"),
-    ("validation", "nll"): ("validation NLL", "loss"),
-    ("train", "accuracy"): ("training accuracy", "accuracy"),
-    ("validation", "accuracy"): ("validation accuracy", "accuracy"),
-    ("validation", "ece"): ("validation ECE", "calibration"),
-}
-_SCALE_PANELS = {
-    ("inverse_scale", "mean"): ("mean of 1/s", "scale"),
-    ("scale", "cv"): ("coefficient of variation of s", "scale_cv"),
+# Where a log's row has a number → what it is called, and which chart it is in.
+_SERIES = {
+    "train.loss": ("training loss", "loss"),
+    "validation.nll": ("validation NLL", "loss"),
+    "train.accuracy": ("training accuracy", "accuracy"),
+    "validation.accuracy": ("validation accuracy", "accuracy"),
+    "validation.ece": ("validation ECE", "calibration"),
+    "validation.inverse_scale.mean": ("mean of 1/s", "scale"),
+    "validation.scale.cv": ("coefficient of variation of s", "scale_cv"),
 }
 
 
@@ -170,18 +170,10 @@ def dynamics(log: Sequence[Mapping[str, Any]], marks: Mapping[str, int]) -> dict
     """Losses, accuracy, ECE and the scale over the epochs of a run's log; None where there is no log."""
     if not log:
         return None
-    series = []
-    for (part, key), (name, panel) in _PANELS.items():
-        series.append({"name": name, "panel": panel, "values": [_value(row, part, key) for row in log]})
-    for (key, of), (name, panel) in _SCALE_PANELS.items():
-        values = [_value(row.get("validation"), key, of) for row in log]
-        series.append({"name": name, "panel": panel, "values": values})
-    kept = [each for each in series if any(value is not None for value in each["values"])]
+    found = []
+    for path, (name, panel) in _SERIES.items():
+        values = [value if math.isfinite(value) else None for value in series(log, path).tolist()]
+        found.append({"name": name, "panel": panel, "values": values})
+    kept = [each for each in found if any(value is not None for value in each["values"])]
     shown = [{"label": name, "epoch": int(epoch)} for name, epoch in marks.items()]
     return {"epoch": [int(row["epoch"]) for row in log], "series": kept, "marks": shown}
-
-
-def _value(row: Any, part: str, key: str) -> float | None:
-    inner = row.get(part) if isinstance(row, Mapping) else None
-    value = inner.get(key) if isinstance(inner, Mapping) else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

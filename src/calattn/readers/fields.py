@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +39,7 @@ class Field:
         return f"{self.dtype} [{', '.join(str(size) for size in (*rows, *self.tail))}]"
 
 
-class FieldSource(abc.ABC):
+class FieldFile:
     """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
 
     path: Path
@@ -56,9 +55,15 @@ class FieldSource(abc.ABC):
     # Written by `save_predictions`: its labels are class indices, whatever the classes are called.
     is_ours: bool = False
 
-    @abc.abstractmethod
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         """Consecutive blocks of at most `rows` rows of the wanted fields."""
+        total = min(self.fields[name].rows or 0 for name in wanted)
+        for start in range(0, total, rows):
+            yield {name: self.part(name, start, min(start + rows, total)) for name in wanted}
+
+    def part(self, name: str, start: int, stop: int) -> Values:
+        """Some rows of a field, in files that are read in any order."""
+        raise NotImplementedError
 
     @property
     def num_bytes(self) -> int:

@@ -25,7 +25,7 @@ def test_the_demo_types_commands_that_exist(line):
 
 @pytest.mark.slow
 def test_the_demo_runs(tmp_path):
-    demo = Path(__file__).parents[1] / "examples" / "demo.py"
+    demo = Path(__file__).parents[2] / "examples" / "demo.py"
     done = subprocess.run(
         [sys.executable, demo, "--epochs", "1", "--out", tmp_path / "demo"], capture_output=True, text=True, check=False
     )

@@ -1,0 +1,70 @@
+"""`calattn export`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calattn.cli import options
+from calattn.cli.console import note, print_json, results_to
+from calattn.cli.errors import examples
+from calattn.rules import RULES
+
+Form = enum.StrEnum("Form", {"onnx": "onnx", "torch_export": "torch-export"})
+Images = enum.StrEnum("Images", ["uint8", "float"])
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a saved model's, or its name on the hub.")],
+    form: Annotated[Form, options.option(options.OUTPUT, "--format", text="The kind of file.")] = Form.onnx,
+    out: Annotated[
+        Path | None, options.option(options.OUTPUT, "--out", text="The file; default: RUN's name, .onnx or .pt2.")
+    ] = None,
+    calibrator: Annotated[
+        Path | None,
+        options.option(options.IMAGES, "--calibrator", text="A file of `calattn calibrate`, to go behind the head."),
+    ] = None,
+    checkpoint: Annotated[
+        str,
+        options.option(
+            options.IMAGES, "--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES
+        ),
+    ] = "last",
+    images: Annotated[
+        Images,
+        options.option(
+            options.IMAGES,
+            "--input",
+            text="uint8: pixels, normalised inside the file; float: normalised by the caller.",
+        ),
+    ] = Images.uint8,
+    json: options.Json = False,
+) -> None:
+    """Write a trained network as a file that runs without calattn: images in, calibrated probabilities out.
+
+    Its input is `images`, of the network's own size and in batches of any
+    size; its outputs are `probabilities` and `temperature`. The file is run
+    and compared with the network before it is kept.
+    """
+    from calattn.runs.export import SUFFIX
+    from calattn.runs.export import export as write
+    from calattn.runs.load import load
+
+    classifier = load(run, checkpoint, calibrator=calibrator)
+    path = out or Path(f"{Path(run).name}{SUFFIX[form.value]}")
+    made = write(classifier, path, format=form.value, pixels=images is Images.uint8)
+    if json:
+        print_json({"schema": 1, "command": "export", "file": str(made.path), "difference": made.difference})
+        return
+    results_to().print(str(made.path), markup=False, soft_wrap=True)
+    note(f"checked: differs from the network by at most {made.difference:.1g} on random images")
+
+
+export.epilog = examples(  # type: ignore[attr-defined]
+    "calattn export runs/a --out a.onnx                      pixels in, probabilities out",
+    "calattn export runs/a --format torch-export --out a.pt2",
+    "calattn export runs/a --calibrator out/calibrator.safetensors",
+)
