@@ -96,7 +96,7 @@ def main() -> None:
         key = f"N={n}, 10 classes, temperature {temperature}"
         result[key] = coverage(n, 10, temperature, arguments.simulations, seed=n)
         print(key, {name: entry["coverage"] for name, entry in result[key].items()}, flush=True)
-    for clusters, size in ((50, 10), (200, 15)):
+    for clusters, size in ((50, 10), (100, 10), (200, 15)):
         for aware in (True, False):
             key = f"{clusters} clusters of {size}, temperature 0.8, " + ("resampled whole" if aware else "ignored")
             result[key] = clustered_coverage(clusters, size, 0.8, arguments.simulations, seed=clusters, aware=aware)

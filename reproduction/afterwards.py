@@ -12,10 +12,10 @@ import math
 import statistics
 from pathlib import Path
 
-from calattn.comparison.trainings import student, two_sided
+from calattn.comparison.trainings import student
 from calattn.runs.folder import read_json
 from reproduction.cells import CIFARS, Cell
-from reproduction.evidence import LEVEL, Outcome, decide
+from reproduction.evidence import LEVEL, Outcome, decide, two_sided
 
 RIVALS = {"frozen_calattn": "the same head fitted on validation images", "taught": "the taught head"}
 SEEDS = (0, 1, 2)

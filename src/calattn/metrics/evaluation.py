@@ -14,30 +14,23 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.errors import Args, InputError
-from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Columns
 from calattn.metrics.groups import (
     MOST_GROUPS,
+    GroupDifference,
     GroupEvaluation,
     Labelling,
     group_differences,
     shuffled_values,
     worst_first,
 )
-from calattn.metrics.resampling.bootstrap import interval, spread_for_few, two_sided
-from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.resampler import RankCells, Samples, replicates, samples_kept, samples_of
-from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
-from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
+from calattn.metrics.measurement import FEWEST_ERRORS, IN_MEMORY, Resampled, one_pass
+from calattn.metrics.resampling.bootstrap import interval, two_sided
+from calattn.metrics.sources import PredictionSource, check_paired, target_of
+from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, given_predictions
 
-IN_MEMORY = 200_000  # samples whose columns are kept, and that get 1,000 resamples
-_FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 _ROUNDING = 1e-9
-
-# Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
-_PIECE = 1 << 18
 
 
 class NotComparedWarning(UserWarning):
@@ -201,9 +194,9 @@ def evaluate(
     cls, named = target_of(target, predictions)
     options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
     state = MetricState(_names(metrics, cls), **vars(options))
-    seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
+    seen = one_pass(state, predictions, keep=num_bootstrap != 0)
     together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
-    job = _Job(state, seen, predictions, _resamples(num_bootstrap, seen.n), _seed(generator), together)
+    job = Resampled(state, seen, predictions, _resamples(num_bootstrap, seen.n), _seed(generator), together)
     draws = job.replicates(level) if job.count else {}
     rows = {}
     for name, value in state.compute().items():
@@ -218,7 +211,7 @@ def evaluate(
         num_bootstrap=job.count,
         num_clusters=None if together is None else len(together),
     )
-    return found if groups is None else dataclasses.replace(found, groups=job.by_group(found, groups))
+    return found if groups is None else dataclasses.replace(found, groups=_by_group(job, found, groups))
 
 
 @checks.full_precision()
@@ -254,12 +247,12 @@ def compare(
 
     def side(source: PredictionSource) -> _Side:
         state = MetricState(names, **vars(options))
-        seen = _one_pass(state, source, keep=True)
+        seen = one_pass(state, source, keep=True)
         if not (count := _resamples(num_bootstrap, seen.n)):
             remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
             raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
         together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
-        draws = _Job(state, seen, source, count, seed, together).replicates(level)
+        draws = Resampled(state, seen, source, count, seed, together).replicates(level)
         return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
     one, other = side(a), side(b)
@@ -305,7 +298,7 @@ def _warn_left_out(names: list[str], options: Options) -> None:
         reason = (
             "class sums cannot be resampled from something that can be read only once; pass a list of blocks"
             if "classes" in METRICS[name].parts
-            else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
+            else f"there are fewer than {FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
         )
         warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
@@ -339,96 +332,32 @@ def _seed(generator: torch.Generator | None) -> int:
     return 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator))
 
 
-class _Seen(NamedTuple):
-    """What the first pass leaves beside the state: the columns of all samples, unless they can be made again."""
-
-    n: int
-    columns: list[Columns]
-    classes: ClassBins
-
-
-def _one_pass(state: MetricState, source: PredictionSource, *, keep: bool) -> _Seen:
-    state.needs.add("classes")
-    if keep and "grid" in state.needs:
-        state.needs.add("ranks")  # smoothed errors of large inputs are resampled by rank cells
-    parts: list[Columns] = []
-    n, again = 0, False
-    for piece in pieces(source, _PIECE):
-        columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
-        state.add(columns, classes)
-        n += len(columns)
-        if n > IN_MEMORY:
-            again = again or repeatable(source)
-            parts = [] if again else [part.compact() for part in parts]
-        if keep and not again:
-            parts.append(columns if n <= IN_MEMORY else columns.compact())
-    if not n:
-        raise ValueError("predictions is empty: there is nothing to evaluate")
-    return _Seen(n, parts, state.class_bins())
-
-
-class _Job(NamedTuple):
-    """What there is to resample, and how."""
-
-    state: MetricState
-    seen: _Seen
-    source: PredictionSource
-    count: int
-    seed: int
-    clusters: Labelling | None
-
-    def replicates(self, level: float) -> dict[str, Float[Tensor, " r"]]:
-        draws = replicates(*self._planned(self.count), n=self.seen.n, cells=self._cells())
-        if self.state.scores.num_high_errors < _FEWEST_ERRORS:
-            draws.pop("high_confidence_error_confidence", None)
-        if self.clusters is None:
-            return draws
-        return {name: spread_for_few(each, len(self.clusters), level) for name, each in draws.items()}
-
-    def by_group(self, overall: Evaluation, given: object) -> dict[str, GroupEvaluation]:
-        """Each group evaluated, worst first."""
-        if not isinstance(self.source, Predictions):
-            raise InputError("needs predictions in memory", argument="groups", remedy="pass one Predictions")
-        groups = Labelling.of(given, self.seen.n, "groups")
-        if len(groups) > MOST_GROUPS:
-            problem = f"has {len(groups):,} different values, and {MOST_GROUPS} are the most"
-            raise InputError(problem, argument="groups", remedy="take wider groups")
-        options = {name: value for name, value in vars(overall.options).items() if name != "target_name"}
-        evaluations, differences = [], [{}] * len(groups)  # type: list[Evaluation], list[dict[str, GroupDifference]]
-        for code in range(len(groups)):
-            rows = groups.codes == code
-            clusters = None if self.clusters is None else self.clusters.codes[rows]
-            part = self.source.select(rows.to(self.source.labels.device))
-            measure = {"num_bootstrap": self.count, "level": overall.level, "clusters": clusters}
-            generator = torch.Generator().manual_seed(self.seed)
-            evaluations.append(evaluate(part, metrics=tuple(overall), generator=generator, **options, **measure))
-        if self.count:
-            # So many that the smallest p-value of all groups can be told from chance.
-            shuffles = max(self.count, math.ceil(2 * len(groups) / (1 - overall.level)))
-            values = shuffled_values(*self._planned(shuffles), groups, self._cells())
-            differences = group_differences(evaluations, values, overall.level)
-        found = zip(groups.names, evaluations, differences, strict=True)
-        return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
-
-    def _cells(self) -> RankCells | None:
-        return RankCells.of(self.state.ranks) if parts_of(self.state.metrics) & {"ranks", "grid"} else None
-
-    def _planned(self, count: int) -> tuple[Samples, Resampling]:
-        state, again = self.state, repeatable(self.source)
-        bandwidth = state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth)
-        classes = again and "classes" in parts_of(state.metrics)
-        plan = Resampling(
-            metrics=frozenset(state.metrics),
-            options=state.options,
-            bandwidth=bandwidth,
-            count=count,
-            seed=self.seed,
-            num_classes=self.seen.classes.count.shape[0] if classes else None,
-            clusters=None if self.clusters is None else self.clusters.codes,
+def _by_group(job: Resampled, overall: Evaluation, given: object) -> dict[str, GroupEvaluation]:
+    """Each group evaluated, worst first."""
+    if not isinstance(job.source, Predictions):
+        raise InputError("needs predictions in memory", argument="groups", remedy="pass one Predictions")
+    groups = Labelling.of(given, job.seen.n, "groups")
+    if len(groups) > MOST_GROUPS:
+        problem = f"has {len(groups):,} different values, and {MOST_GROUPS} are the most"
+        raise InputError(problem, argument="groups", remedy="take wider groups")
+    options: dict[str, Any] = {name: value for name, value in vars(overall.options).items() if name != "target_name"}
+    evaluations = []
+    for code in range(len(groups)):
+        rows = groups.codes == code
+        options["clusters"] = None if job.clusters is None else job.clusters.codes[rows]
+        options["generator"] = torch.Generator().manual_seed(job.seed)
+        part = job.source.select(rows.to(job.source.labels.device))
+        evaluations.append(
+            evaluate(part, metrics=tuple(overall), num_bootstrap=job.count, level=overall.level, **options)
         )
-        if self.seen.columns and not classes:
-            return lambda: samples_kept(self.seen.columns), plan
-        return lambda: samples_of(self.source, plan.options.target), plan
+    differences: list[dict[str, GroupDifference]] = [{} for _ in evaluations]
+    if job.count:
+        # So many that the smallest p-value of all groups can be told from chance.
+        shuffles = max(job.count, math.ceil(2 * len(groups) / (1 - overall.level)))
+        values = shuffled_values(*job.planned(shuffles), groups, job.cells())
+        differences = group_differences(evaluations, values, overall.level)
+    found = zip(groups.names, evaluations, differences, strict=True)
+    return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:

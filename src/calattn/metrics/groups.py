@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -39,10 +39,10 @@ class Labelling:
 
     @classmethod
     def of(cls, values: object, n: int, argument: str) -> Labelling:
-        """Of one value per sample: numbers or text, in an array, a tensor or a list.
+        """Of one value per sample: numbers or text, in an array, a tensor or a list; the first comes first.
 
         >>> Labelling.of(["b", "a", "b"], 3, "groups")
-        Labelling(codes=tensor([1, 0, 1]), names=('a', 'b'))
+        Labelling(codes=tensor([0, 1, 0]), names=('b', 'a'))
         """
         array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
         if array.shape != (n,):
@@ -52,8 +52,9 @@ class Labelling:
         if array.dtype.kind == "f" and np.isnan(array).any():
             row = int(np.isnan(array).argmax())
             raise InputError("is missing", argument=argument, row=row, remedy="give every sample a value")
-        names, codes = np.unique(array, return_inverse=True)
-        return cls(torch.from_numpy(codes.astype(np.int64)), tuple(str(each) for each in names))
+        names, first, codes = np.unique(array, return_index=True, return_inverse=True)
+        order = first.argsort()  # numbers and the same numbers as text are resampled alike
+        return cls(torch.from_numpy(order.argsort()[codes]), tuple(str(each) for each in names[order]))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,7 +75,7 @@ class GroupDifference:
         return self.value - self.expected
 
     @property
-    def mark(self) -> str:
+    def mark(self) -> Literal["", "better", "worse"]:
         """ "better" or "worse" than chance, or nothing."""
         if not self.p_value <= 1 - self.level:
             return ""
