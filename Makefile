@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo test test-fast test-slow bench reproduction lint format clean
+.PHONY: demo docs test test-fast test-slow bench reproduction lint format clean
 
 $(VENV)/.base: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (about two minutes the first time)"
@@ -23,6 +23,12 @@ $(VENV)/.bench: $(VENV)/.dev
 
 demo: $(VENV)/.base
 	$(PY) examples/demo.py
+
+# The site embeds the demo's page; where there is none yet, the demo runs first.
+docs: $(VENV)/.dev
+	test -f runs/demo/page.html || $(PY) examples/demo.py
+	$(PY) -m sphinx -q -W --keep-going -j 1 -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
@@ -50,4 +56,4 @@ reproduction: $(VENV)/.base
 	$(PY) -m reproduction --scale reduced --no-train --out results/reproduction --report REPRODUCTION.md
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist docs/_build docs/api src/*.egg-info

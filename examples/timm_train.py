@@ -1,7 +1,7 @@
 """In the style of timm's train.py: mixup, EMA, its optimisers and schedules. Then a head for the EMA weights.
 
-Fifteen seconds on one core: `python examples/timm_train.py`. For weights that train.py has written, without a line of Python:
-`calattn teach BACKBONE --weights FILE --data imagefolder:PATH`.
+Fifteen seconds on one core: `python examples/timm_train.py`. For a network that is trained already there is
+`calattn teach BACKBONE --weights FILE.safetensors --data imagefolder:PATH`.
 """
 
 import calattn  # before timm: beside a CPU-only torch, timm fails to import on its own

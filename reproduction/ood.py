@@ -126,6 +126,7 @@ def score_run(
     found = build.load_data(spec, root=runtime.data_root)
     check_same_split(folder, found)
     predictor = Predictor(folder=folder, spec=spec, interface=interface_of(spec, found), fabric=fabric, runtime=runtime)
+    assert found.test is not None  # of every data set of the grid
     sets, missing = ood_sets(cell, scale, found.test, root=runtime.data_root, cache=cache)
     scores: dict[str, dict[str, Tensor]] = {}
     for rule in rules:

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from benchmarks.head.methods import by_calibrator, by_head, density_aware, scaled, structured, temperature
+from benchmarks.head.methods import by_calibrator, by_head, density_aware, scaled, temperature
 from benchmarks.head.seen import Judged, Method, Network, Seen
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
@@ -103,11 +103,11 @@ def methods_of(
     weights = torch.cat([torch.full_like(r.logits[:, 0], 1 / len(r)) for r in (clean, shifted)]).double()
     methods["ts_shifted"] = scaled(temperature(*both, weights))
     known = validation.predictions()
-    for name, calibrator in (("vector", VectorScaling()), ("sats", SATS()), ("frozen_calattn", FrozenCalAttn())):
+    for name, calibrator in (("vector", VectorScaling(0.0)), ("sats", SATS()), ("frozen_calattn", FrozenCalAttn())):
         if name not in without:
             methods[name] = by_calibrator(calibrator.fit(known))
     if "structured" not in without:
-        methods["structured"] = structured(validation)
+        methods["structured"] = by_calibrator(VectorScaling(1.0).fit(validation.predictions()))
     if "dac" not in without:
         some = found.train_rows[:: -(-len(found.train_rows) // KNOWN)]
         nearest = max(1, round(NEIGHBOURS.get(spec.data.name, 50) * len(some) / len(found.train_rows)))

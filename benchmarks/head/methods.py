@@ -49,30 +49,6 @@ def by_head(head: Any) -> Method:
     return apply
 
 
-def structured(validation: Seen) -> Method:
-    """Structured vector scaling (Berta et al. 2025): the best single temperature, then ℓ · (1 + v) + b with a ridge penalty of
-    strength classes / images on v and b; on log-probabilities, by NLL."""
-    best = temperature(validation.logits, validation.labels)
-
-    def scaled_logs(seen: Seen) -> Tensor:
-        return (seen.logits.double() / best).log_softmax(dim=1)
-
-    logs = scaled_logs(validation)
-    numbers = torch.zeros(2, logs.shape[1], dtype=torch.float64, device=logs.device, requires_grad=True)
-    optimizer = torch.optim.LBFGS([numbers], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-8)
-
-    def objective() -> Tensor:
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(logs * (1 + numbers[0]) + numbers[1], validation.labels)
-        loss = loss + logs.shape[1] / len(logs) * numbers.square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(objective)
-    found = numbers.detach()
-    return lambda seen: (scaled_logs(seen) * (1 + found[0]) + found[1], None)
-
-
 def density_aware(train: Seen, validation: Seen, neighbours: int) -> Method:
     """DAC (Tomani et al., ICML 2023): T = Σ_l w_l · d_l + w_0 with w_l ≥ 0, d_l the squared distance to the k-th nearest training
     image in the normalised features of layer l; blocks, features and logits are the layers. Fitted by NLL, from small w_l and the

@@ -26,7 +26,7 @@ _torchvision.install()
 # name is fetched from its home on first use.
 _PARTS = (
     *("backbones", "checks", "comparison", "files", "heads", "losses", "metrics", "models", "posthoc", "readers"),
-    *("registry", "report", "runs", "types"),
+    *("registry", "report", "runs", "sklearn", "types"),
 )
 _HOMES = {
     "Adapter": "models.adapters",

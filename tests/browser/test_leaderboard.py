@@ -16,10 +16,13 @@ METRICS = [
 
 
 def row(title: str, accuracy: float | None, ece: float | None, head: str, **more: object) -> dict:
-    values = {
-        "accuracy": {"value": accuracy, "low": None, "high": None},
-        "ece": {"value": ece, "low": 0.01, "high": 0.09},
-    }
+    """A run whose numbers are known to a tenth of a point, or to `arm`."""
+    arm = more.pop("arm", 0.001)
+
+    def known(value: float | None) -> dict:
+        return {"value": value, "low": value and value - arm, "high": value and value + arm}
+
+    values = {"accuracy": known(accuracy), "ece": known(ece)}
     return {
         "title": title,
         "href": None,
@@ -91,10 +94,10 @@ def test_only_runs_on_the_same_samples_compete(opened, tmp_path):
         row("broken.npz", None, None, "none", note="broken.npz: no labels; " + "x" * 200, group="broken.npz"),
     ]
     page = opened(written(rows, tmp_path / "i.html"))
-    assert best(page, "accuracy") == {"b", "c", "d"}
+    assert best(page, "accuracy") == {"b"}, "c and d are equal"
     assert best(page, "ece") == {"a", "c"}
     marked = page.locator("td.best").first
-    assert marked.get_attribute("title") == "best of the runs shown on the same samples"
+    assert marked.get_attribute("title") == "best of the runs shown on the same samples, by more than chance"
     page.locator("[data-fact=head]").select_option(label="calattn")
     assert best(page, "ece") == set(), "one of each group is left"
     page.locator("[data-fact=head]").select_option(label="any")
@@ -103,6 +106,17 @@ def test_only_runs_on_the_same_samples_compete(opened, tmp_path):
     cell = page.locator("tr:has(.why) [data-column=title]").bounding_box()
     box = why.bounding_box()
     assert box["x"] + box["width"] <= cell["x"] + cell["width"] + 1, "a long message stays in its cell"
+
+
+@pytest.mark.parametrize(("arm", "stars"), [(0.006, {"a"}), (0.008, set()), (None, set())])
+def test_a_star_needs_more_than_chance(opened, tmp_path, arm, stars):
+    """Two arms of 0.006 allow for √2 · 0.006 = 0.0085, two of 0.008 for 0.0113; the two differ by 0.01."""
+    rows = [row(name, 0.8, value, "none", group="test", arm=arm or 0) for name, value in (("a", 0.05), ("b", 0.06))]
+    for each in rows if arm is None else ():
+        each["values"]["ece"] |= {"low": None, "high": None}
+    page = opened(written(rows, tmp_path / "i.html"))
+    assert best(page, "ece") == stars
+    assert best(page, "accuracy") == set()
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,17 @@ def test_the_page_starts_with_the_bins_of_the_metric(opened, tmp_path, bins, sta
     confidence, right, _ = at(p, 1.0)
     assert page.locator("[data-control=bins]").input_value() == str(start)
     assert shown(page, "ece") == pytest.approx(ece(confidence, right, start), abs=2e-5)
-    now = page.locator("[data-card=ece] .card-now")
-    assert now.inner_text().strip() == (
-        "" if start == (bins or 15) else f"{text(p, 15)} at T = 1.00, 15 equal-width bins"
+    value, made_with, ghost = (page.locator(f"[data-card=ece] .card-{name}") for name in ("value", "range", "now"))
+    own = text(p, bins or 15)
+    assert (value.inner_text(), ghost.inner_text().strip()) == (
+        (own, "") if start == (bins or 15) else (text(p, 15), f"at T = 1: {own}")
     )
     choose(page, "bins", "10")
-    assert now.inner_text() == f"{text(p, 10)} at T = 1.00, 10 equal-width bins"
+    assert (value.inner_text(), made_with.inner_text()) == (text(p, 10), "10 equal-width bins")
+    assert ghost.inner_text().strip() == f"at T = 1: {own}"
     choose(page, "bins", str(start))
     choose(page, "binning", "count")
-    assert now.inner_text().endswith(f"{start} equal-count bins")
+    assert made_with.inner_text() == f"{start} equal-count bins"
 
 
 def text(p: calattn.Predictions, bins: int) -> str:

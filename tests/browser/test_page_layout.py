@@ -30,6 +30,12 @@ def one(tmp_path_factory):
     )
 
 
+def unfolded(page):
+    """The page with the tables of the comparison open."""
+    page.locator("details.tables > summary").click()
+    return page
+
+
 def settled(page) -> None:
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
@@ -122,7 +128,7 @@ def test_the_classes_fit_side_by_side(opened, two):
 
 
 def test_a_phone_shows_metric_difference_and_effect_first(opened, two):
-    page = opened(two, width=390)
+    page = unfolded(opened(two, width=390))
     heads = page.locator("[data-table=comparison] thead th")
     assert [text.split(",")[0] for text in heads.all_inner_texts()[:3]] == ["Metric", "Difference", "Effect"]
     assert not page.locator("[data-table=comparison] .words").first.is_visible()
@@ -130,12 +136,12 @@ def test_a_phone_shows_metric_difference_and_effect_first(opened, two):
     for effect in page.locator("[data-table=comparison] .effect").all():
         box = effect.bounding_box()
         assert box["x"] + box["width"] <= frame_box["x"] + frame_box["width"]
-    assert opened(two, width=1000).locator("[data-table=comparison] td.words").first.is_visible()
+    assert unfolded(opened(two, width=1000)).locator("[data-table=comparison] td.words").first.is_visible()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_names_in_heads_break_after_their_parts(opened, two, width):
-    page = opened(two, width=width)
+    page = unfolded(opened(two, width=width))
     lines = (
         page.locator("[data-table=comparison] thead .name")
         .nth(3)

@@ -16,14 +16,14 @@ MORE, LESS = "confidence above accuracy", "confidence below accuracy"
 BINS = 5
 
 
-def bins_of(p: calattn.Predictions, binning: str) -> list[tuple[float, float]]:
-    """numpy's accuracy and mean confidence of each bin that has samples."""
+def bins_of(p: calattn.Predictions, binning: str, least: int = 1) -> list[tuple[float, float]]:
+    """numpy's accuracy and mean confidence of each bin that has samples enough."""
     confidence, right, _ = at(p, 1.0)
     index = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
     parts = [np.flatnonzero(index == k) for k in range(BINS)]
     if binning == "count":
         parts = np.array_split(confidence.argsort(), BINS)
-    return [(right[part].mean(), confidence[part].mean()) for part in parts if len(part)]
+    return [(right[part].mean(), confidence[part].mean()) for part in parts if len(part) >= least]
 
 
 @pytest.fixture
@@ -55,16 +55,36 @@ def spans(page, kind: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("factor", [3.0, 0.2])
-def test_bars_reach_the_accuracy_and_hatches_the_confidence(shown, factor):
+def test_bars_reach_the_smaller_and_hatches_the_larger_of_the_two(shown, factor):
+    """So that solid blue up to the diagonal means calibrated, and nothing else does; a line marks the accuracy."""
     p, page = shown(factor)
     bins = bins_of(p, "width")
     under = [(right, said) for right, said in bins if right > said]
     over = [(right, said) for right, said in bins if right < said]
     assert len(under if factor < 1 else over) > 2
-    assert spans(page, "fill-blue") == [pytest.approx((0, right), abs=1e-3) for right, _ in bins]
+    assert spans(page, "fill-blue") == [
+        pytest.approx((0, min(both)), abs=1e-3) for both in bins_of(p, "width", least=20)
+    ]
     assert spans(page, "gap-over") == [pytest.approx((right, said), abs=1e-3) for right, said in over]
     assert spans(page, "gap-under") == [pytest.approx((said, right), abs=1e-3) for right, said in under]
-    assert spans(page, "said-line") == [pytest.approx((said, said), abs=1e-3) for _, said in under]
+    assert spans(page, "right-line") == [pytest.approx((right, right), abs=1e-3) for right, _ in bins]
+
+
+def test_bins_weigh_as_much_as_their_samples(shown):
+    p, page = shown(0.6)
+    choose(page, "bins", "20")
+    confidence, _, _ = at(p, 1.0)
+    counts = np.bincount(np.clip(np.ceil(confidence * 20).astype(int) - 1, 0, 19), minlength=20)
+    counts = counts[counts > 0]
+    few = int((counts < 20).sum())
+    assert few > 0
+    bars = page.locator("[data-chart=reliability] rect.fill-blue")
+    weights = [float(bar.get_attribute("opacity")) for bar in bars.all()]
+    order = counts[counts >= 20].argsort()
+    assert list(np.array(weights)[order]) == sorted(weights)
+    assert max(weights) == pytest.approx(0.9)
+    assert page.locator("[data-chart=reliability] rect.hollow:not(.right-line)").count() == few
+    assert "fewer than 20 samples" in page.locator("[data-panel=reliability] .legend").inner_text()
 
 
 @pytest.mark.parametrize("factor", [3.0, 0.5, 0.2])
@@ -88,7 +108,7 @@ def luminance(rgb: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
 def test_stripes_are_seen_on_their_ground(shown, scheme):
-    """A contrast of 3, which WCAG asks of graphics: green on the bar, orange on the card."""
+    """A contrast of 3, which WCAG asks of graphics: green and orange on the card."""
     _, page = shown(0.2, scheme="dark" if scheme == "print" else scheme)
     if scheme == "print":
         page.emulate_media(media="print")
@@ -99,7 +119,6 @@ def test_stripes_are_seen_on_their_ground(shown, scheme):
     def contrast(a: float, b: float) -> float:
         return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 
-    bar = colour("[data-chart=reliability] .fill-blue", "fill")
-    assert contrast(colour("[data-chart=reliability] .hatch-under", "stroke"), bar) >= 3
     paper = colour("[data-panel=reliability]", "backgroundColor")
-    assert contrast(colour("[data-chart=reliability] .hatch-over", "stroke"), paper) >= 3
+    for side in ("under", "over"):
+        assert contrast(colour(f"[data-chart=reliability] .hatch-{side}", "stroke"), paper) >= 3

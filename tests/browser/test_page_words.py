@@ -8,7 +8,7 @@ import torch
 import calattn
 from calattn.report.page import build_document, page_html, write_page
 from tests.browser import chromium
-from tests.browser.test_page import exhibit, made, shown, slide
+from tests.browser.test_page import at, choose, ece, exhibit, made, shown, slide
 
 pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
@@ -28,22 +28,20 @@ def test_the_live_nll_looks_like_the_metric(page_of):
     live = page.locator("[data-live=nll]")
     assert page.locator("[data-card=nll] .card-value").inner_text().split()[0] == live.inner_text() == f"{value:.3f}"
     slide(page, 30)
-    assert page.locator("[data-card=nll] .card-now strong").inner_text() == live.inner_text()
+    assert page.locator("[data-card=nll] .card-value").inner_text() == f"{live.inner_text()} nats"
 
 
 def test_what_does_not_follow_the_slider_says_so(page_of):
     page = page_of(build_document([exhibit(made())]))
-    places = [page.locator(f"{where} .at-one") for where in (".verdict", "[data-panel=errors]")]
-    assert [place.is_visible() for place in places] == [False, False]
-    before = [place.bounding_box() for place in places]
-    assert all(box["width"] > 20 for box in before), "its place is kept, so that nothing jumps"
+    place = page.locator("[data-panel=errors] .at-one")
+    assert not place.is_visible()
+    assert place.bounding_box()["width"] > 20, "its place is kept, so that nothing jumps"
     slide(page, 30)
-    assert [place.is_visible() for place in places] == [True, True]
-    assert places[0].inner_text() == "at T = 1"
-    assert [place.bounding_box() for place in places] == before
+    assert place.is_visible()
+    assert place.inner_text() == "at T = 1"
     page.locator("button[data-reset]").click()
     page.wait_for_timeout(50)
-    assert [place.is_visible() for place in places] == [False, False]
+    assert not place.is_visible()
 
 
 def test_an_offset_of_class_one_is_the_headline(page_of):
@@ -78,16 +76,26 @@ def test_chances_are_printed_as_on_the_terminal(page_of, p):
     assert page.evaluate("window.calattn.chanceText(null)") == "–"
 
 
-def test_the_best_by_ece_has_the_digits_of_its_search(page_of):
+@pytest.mark.parametrize("bins", ["15", "30"])
+def test_the_lowest_ece_is_the_lowest_of_the_curve_that_is_shown(page_of, bins):
     p = made()
     page = page_of(build_document([exhibit(p)]))
+    choose(page, "bins", bins)
+    page.locator("button[data-star=ECE]").click()
+    page.wait_for_timeout(50)
+    found, at_lowest = shown(page, "ece"), shown(page, "temperature")
+    grid = page.evaluate("window.calattn.view.profiles.get('s0').grid")
+    curve = []
+    for temperature in grid:
+        confidence, right, _ = at(p, temperature)
+        curve.append(ece(confidence, right, int(bins)))
+    assert found == pytest.approx(min(curve), abs=2e-5)
+    assert curve[grid.index(at_lowest)] == pytest.approx(min(curve), abs=2e-5)
     notes = page.locator("[data-panel=temperature]").inner_text()
-    by_ece, by_nll = (
-        calattn.posthoc.TemperatureScaling(objective=objective).fit(p).temperature_ for objective in ("ece", "nll")
-    )
-    assert f"T* = {by_ece:.1f} has the lowest ECE" in notes
-    assert f"T* = {by_nll:.3g} has the lowest NLL" in notes
-    assert page.locator("[data-chart=ece-temperature] .note.star").text_content() == f"T* {by_ece:.1f}"
+    assert f"ECE is lowest at T = {at_lowest:#.3g} on this curve ({100 * found:.2f} %)." in notes
+    by_nll = calattn.posthoc.TemperatureScaling().fit(p).temperature_
+    assert f"T* = {by_nll:#.3g} has the lowest NLL" in notes
+    assert page.locator("[data-chart=ece-temperature] .note.star").text_content() == f"lowest at {at_lowest:#.3g}"
 
 
 def test_one_best_temperature_is_used_for_all(page_of):
@@ -108,7 +116,7 @@ def test_the_best_temperature_may_lie_beyond_the_slider(page_of):
     found["best"] = []
     found["beyond"] = [{"by": "NLL", "value": 10.84, "fitted_on": "validation"}]
     text = page_of(document).locator("[data-panel=temperature]").inner_text()
-    assert "The lowest NLL lies beyond the slider, at T = 10.8 (validation)." in text
+    assert "The lowest NLL lies beyond the curve, at T = 10.8 (validation)." in text
     assert "No T* is marked" not in text
     found.pop("beyond")  # a document of before
     assert "No T* is marked" in page_of(document).locator("[data-panel=temperature]").inner_text()
@@ -134,11 +142,12 @@ def test_only_what_lies_beside_it_is_linked(page_of, home):
 def test_a_verdict_that_tells_nothing_is_grey(page_of):
     document = build_document([exhibit(made())])
     colours = {}
-    for kind in ("none", "calibrated"):
+    for kind in ("none", "unclear", "calibrated"):
         document["subjects"][0]["verdict"]["kind"] = kind
         verdict = page_of(document).locator(".verdict")
         text = verdict.evaluate("(one) => getComputedStyle(one).borderLeftColor")
         colours[kind] = [int(part) for part in text[4:-1].split(",")]
+    assert colours["none"] == colours["unclear"]
     assert max(colours["none"]) - min(colours["none"]) < 20 < max(colours["calibrated"]) - min(colours["calibrated"])
 
 
@@ -151,7 +160,7 @@ def test_a_warning_stands_above_everything_also_on_paper(page_of):
         page = page_of(document, width=390, scheme=scheme)
         said = page.locator("main > :first-child")
         assert said.inner_text() == f"Warning: {text}"
-        assert said.bounding_box()["y"] < page.locator(".comparison").bounding_box()["y"]
+        assert said.bounding_box()["y"] < page.locator(".comparisons").bounding_box()["y"]
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.emulate_media(media="print")
     assert said.is_visible()

@@ -82,7 +82,17 @@ def test_every_flag_of_work_with_runs_and_files_is_in_a_panel_and_shared_ones_sa
             if parameter.param_type_name == "option" and parameter.name != "help":
                 assert parameter.rich_help_panel, (name, parameter.opts)
                 texts.setdefault(parameter.opts[0], set()).add(parameter.help)
-    own = {"--out", "--checkpoint", "--split", "--data", "--seed", "--overwrite", "--validation", "--features"}
+    own = {
+        "--out",
+        "--write",
+        "--checkpoint",
+        "--split",
+        "--data",
+        "--seed",
+        "--overwrite",
+        "--validation",
+        "--features",
+    }
     assert {flag for flag, said in texts.items() if len(said) > 1} == own, "these mean something else in each command"
 
 

@@ -152,3 +152,19 @@ def test_an_interrupt_of_the_first_method_shows_nothing(capsys, files):
 def test_the_slow_ones_come_last():
     """Whatever the order on the line; the order of the results is not that of the work."""
     assert sorted(["dirichlet", "sats", "matrix", "vector"], key=_cost) == ["sats", "vector", "dirichlet", "matrix"]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_prediction_sets(capsys, files, tmp_path, given):
+    from calattn.posthoc import PredictionSets
+
+    more = ("--validation", files[1]) if given else ()
+    base = ("calibrate", files[0], *more, "--method", "temperature,histogram", "--sets", 0.8, *QUICK)
+    found = invoke(capsys, *base, "--json", "--out", tmp_path / "out").json["sets"]
+    assert (found["method"], found["coverage"]["value"] > 0.74, found["samples"]) == ("temperature", True, 600)
+    assert found["coverage"]["low"] < 0.8 < found["coverage"]["high"]
+    kept = PredictionSets.load(tmp_path / "out" / "sets.safetensors")
+    assert (kept.coverage, kept.num_samples_) == (0.8, 600)
+    shown = invoke(capsys, *base).out.replace("\n", " ")
+    assert "prediction sets after temperature (raps, asked 80 %): coverage" in shown
+    assert "coverage must be between 0 and 1, got 1.5" in refused(capsys, "calibrate", files[0], "--sets", 1.5)

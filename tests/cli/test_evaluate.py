@@ -15,9 +15,10 @@ from PIL import Image
 import calattn
 from calattn.cli import subjects
 from calattn.posthoc import TemperatureScaling
+from calattn.report import verdict_of
 from calattn.runs.folder import RunFolder
 from calattn.runs.spec import RunSpec
-from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
+from tests.cli_runner import document_in, invoke, predictions, refused, write_npz, write_run
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_table_is_in_per_cent(capsys, file):
 def test_five_metrics_are_shown_and_all_with_a_flag(capsys, file, tmp_path):
     base = ("evaluate", file, "--bootstrap", 0)
     brief = invoke(capsys, *base, "--out", tmp_path / "t.md")
-    rows = [line.split("|")[1].strip() for line in (tmp_path / "t.md").read_text().splitlines()[2:7]]
+    rows = [cell.strip() for cell in (tmp_path / "t.md").read_text().splitlines()[0].strip("|").split("|")][1:]
     assert rows == ["accuracy", "NLL", "Brier score", "ECE", "AURC"]
     assert all(title in brief.out for title in rows)
     assert "smECE" not in brief.out
@@ -192,14 +193,20 @@ def with_checkpoint(run):
     return run
 
 
-def test_a_split_of_all_corruptions_is_named_and_its_intervals_are_doubted(capsys, tmp_path):
+def test_a_split_of_all_corruptions_is_clustered_by_image_and_grouped_by_corruption(capsys, tmp_path):
+    """600 rows: 40 images, once under each of fifteen corruptions, one after another."""
     run = write_run(tmp_path / "run")
-    calattn.save_predictions(predictions(7), run / "predictions" / "test-all-5")
-    result = invoke(capsys, "evaluate", run, "--split", "test-all-5", "--bootstrap", 0)
-    assert "run test-all-5" in result.out
-    assert "intervals take its rows for independent" in result.err
-    plain = invoke(capsys, "evaluate", run, "--bootstrap", 0)
-    assert "independent" not in plain.err
+    found = predictions(7)
+    calattn.save_predictions(found, run / "predictions" / "test-all-5")
+    flags = ("evaluate", run, "--split", "test-all-5", "--bootstrap", 40, "-m", "nll")
+    assert "run test-all-5" in invoke(capsys, *flags).out
+    (result,) = invoke(capsys, *flags, "--group", "corruption", "--json").json["results"]
+    want = calattn.evaluate(found, metrics="nll", num_bootstrap=40, clusters=torch.arange(600) % 40)
+    assert result["clusters"] == 40
+    assert result["metrics"] == want.as_dict()
+    assert len(result["groups"]) == 15
+    assert {each["samples"] for each in result["groups"]} == {40}
+    assert "clusters" not in invoke(capsys, "evaluate", run, "--bootstrap", 0, "--json").json["results"][0]
 
 
 def test_missing_split_names_those_that_are_there(capsys, tmp_path):
@@ -318,9 +325,30 @@ def test_out_in_three_formats(capsys, file, tmp_path):
         assert f"wrote {tmp_path}/t.{suffix}" in result.err
     assert (tmp_path / "t.json").read_text() == result.out
     with (tmp_path / "t.csv").open() as table:
-        rows = {row["metric"]: row for row in csv.DictReader(table)}
-    assert float(rows["ece"]["value"]) == values(result)["ece"]
-    assert f"| ECE | {100 * values(result)['ece']:.2f} [" in (tmp_path / "t.md").read_text()
+        (row,) = csv.DictReader(table)
+    assert (row["title"], float(row["ece"])) == ("a.npz", values(result)["ece"])
+    assert f"| {100 * values(result)['ece']:.2f} [" in (tmp_path / "t.md").read_text()
+
+
+def test_names_are_given_and_the_verdict_is_that_of_the_page(capsys, file, tmp_path):
+    sharp = write_npz(tmp_path / "b=c.npz", predictions(sharpness=3.0))
+    few = ("--bootstrap", 100, "--json")
+    found = invoke(capsys, "evaluate", f"plain={file}", sharp, *few, "--html", tmp_path / "p.html")
+    assert [each["title"] for each in found.json["results"]] == ["plain", "b=c.npz"]
+    pages = [each["verdict"] for each in document_in(tmp_path / "p.html")["subjects"]]
+    for each, page, s in zip(found.json["results"], pages, (1.0, 3.0), strict=True):
+        assert each["verdict"].items() <= page.items()
+        assert page == verdict_of(predictions(sharpness=s))
+    shown = invoke(capsys, "evaluate", f"plain={file}", "--bootstrap", 0).out
+    assert shown.splitlines()[-1] == f"plain: {pages[0]['headline']}"
+    out = tmp_path / "t.md"
+    assert invoke(capsys, "evaluate", f"plain={file}", f"3 × sharper={sharp}", *few, "--out", out).code == 0
+    first, second = out.read_text().splitlines()[2:4]
+    assert first.startswith("| plain | ")
+    assert second.startswith("| 3 × sharper | ")
+    assert first.count("**") == 2 * 3, "NLL, Brier score and ECE, not accuracy or AURC"
+    assert "**" not in second
+    assert "does not exist" in refused(capsys, "evaluate", f"x={tmp_path / 'nowhere.npz'}")
 
 
 def test_diagram(capsys, file, tmp_path):
@@ -342,7 +370,8 @@ def test_latex_has_the_cells_of_the_markdown(capsys, tmp_path):
         assert invoke(capsys, *arguments, "--out", tmp_path / f"t.{suffix}").code == 0
     text, table = (tmp_path / "t.tex").read_text(), (tmp_path / "t.md").read_text()
     assert text.isascii()
-    assert " & a\\_b.npz \\\\\n\\midrule\nECE of P(1) & " in text
+    assert " & ECE of P(1) & NLL \\\\\n\\midrule\na\\_b.npz & " in text
+    assert "\\label{tab:calattn-t}" in text
     assert "calibration errors of P(1) against ``the label is 1''" in text
-    cells = next(line for line in table.splitlines() if line.startswith("| NLL")).strip("| ").split(" | ")
-    assert f"{cells[0]} & {cells[1].replace('[', '{[}').replace(']', '{]}')} \\\\\n" in text
+    _, *cells = table.splitlines()[2].strip("| ").split(" | ")
+    assert " & ".join(cells).replace("[", "{[}").replace("]", "{]}") + " \\\\\n" in text

@@ -383,6 +383,49 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
         assert best["value"] == pytest.approx(fitted.temperature_, rel=1e-6)
 
 
+def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
+    page, table = tmp_path / "p.html", tmp_path / "t.csv"
+    methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json")
+    found = invoke(capsys, "calibrate", npz, *methods, "--html", page, "--table", table)
+    assert found.code == 0, found.err
+    document, leader = document_in(page), found.json["leader"]
+    assert document["title"] == "Calibration of test.npz"
+    assert document["contest"]["leader"] == leader
+    assert document["contest"]["verdict"] == found.json["verdict"]
+    ranking = [each["method"] for each in found.json["methods"]]
+    assert [row["method"] for row in document["contest"]["rows"]] == ["(as it is)", *ranking]
+    assert [each["title"] for each in document["subjects"]] == ["as it is", *dict.fromkeys([leader, "temperature"])]
+    for row, each in zip(document["contest"]["rows"][1:], found.json["methods"], strict=True):
+        for metric, difference in row["from_before"].items():
+            assert difference["difference"] == each["from_before"][metric]["difference"]
+    lines = table.read_text().splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["title", "(as it is)", *ranking]
+    both = ("--apply", "x", "--write", tmp_path / "w.csv")
+    assert "--html is about metrics" in refused(capsys, "calibrate", npz, *both, "--html", page)
+
+
+def test_a_leaderboard_is_written_as_a_table(capsys, tmp_path, npz):
+    out = ("--out", tmp_path / "r", "--table", tmp_path / "t.tex", "--bootstrap", 0)
+    assert invoke(capsys, "report", f"ours={npz}", *out).code == 0
+    assert "\nours & " in (tmp_path / "t.tex").read_text()
+    assert "\\label{tab:calattn-t}" in (tmp_path / "t.tex").read_text()
+
+
+def test_the_caveat_of_single_trainings_is_on_the_page(capsys, tmp_path):
+    runs = [
+        write_run(tmp_path / f"{k}", spec=f"seed: 0\nmodel: {{head: {k}}}\n", sharpness=1.0 + s)
+        for s, k in enumerate("ab")
+    ]
+    few = ("--bootstrap", 50, "-m", "nll", "--html", tmp_path / "p.html", "--json")
+    remark = invoke(capsys, "compare", *runs, *few).json["remark"]
+    assert remark.startswith("one training each")
+    assert document_in(tmp_path / "p.html")["remark"] == remark
+    assert invoke(capsys, "evaluate", *runs, *few).code == 0
+    assert document_in(tmp_path / "p.html")["remark"] == remark
+    assert invoke(capsys, "evaluate", runs[0], *few).code == 0
+    assert document_in(tmp_path / "p.html")["remark"] is None
+
+
 def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):
     out = tmp_path / "all"
     assert invoke(capsys, "calibrate", npz, "--method", "temperature", "--out", out, "--bootstrap", 0).code == 0

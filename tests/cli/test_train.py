@@ -19,7 +19,7 @@ from calattn.cli.train import TrainingProgress, epoch_line
 from calattn.engine import checkpoint
 from calattn.runs.folder import RunFolder
 from calattn.runs.train import is_finished
-from tests.cli_runner import Result, invoke
+from tests.cli_runner import Result, invoke, refused
 from tests.small_runs import OPTIONS, SMALL, small_spec
 
 KEYS = [part for change in SMALL for part in ("--set", change)]
@@ -267,8 +267,9 @@ def test_images_without_meaningful_labels(capsys):
     result = invoke(capsys, "predict", "run", "--data", "digits", "--ood", "--split", "train")
     assert result.out == "run/predictions/digits-train\n"
     found = calattn.load_predictions("run/predictions/digits-train")
-    assert not found.labels.any()
-    assert len(found) == 1168
+    assert (found.labelled, len(found)) == (False, 1168)
+    refusal = refused(capsys, "evaluate", "run", "--split", "digits-train")
+    assert "it holds predictions without labels; pass --labels" in refusal
 
 
 # --- the lines
@@ -290,14 +291,19 @@ def test_bars_are_for_terminals_and_leave_nothing():
         file = io.StringIO()
         console = Console(file=file, force_terminal=terminal, width=100)
         with TrainingProgress(console) as bars:
+            bars.preparing("reading digits")
+            bars._bars.refresh()
             bars.decoded("decoding train", 5, 10)
             bars.start(RunFolder("run"), epochs=2, updates_per_epoch=10, done=10, main=True)
             bars.updates(1)
+            bars.pace(0.25, 1234.0)
             bars._bars.refresh()
             bars.epoch(ROW)
             bars.predicted(3, 6)
             bars.predicted(3, 6)
             bars._bars.refresh()
+        for shown in ("reading digits", "loss 0.2500  1,234 img/s"):
+            assert (shown in file.getvalue()) == terminal
         assert ("epoch 2/2" in file.getvalue() and "11/20" in file.getvalue() and "6/6" in file.getvalue()) == terminal
         assert ("\x1b[2K" in file.getvalue().rpartition("━")[2]) == terminal, "erased after it was last drawn"
         assert "training in run: resuming from update 10, epoch 2" in file.getvalue()

@@ -131,9 +131,9 @@ def test_the_table_has_means_and_deviations(capsys, runs, tmp_path):
     )
     assert "plain (3 seeds)" in result.out
     assert "± 0.000" in result.out, "the baseline's seeds are the same predictions here"
-    (row,) = csv.DictReader((tmp_path / "t.csv").open())
-    assert float(row["std_b"]) > float(row["std_a"]) == 0
-    assert row["num_seeds"] == "3"
+    first, second = csv.DictReader((tmp_path / "t.csv").open())
+    assert float(second["nll_std"]) > float(first["nll_std"]) == 0
+    assert second["nll_seeds"] == "3"
 
 
 def test_after_scaling_each_has_its_own_temperature(capsys, runs):

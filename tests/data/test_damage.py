@@ -182,11 +182,12 @@ def test_image_folder_layout(tmp_path):
     with pytest.raises(data.DataError, match="has no split 'test'; it has train"):
         data.load(name, "test")
     (tmp_path / "val" / "c").mkdir(parents=True)
+    assert data.describe(name).splits == ("train", "validation")
     with pytest.raises(data.DataError, match=r"val/c is a class that the training images do not have"):
-        data.load(name, "test")
+        data.load(name, "validation")
     (tmp_path / "val" / "c").rename(tmp_path / "val" / "a")
     with pytest.raises(data.DataError, match=r"no images in .*val"):
-        data.load(name, "test")
+        data.load(name, "validation")
 
 
 def test_one_class_can_be_read_but_not_trained_on(tmp_path):

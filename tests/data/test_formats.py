@@ -338,7 +338,7 @@ def test_imagefolder_agrees_with_torchvision(tmp_path, rng):
                 shape = (9, 7 + i, 3) if mode == "RGB" else (9, 7 + i)
                 Image.fromarray(rng.integers(256, size=shape, dtype=np.uint8)).save(path)
     (tmp_path / "train" / "cat" / "notes.txt").write_text("not an image")
-    for ours_split, theirs_split in (("train", "train"), ("test", "val")):
+    for ours_split, theirs_split in (("train", "train"), ("validation", "val")):
         theirs = torchvision.datasets.ImageFolder(tmp_path / theirs_split)
         ours = data.load(f"imagefolder:{tmp_path}", ours_split)
         assert list(ours.class_names) == theirs.classes
@@ -346,4 +346,9 @@ def test_imagefolder_agrees_with_torchvision(tmp_path, rng):
         for index, (image, _) in enumerate(theirs):
             np.testing.assert_array_equal(ours.decode(index).permute(1, 2, 0).numpy(), np.asarray(image))
     dataset = data.describe(f"imagefolder:{tmp_path}")
-    assert (dataset.channels, dataset.num_classes, dataset.size, dataset.splits) == (3, 3, None, ("train", "test"))
+    assert (dataset.channels, dataset.num_classes, dataset.size, dataset.splits) == (
+        3,
+        3,
+        None,
+        ("train", "validation"),
+    )

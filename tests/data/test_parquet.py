@@ -68,7 +68,8 @@ def test_other_forms(tmp_path, rng):
     images = data.load(f"parquet:{tmp_path}", "train")
     assert (images.channels, images.class_names, images.labels.tolist()) == (1, ("a", "b", "c"), [1, 0, 2, 0])
     assert_pixels(images, pixels)
-    test = data.load(f"parquet:{tmp_path}", "test")  # the classes are the training split's
+    assert data.describe(f"parquet:{tmp_path}").splits == ("train", "validation")
+    test = data.load(f"parquet:{tmp_path}", "validation")  # the classes are the training split's
     assert (test.class_names, test.labels.tolist()) == (("a", "b", "c"), [2])
     alone = data.load(f"parquet:{tmp_path / 'train.parquet'}", "train")
     assert_pixels(alone, pixels)
@@ -84,10 +85,14 @@ def test_dictionary_labels_and_classes_txt(tmp_path, rng):
 
 def test_secret_test_labels_give_way_to_validation(tmp_path, rng):
     pixels = pictures(rng, 4)
-    write(tmp_path / "train-0.parquet", pixels, label=[0, 1, 2, 2])
-    write(tmp_path / "test-0.parquet", pixels, label=[-1] * 4)
-    write(tmp_path / "validation-0.parquet", pixels[:2], label=[2, 1])
-    assert data.load(f"parquet:{tmp_path}", "test").labels.tolist() == [2, 1]
+    for folder in (tmp_path, tmp_path / "cifar10"):  # yours, and a copy of a benchmark
+        write(folder / "train-0.parquet", pixels, label=[0, 1, 2, 2])
+        write(folder / "test-0.parquet", pixels, label=[-1] * 4)
+        write(folder / "validation-0.parquet", pixels[:2], label=[2, 1])
+    assert data.load("cifar10", "test", root=tmp_path).labels.tolist() == [2, 1]
+    for path in (tmp_path / "cifar10").iterdir():
+        path.unlink()
+    assert data.describe(f"parquet:{tmp_path}").splits == ("train", "validation")
 
 
 @pytest.mark.parametrize("column", parquet.SOFT_COLUMNS)

@@ -50,6 +50,10 @@ class Watcher:
         self.rows: list[dict] = []
         self.weights: dict[int, dict[str, Tensor]] = {}
         self.trainer: Trainer | None = None
+        self.paces: list[tuple[int, float, float]] = []
+
+    def pace(self, loss: float, images_per_second: float) -> None:
+        self.paces.append((self.count, loss, images_per_second))
 
     def updates(self, count: int) -> None:
         self.count += count
@@ -267,6 +271,24 @@ def test_the_speed_is_that_of_the_updates_that_were_made(tmp_path, monkeypatch):
     assert resumed.state.update == 3
     resumed.fit()
     assert [row["images_per_second"] for row in resumed.log.rows()] == [spec.train.batch_size] * 2
+
+
+def test_the_pace_is_the_mean_loss_and_the_speed_of_the_epoch_so_far(tmp_path, monkeypatch):
+    """By a clock on which each update takes a second."""
+
+    class Clock(Watcher):
+        def updates(self, count: int) -> None:
+            super().updates(count)
+            monkeypatch.setattr("calattn.engine.fit.time.perf_counter", lambda: float(self.count))
+
+    monkeypatch.setattr("calattn.engine.fit.time.perf_counter", lambda: 0.0)
+    spec, watcher = small_spec("train.epochs=2"), Clock()
+    made(tmp_path, spec, watcher).fit()
+    last_of = {epoch: [p for p in watcher.paces if (p[0] - 1) // 6 == epoch][-1] for epoch in (0, 1)}
+    for epoch, (count, loss, speed) in last_of.items():
+        assert count == 6 * (epoch + 1)
+        assert loss == pytest.approx(watcher.rows[epoch]["train"]["loss"], rel=1e-6)
+        assert speed == pytest.approx(spec.train.batch_size)
 
 
 def test_weights_are_laid_out_as_asked(tmp_path):

@@ -542,7 +542,7 @@ def test_the_installed_command_answers_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        ("evaluate a.npz --out t.json", "write elsewhere"),
+        ("evaluate a.npz --write t.json", "write elsewhere"),
         ("evaluate a.npz --diagram d.png", "write elsewhere"),
         ("calibrate a.npz --out out", "write elsewhere"),
     ],
@@ -555,7 +555,7 @@ def test_full_disk(tmp_path, arguments, remedy):
     assert [place.name for place in tmp_path.iterdir()] == ["a.npz"], "nothing half-written stays"
 
 
-@pytest.mark.parametrize("arguments", ["evaluate a.npz --out ro/t.json", "calibrate a.npz --out ro/out"])
+@pytest.mark.parametrize("arguments", ["evaluate a.npz --write ro/t.json", "calibrate a.npz --out ro/out"])
 def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())

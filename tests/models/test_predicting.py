@@ -158,3 +158,15 @@ def test_from_a_timm_network_to_a_calibrator():
     validation = calattn.predict(model, loader, split="validation")
     assert isinstance(validation, Predictions)
     assert calattn.posthoc.FrozenCalAttn(epochs=1).fit(validation).mean_.shape == validation.features.shape[1:]
+
+
+def test_class_names_are_those_of_the_data_set():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    images = TensorDataset(torch.zeros(4, 3, 2, 2), torch.arange(4) % 3)
+    images.classes = ["cat", "dog", "owl"]  # as torchvision's ImageFolder has
+    for each in (images, torch.utils.data.Subset(images, [0, 1])):
+        assert calattn.predict(net, DataLoader(each, batch_size=2)).class_names == ("cat", "dog", "owl")
+    named = calattn.predict(net, DataLoader(images), class_names=("a", "b", "c"))
+    assert named.class_names == ("a", "b", "c")
+    images.classes = ["of another number"]
+    assert calattn.predict(net, DataLoader(images)).class_names is None

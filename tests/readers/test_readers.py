@@ -505,6 +505,12 @@ def test_faults(tmp_path, fault):
     fails(message, written(tmp_path, content), **options)
 
 
+FAULTS["top classes alone"] = (
+    "file,temperature,top1,top1_probability\na.png,1.5,cat,0.75\n",
+    {"columns": "*", "kind": "probs"},
+    "only the likeliest classes of new images .*no labels; save all probabilities",
+)
+
 # Content and options that read it, with the probabilities and labels that come back.
 READ = {
     "tiny": ("prob_0,prob_1,label\n1e-60,1,0\n", {}, [[1e-60, 1]], [0]),

@@ -75,6 +75,14 @@ def test_doing_nothing_may_be_as_good(before):
     )
 
 
+def test_nobody_is_told_to_leave_what_gets_better_as_it_is():
+    own, rest = ranked(1.05, {"a": 1.0, "b": 1.2})
+    own["a"]["ece"] = ece(0.1, 0.05, 0.01)
+    lines = verdict("a", own, rest, level=0.95)
+    assert "a does not improve NLL by more than chance, but it does improve ECE" in lines
+    assert not any("may stay" in line for line in lines)
+
+
 def test_infinite_nll_is_no_matter_of_chance():
     """A single label of probability zero is missing from a third of the resamples: the interval may hold zero."""
     infinite = Difference(name="nll", a=1.0, b=math.inf, difference=math.inf, low=-0.1, high=math.inf, p_value=0.4)

@@ -22,8 +22,9 @@ from calattn.report.page import Exhibit, build_document, page_html, panels, writ
 from calattn.report.page import document as documents
 from calattn.report.page.document import definitions
 from calattn.report.page.temperatures import FINE, slider_grid
-from calattn.report.page.verdict import p_of_bins, verdict
 from calattn.report.page.writing import json_for_script
+from calattn.report.verdict import Gaps, verdict_of
+from calattn.report.verdict import verdict as verdict_on
 
 
 def made(n: int = 1500, c: int = 7, *, seed: int = 0, boost: float = 2.5, **fields: object) -> calattn.Predictions:
@@ -228,6 +229,10 @@ def columns(confidence: np.ndarray, correct: np.ndarray) -> Columns:
     return columns_of(probs, torch.from_numpy(np.where(correct, 0, 1)), "probs")
 
 
+def verdict(found: Columns) -> dict[str, str]:
+    return verdict_on(Gaps.of(found))
+
+
 def drawn(n: int, move: float) -> Columns:
     generator = np.random.default_rng(0)
     confidence = generator.uniform(0.55, 0.95, n)
@@ -238,7 +243,7 @@ def test_verdicts():
     assert verdict(drawn(5000, 0.0))["kind"] == "calibrated"
     over = verdict(drawn(5000, -0.1))
     assert over["kind"] == "over"
-    assert over["headline"].startswith("over-confident: confidence 74.9 %, accuracy 6")
+    assert over["headline"].startswith("strongly over-confident: confidence 74.9 %, accuracy 6")
     assert verdict(drawn(5000, 0.04))["kind"] == "under"
     generator = np.random.default_rng(1)
     confidence = generator.uniform(0.55, 0.95, 20000)
@@ -250,9 +255,56 @@ def test_verdicts():
 
 def test_few_samples_make_no_verdict():
     found = verdict(drawn(30, -0.03))
-    assert found["kind"] == "calibrated"
-    assert "as far as these samples show" in found["headline"]
+    assert found["kind"] == "unclear"
+    assert found["headline"].startswith("too few samples to tell: confidence ")
+    assert "too wide for a verdict" in found["detail"]
     assert verdict(drawn(1, 0.0))["kind"] == "none"
+    assert verdict(columns(np.full(20, 1.0), np.ones(20, dtype=bool)))["kind"] == "unclear", (
+        "3/20 may be wrong of others"
+    )
+
+
+@pytest.mark.parametrize(
+    ("move", "words"),
+    [
+        (-0.012, "slightly over-"),
+        (-0.05, "over-"),
+        (-0.2, "strongly over-"),
+        (0.03, "under-"),
+        (0.012, "slightly under-"),
+    ],
+)
+def test_the_words_say_how_much(move, words):
+    assert verdict(drawn(200_000, move))["headline"].startswith(f"{words}confident: ")
+
+
+def test_a_verdict_of_blocks_is_that_of_the_whole():
+    for boost in (0.5, 2.5):
+        p = made(boost=boost)
+        blocks = [p.select(part) for part in torch.arange(len(p)).split(400)]
+        for target in (None, 3):
+            assert verdict_of(blocks, target=target) == verdict_of(p, target=target)
+
+
+def test_the_verdict_along_the_slider_is_that_of_each_temperature():
+    p = made(4000, boost=1.5)
+    slider = document_of(p)["subjects"][0]["temperature"]
+    kinds = {}
+    for place in range(0, len(slider["grid"]), 7):
+        scaled = verdict_of(p.replace(logits=p.logits / slider["grid"][place]))
+        kinds[slider["grid"][place]] = slider["kinds"][place]
+        assert scaled["headline"].startswith(f"{slider['words'][place]}: ")
+    assert {"over", "under"} <= set(kinds.values())
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_brier_score_of_a_temperature_is_numpys(scaled):
+    p = made(scale=torch.rand(1500, generator=torch.Generator().manual_seed(1)) + 0.5 if scaled else None)
+    slider = document_of(p)["subjects"][0]["temperature"]
+    for place in (0, 31, slider["start"], 90, -1):
+        probs = softmax(p, slider["grid"][place])
+        wanted = ((probs - np.eye(7)[p.labels.numpy()]) ** 2).sum(axis=1).mean()
+        assert slider["brier"][place] == pytest.approx(wanted, rel=1e-5)
 
 
 def test_chance_of_the_bins_is_uniform_for_calibrated_predictions():
@@ -261,14 +313,14 @@ def test_chance_of_the_bins_is_uniform_for_calibrated_predictions():
     found = []
     for _ in range(200):
         confidence = generator.uniform(0.5, 1.0, 1000)
-        found.append(p_of_bins(columns(confidence, generator.uniform(size=1000) < confidence), 15))
+        found.append(Gaps.of(columns(confidence, generator.uniform(size=1000) < confidence)).chance())
     assert scipy.stats.kstest(found, "uniform").pvalue > 0.01
 
 
 def test_everything_right_and_sure():
     p = calattn.Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 20), torch.zeros(20, dtype=torch.long))
     found = document_of(p)
-    assert found["subjects"][0]["verdict"]["kind"] == "calibrated"
+    assert found["subjects"][0]["verdict"]["kind"] == "unclear"
     json.dumps(found, allow_nan=False)
 
 
@@ -294,7 +346,8 @@ def test_comparisons_say_what_is_real():
     assert rows["nll"]["improved"] is True
     assert rows["accuracy"]["improved"] is None
     assert rows["nll"]["difference"] == pytest.approx(rows["nll"]["b"] - rows["nll"]["a"])
-    assert found["summary"].startswith("b against a: better in NLL")
+    assert found["main"] == ["accuracy", "ece", "nll", "brier"]
+    assert found["summary"].startswith("b against a: better in ECE, NLL")
     assert "no clear difference in accuracy" in found["summary"]
 
 
@@ -476,8 +529,8 @@ def test_calibrated_predictions_are_seldom_called_otherwise(n, confidence):
 def test_one_mistake_among_sure_predictions_is_no_million_to_one():
     """P(one or more wrong of twenty at 0.999) is 2 %, and with one bin nothing cancels."""
     found = verdict(columns(np.full(20, 0.999), np.array([False] + [True] * 19)))
-    assert found["kind"] == "calibrated"
-    chance = p_of_bins(columns(np.full(20, 0.999), np.array([False] + [True] * 19)), 15)
+    assert found["kind"] == "unclear"
+    chance = Gaps.of(columns(np.full(20, 0.999), np.array([False] + [True] * 19))).chance()
     assert chance == pytest.approx(1 - 0.999**20, rel=0.01)
 
 
@@ -487,7 +540,7 @@ def test_surprises_of_sure_predictions_are_no_rarer_than_they_are(seed):
     generator, found = np.random.default_rng(seed), []
     for _ in range(500):
         said = np.where(generator.uniform(size=300) < 0.5, 1e-3, 1 - 1e-3) + generator.uniform(-9e-4, 9e-4, 300)
-        found.append(p_of_bins(columns(said, generator.uniform(size=300) < said), 15))
+        found.append(Gaps.of(columns(said, generator.uniform(size=300) < said)).chance())
     assert np.mean(np.array(found) <= 0.05) <= 0.07
 
 

@@ -11,7 +11,7 @@ import calattn
 from calattn.metrics.columns import columns_of
 from calattn.posthoc import TemperatureScaling, VectorScaling
 from calattn.report.page import Exhibit, build_document
-from calattn.report.page.verdict import Event, p_of_bias, verdict
+from calattn.report.verdict import Event, Gaps, p_of_bias, verdict
 
 
 def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, seed: int = 0, **fields: object):
@@ -25,7 +25,7 @@ def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, 
 
 def said_of(p: calattn.Predictions, name: str = "1") -> dict[str, str]:
     event = columns_of(p.logits, p.labels, "logits", target=1)
-    return verdict(columns_of(p.logits, p.labels, "logits"), event=Event(name, event))
+    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=Event(name, event))
 
 
 def test_an_offset_is_named_and_no_temperature_is_advised():
@@ -74,7 +74,7 @@ def test_a_small_offset_beside_a_wrong_temperature_is_said_as_well():
 
 def test_an_offset_of_equally_frequent_classes_is_not_called_calibrated():
     found = said_of(binary(lambda true: true + 0.7, mean=0.0, spread=2.0))
-    assert (found["kind"], found["headline"][:16]) == ("offset", "P(1) is too high")
+    assert (found["kind"], found["headline"][:16]) == ("offset", "P(1) is much too")
 
 
 def test_calibrated_predictions_stay_calibrated():
@@ -118,7 +118,7 @@ def test_the_page_says_it_by_the_name_of_the_class():
         return build_document([Exhibit(title="p", predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0))])
 
     named = binary(lambda true: true + 1.2, n=4000, class_names=("fair", "fraud"))
-    assert document_of(named)["subjects"][0]["verdict"]["headline"].startswith("P(fraud) is too high: averages ")
+    assert document_of(named)["subjects"][0]["verdict"]["headline"].startswith("P(fraud) is much too high: averages ")
     stated = calattn.Predictions.from_probs(named.probs, named.labels)
     assert document_of(stated)["subjects"][0]["verdict"]["kind"] == "offset"
     three = calattn.Predictions(logits=torch.randn(300, 3), labels=torch.randint(3, (300,)))

@@ -119,7 +119,7 @@ def test_right_on_average_and_nowhere_else():
 def test_of_more_classes_no_temperature_is_ruled_out():
     shifted = ten().replace(logits=ten().logits + torch.nn.functional.one_hot(torch.tensor(3), 10) * 3.0)
     found = subject(shifted, 3)["verdict"]
-    assert found["headline"].startswith("P(3) is too high")
+    assert found["headline"].startswith("P(3) is much too high")
     assert "cannot fix" not in found["detail"]
 
 

@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 
 import calattn
-from calattn.metrics.evaluation import Difference
-from calattn.report import Cell, Table, difference_table, evaluation_table, leaderboard, sentence
+from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.report import Cell, Table, difference_rows, difference_table, evaluation_table, leaderboard, sentence
+from calattn.report.evaluations import clear_best
 from calattn.report.style import between, number, percent
 from calattn.report.table import latex_text
+from calattn.types import MetricRow
 from tests.cli_runner import predictions
 
 
@@ -63,11 +65,12 @@ def test_terminal_table_shows_the_same_numbers_and_keeps_brackets(evaluations):
 
 
 def test_csv_keeps_full_precision(evaluations):
-    rows = list(csv.DictReader(io.StringIO(evaluation_table(evaluations).csv())))
-    assert len(rows) == 2 * len(calattn.metrics.METRICS)
+    rows = list(csv.DictReader(io.StringIO(leaderboard(evaluations).csv())))
+    assert [row["title"] for row in rows] == list(evaluations)
     for row in rows:
-        want = evaluations[row["title"]][row["metric"]]
-        assert (float(row["value"]), float(row["low"]), float(row["high"])) == (want.value, want.low, want.high)
+        for name, want in evaluations[row["title"]].items():
+            found = (float(row[name]), float(row[f"{name}_low"]), float(row[f"{name}_high"]))
+            assert found == (want.value, want.low, want.high)
 
 
 def test_no_intervals_no_brackets():
@@ -85,6 +88,33 @@ def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
     assert [row[column].mark == "best" for row in table.rows] == [name == better for name in evaluations]
     assert all(cell.startswith("[bold]") == (row[0] == better) for row in table.rows for cell in [row[column].above()])
     assert "best" not in {row[column].mark for row in leaderboard(evaluations, bold_best=False).rows}
+    assert "bold: the best, by more than chance" in table.caption
+    assert [row[1].mark for row in table.rows] == ["", ""], "accuracy is the same"
+
+
+@pytest.mark.parametrize(
+    ("values", "arms", "best"),
+    [
+        ((1.0, 2.0, 3.0), (0.1, 0.1, 0.1), "a"),
+        ((1.0, 1.1, 3.0), (0.1, 0.1, 0.1), None),  # within √(0.1² + 0.1²) of each other
+        ((1.0, 1.15, 3.0), (0.1, 0.1, 0.1), "a"),
+        ((1.0, math.inf, 3.0), (0.1, math.nan, 0.1), "a"),
+        ((1.0, 2.0, math.nan), (0.1, 0.1, 0.1), "a"),
+        ((1.0, 2.0, 3.0), (None, None, None), None),
+    ],
+)
+def test_the_best_is_marked_only_beyond_chance(values, arms, best):
+    options = calattn.evaluate(predictions(), metrics="nll", num_bootstrap=0).options
+
+    def made(value, arm, samples=9):
+        ends = {} if arm is None else {"low": value - arm, "high": value + arm}
+        row = MetricRow(name="nll", value=value, **{"low": None, "high": None} | ends)
+        about = {"num_samples": samples, "num_classes": 2, "options": options, "level": 0.95, "num_bootstrap": 9}
+        return Evaluation(rows={"nll": row}, **about)
+
+    found = {name: made(*each) for name, each in zip("abc", zip(values, arms, strict=True), strict=True)}
+    assert clear_best("nll", found) == best
+    assert clear_best("nll", found | {"a": made(values[0], arms[0], 10)}) is None, "of other samples"
 
 
 @pytest.mark.parametrize(
@@ -129,8 +159,12 @@ def test_differences_as_table_markdown_and_rows(differences):
     row = next(row for row in cells(table.markdown()) if row[0] == "ECE")
     assert row[1:3] == [f"{100 * ece.a:.2f}", f"{100 * ece.b:.2f}"]
     assert row[3].startswith(signed)
-    plain = next(row for row in table.records if row["metric"] == "ece")
-    assert all(plain[key] == getattr(ece, key) for key in ("a", "b", "difference", "p_value"))
+    rows = difference_rows(differences, baseline="a", level=0.9)
+    place = list(differences["b"]).index("ece") + 1
+    assert [row[place] for row in cells(rows.markdown())[2:]] == [row[1], f"{row[2]} ({row[3]})"]
+    first, second = rows.records
+    assert (first["ece"], second["ece"]) == (ece.a, ece.b)
+    assert all(second[f"ece_{key}"] == getattr(ece, key) for key in ("difference", "low", "high", "p_value"))
 
 
 def test_numbers_at_the_edges():
@@ -148,12 +182,13 @@ def test_one_table_is_written_in_four_ways():
         caption="per cent",
     )
     assert all(text in rendered(table) for text in ("a & b [1]", "ECE | top", "1.20", "[1.00, 1.40]", "per cent"))
-    assert cells(table.markdown().replace("\\|", "/"))[2] == ["ECE / top", "1.20 [1.00, 1.40]"]
+    assert cells(table.markdown().replace("\\|", "/"))[2] == ["ECE / top", "**1.20** [1.00, 1.40]"]
     latex = table.latex(notes=["a note of 5 %"])
-    assert r"ECE $|$ top & 1.20 {[}1.00, 1.40{]} \\" in latex
+    assert r"ECE $|$ top & \textbf{1.20} {[}1.00, 1.40{]} \\" in latex
     assert r"a \& b {[}1{]}" in latex
     assert r"a note of 5 \%" in latex
     assert latex.isascii()
+    assert "\\label{tab:calattn}" in latex
     assert list(csv.reader(io.StringIO(table.csv())))[1:] == [["ECE | top", "1.20 [1.00, 1.40]"], ["NLL", "–"]]
 
 

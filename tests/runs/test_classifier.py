@@ -107,6 +107,17 @@ def test_rows_of_an_export_for_people(run, pictures, tmp_path):
         found.write(tmp_path / "p.xlsx")
 
 
+def test_prediction_sets_are_listed_class_by_class(run, pictures, tmp_path):
+    found = calattn.load(run.path).predict(pictures, sets=lambda predictions: predictions.probs > 0.1)
+    expected = [[found.class_names[k] for k in (row > 0.1).nonzero().squeeze(1)] for row in found.probs]
+    assert len({len(each) for each in expected}) > 1
+    assert [row["set"] for row in found.rows()] == expected
+    for suffix in (".csv", ".parquet"):
+        found.write(tmp_path / f"p{suffix}")
+    assert pyarrow.parquet.read_table(tmp_path / "p.parquet")["set"].to_pylist() == expected
+    assert [json.loads(row["set"]) for row in csv.DictReader((tmp_path / "p.csv").open())] == expected
+
+
 @pytest.mark.usefixtures("pictures")
 def test_the_command_names_what_it_skips_and_says_so_by_its_exit_code(run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -143,3 +143,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert (result.code, result.out) == (0, "b.pt2\n")
     assert "checked: differs" in result.err
     assert invoke(capsys, "export", "nowhere").code == 2
+    assert invoke(capsys, "calibrate", "mine", "--method", "vector", "--bootstrap", "0", "--out", "better").code == 0
+    assert invoke(capsys, "export", "mine", "--calibrator", "better").code == 0
+    images = torch.randint(0, 256, (3, 1, 8, 8), dtype=torch.uint8)
+    (probs,) = onnxruntime.InferenceSession("mine.onnx").run(["probabilities"], {"images": images.numpy()})
+    found = calattn.load("mine", calibrator="better").predict(images).probs
+    torch.testing.assert_close(torch.from_numpy(probs), found, atol=1e-4, rtol=1e-4)

@@ -16,12 +16,13 @@ from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import note, print_json, print_table, progress, results_to
 from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
+from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.subjects import PredictionSet
-    from calattn.posthoc import Contest, Skipped, Watcher
+    from calattn.posthoc import Contest, PredictionSets, Skipped, Watcher
     from calattn.posthoc.overlap import Overlap
     from calattn.readers.stream import Rows
 
@@ -61,6 +62,12 @@ def calibrate(
         float | None, _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest.")
     ] = None,
     seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
+    sets: Annotated[
+        float | None,
+        _fit(
+            "--sets", text="Prediction sets too, which hold the true class this often: 0.9; of all, after the leader."
+        ),
+    ] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
     write: Annotated[
@@ -69,6 +76,8 @@ def calibrate(
             "--write", text=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's."
         ),
     ] = None,
+    table: options.TableFile = None,
+    html: options.Html = None,
     overwrite: Annotated[bool, _output("--overwrite", text="Replace what an earlier --out wrote.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -79,9 +88,12 @@ def calibrate(
     calibrator by NLL, and shows which differences are more than chance; Ctrl-C ranks those that are done.
     """
     from calattn.cli import subjects
-    from calattn.posthoc import Methods, contest
+    from calattn.posthoc import Methods, PredictionSets, contest
+    from calattn.report import contest_tables, contest_verdict
 
     part.check_one_split("calibrate")
+    check_output(table, TABLES, "--table")
+    check_output(html, PAGES, "--html")
     if out is None:
         options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)
@@ -92,14 +104,17 @@ def calibrate(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
         fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
-        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting, seed=seed or None)
-        options.unused("is about metrics, and --apply measures nothing", **options.changed(measure))
+        fitting |= {"sets": sets, "seed": seed or None}
+        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
+        nothing = "is about metrics, and --apply measures nothing"
+        options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
         calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
     wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
+    unfitted = None if sets is None else PredictionSets(sets, seed=seed)
     (subject,) = subjects.find([path], reader=reader, part=part)
     material = _material(subject, validation, folds=folds, fraction=fraction, seed=seed)
     with progress() as bar:
@@ -116,17 +131,26 @@ def calibrate(
     if not found.rows:
         raise _nothing_done(found, material)
     report = material.document(found)
+    conformal = None if unfitted is None else _sets(found, material, unfitted, report)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
+        if conformal is not None and out is not None:
+            then.callback(conformal.save, out / "sets.safetensors")
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
+        if table is not None:
+            then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
+        if html is not None:
+            then.callback(_write_page, html, found, material, subject)
         if json:
             print_json(report)
         else:
             _show(found, material, single=single)
+            if conformal is not None:
+                results_to().print(report["sets"]["words"], markup=False, soft_wrap=True)
     if found.not_run:
         raise KeyboardInterrupt
     if any(each.failed for each in found.skipped):
@@ -140,6 +164,17 @@ calibrate.epilog = examples(  # type: ignore[attr-defined]
     "calattn calibrate new.npz --apply calibrated/calibrator.safetensors --write probabilities.csv",
     "calattn calibrate forest.csv --floor 1e-6 --method all --write calibrated.csv",
 )
+
+
+def _sets(found: Contest, material: Material, sets: PredictionSets, report: dict[str, Any]) -> PredictionSets:
+    """Fitted on top of the first method; what they are worth goes into the report."""
+    from calattn.posthoc import sets_after
+    from calattn.report.contest import sets_document
+
+    row = found.rows[0]
+    judged = sets_after(row, material.fit, sets, folds=found.folds or _FOLDS, seed=material.seed)
+    report["sets"] = sets_document(row.method, sets, judged)
+    return sets
 
 
 def _each(texts: list[str] | None) -> list[str]:
@@ -300,6 +335,22 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
         console.print(line, markup=False, soft_wrap=True)
     for line in _remarks(found, material, single=single):
         console.print(line, style="dim", markup=False, soft_wrap=True)
+
+
+def _write_page(path: Path, found: Contest, material: Material, subject: PredictionSet) -> None:
+    """The contest as a page: every method, and in full the predictions as they are, the leader's and temperature scaling's."""
+    from calattn.cli.judgement import plain
+    from calattn.report.page import Exhibit, build_document, page_html, write_page
+    from calattn.report.page.contest import contest_entry
+
+    rows = [row for place, row in enumerate(found.rows) if place == 0 or row.method == "temperature"]
+    origin = [(name, str(value)) for name, value in material.origin.items() if value is not None]
+    exhibits = [Exhibit(title="as it is", predictions=material.judge, evaluation=found.before, provenance=origin)]
+    exhibits += [Exhibit(title=row.method, predictions=row.predictions, evaluation=row.evaluation) for row in rows]
+    compared = {place: row.from_before for place, row in enumerate(rows, start=1) if row.from_before is not None}
+    document = build_document(exhibits, comparisons=compared, title=f"Calibration of {plain(subject.title)}")
+    write_page(page_html(document | {"contest": contest_entry(found, reason=material.reason)}), path)
+    note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:

@@ -19,6 +19,7 @@ from calattn.cli.judgement import (
     evaluated,
     pictures_for_page,
     plain,
+    remark_of,
     working,
 )
 
@@ -83,7 +84,7 @@ def compare(
         sources, together = _sources(found, cluster)
         sides = {each.title: each.described() for each in found}
         comparisons = compared(sources, measure, target, together)
-        samples, remark = subjects.count(sources[found[0].title]), _remark(found)
+        samples, remark = subjects.count(sources[found[0].title]), remark_of(found)
     judgement = _judgement(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
     judgement.show(as_json=json)
     judgement.write(out)
@@ -92,14 +93,14 @@ def compare(
 
         columns = {title: {"clusters": together} for title in sources}
         judged = pages.all_judged(found, sources, evaluated(sources, measure, target, columns), comparisons)
-        pages.write(html, judged, warnings=doubted, data_root=data_root)
+        pages.write(html, judged, data_root=data_root, more={"warnings": doubted, "remark": remark})
 
 
 compare.epilog = examples(  # type: ignore[attr-defined]
     "calattn compare baseline.npz calattn.npz --html both.html",
     "calattn compare runs/baseline runs/calattn --ts --metrics nll,ece",
     "calattn compare a.npz b.npz --ts --validation a_val.npz --validation b_val.npz",
-    "calattn compare runs/a runs/b runs/c --checkpoint best-nll --out table.md",
+    "calattn compare runs/a runs/b runs/c --checkpoint best-nll --write table.md",
     "calattn compare old.csv new.csv --target fraud",
     "calattn compare runs/ce-seed* runs/calattn-seed* --over-seeds",
 )
@@ -115,8 +116,7 @@ def _judgement(
     doubted: list[str],
 ) -> Judgement:
     """`sides` are described for JSON, the baseline first; `comparisons` are those of the others. Both by title."""
-    from calattn.report import difference_table
-    from calattn.report.evaluations import described, summary
+    from calattn.report.evaluations import described, difference_rows, difference_table, summary
 
     (baseline, first), *others = sides.items()
     # What all differences were measured with, the target's name included; None where nothing could be compared.
@@ -124,8 +124,10 @@ def _judgement(
     summaries = [
         summary(part, a=plain(baseline), b=plain(title), options=measured) for title, part in comparisons.items()
     ]
+    about: dict[str, Any] = {"baseline": baseline, "level": level, "options": measured, "samples": samples}
     return Judgement(
-        table=difference_table(comparisons, baseline=baseline, level=level, options=measured, samples=samples),
+        table=difference_table(comparisons, **about),
+        written=difference_rows(comparisons, **about),
         said=summaries,
         notes=[] if remark is None else [remark],
         warnings=doubted,
@@ -145,16 +147,6 @@ def _judgement(
             ],
         },
     )
-
-
-def _remark(found: list[PredictionSet]) -> str | None:
-    """What is to be said of single trainings; nothing of files, or where a spec cannot be read."""
-    from calattn.comparison.trainings import remark_on
-
-    try:
-        return remark_on({each.name: each.training() for each in found}) if all(each.run for each in found) else None
-    except ValueError:
-        return None
 
 
 def _over_seeds(

@@ -114,3 +114,11 @@ def progress(*, quiet: bool = False, unit: Literal["rows", "bytes"] = "rows") ->
     columns = TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         yield bar
+
+
+@contextlib.contextmanager
+def starting(text: str = "starting") -> Iterator[None]:
+    """A word on stderr while the block runs, on a terminal: seconds of silence look like a hang."""
+    console = errors_to()
+    with console.status(text) if console.is_terminal else contextlib.nullcontext():
+        yield

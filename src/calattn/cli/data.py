@@ -74,7 +74,7 @@ def get(
 
 @app.command(
     cls=PlainCommand,
-    epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --out fog.png"),
+    epilog=examples("calattn data show digits", "calattn data show cifar10_c --split fog-5 --write fog.png"),
 )
 def show(
     name: Annotated[
@@ -82,7 +82,7 @@ def show(
     ],
     split: Annotated[str, typer.Option("--split", help="Which split.")] = "test",
     root: options.DataRoot = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The picture; empty: NAME-SPLIT.png here.")] = None,
+    out: Annotated[Path | None, typer.Option("--write", help="The picture; empty: NAME-SPLIT.png here.")] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of images.")] = 6,
     columns: Annotated[int, typer.Option("--columns", min=1, help="Columns of images.")] = 10,
     seed: Annotated[int, typer.Option("--seed", help="Draws the images.")] = 0,
@@ -94,7 +94,7 @@ def show(
     from calattn.files.atomic import check_writable
 
     if out is not None and out.suffix.lower() != ".png":
-        raise ValueError(f"--out {out} must end in .png")
+        raise ValueError(f"--write {out} must end in .png")
     target = out or Path(f"{name.replace(':', '-').replace('/', '-')}-{split}.png")
     check_writable(target)
     dataset = data.describe(name)

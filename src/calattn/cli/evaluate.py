@@ -11,7 +11,16 @@ import typer
 from calattn.cli import options
 from calattn.cli.console import note
 from calattn.cli.errors import examples
-from calattn.cli.judgement import Judgement, check_outputs, compared, doubts, evaluated, pictures_for_page, plain
+from calattn.cli.judgement import (
+    Judgement,
+    check_outputs,
+    compared,
+    doubts,
+    evaluated,
+    pictures_for_page,
+    plain,
+    remark_of,
+)
 
 if TYPE_CHECKING:
     from calattn import Evaluation, Predictions
@@ -53,7 +62,8 @@ def evaluate(
     names in a file do not show it, use [bold]--kind[/bold]. JSON and CSV have every metric.
     """
     from calattn.cli import subjects
-    from calattn.report import evaluation_table, group_table
+    from calattn.report import evaluation_table, group_table, leaderboard
+    from calattn.report.verdict import verdict_of
 
     check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
     options.unused(
@@ -74,9 +84,12 @@ def evaluate(
     shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
     paired = dict(list(sources.items())[:1]) if html is None else _paired(sources)
     doubted = doubts([each for each in found if each.title in paired])
+    verdicts = {title: verdict_of(source, target=target) for title, source in sources.items()}
     judgement = Judgement(
         table=(evaluation_table if group is None else group_table)(evaluations, metrics=shown),
-        document=_document(evaluations, found, doubted),
+        written=(leaderboard if group is None else group_table)(evaluations, metrics=shown),
+        document=_document(evaluations, verdicts, found, doubted),
+        said=[f"{plain(title)}: {verdict['headline']}" for title, verdict in verdicts.items()],
         warnings=doubted,
     )
     judgement.show(as_json=json)
@@ -95,14 +108,14 @@ def evaluate(
         for place, path in enumerate(scaling.files):  # each is followed by itself, scaled
             validation = subjects.of_file(path, reader).predictions()
             judged[2 * place] = dataclasses.replace(judged[2 * place], validation=validation)
-        pages.write(html, judged, warnings=doubted, data_root=data_root)
+        pages.write(html, judged, data_root=data_root, more={"warnings": doubted, "remark": remark_of(found)})
     if len(shown) < len(measured) and not json:
         note(f"{len(shown)} of {len(measured)} metrics; --all shows all of them")
 
 
 evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate test.npz --html report.html",
-    "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --out table.tex",
+    "calattn evaluate a.csv b.parquet --kind probs --metrics ece,nll --write table.tex",
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
@@ -122,7 +135,12 @@ def _warn_below_chance(title: str, evaluation: Evaluation) -> None:
         )
 
 
-def _document(evaluations: dict[str, Evaluation], found: list[PredictionSet], doubted: list[str]) -> dict[str, Any]:
+def _document(
+    evaluations: dict[str, Evaluation],
+    verdicts: dict[str, dict[str, str]],
+    found: list[PredictionSet],
+    doubted: list[str],
+) -> dict[str, Any]:
     first = next(iter(evaluations.values()))
     return {
         "schema": 1,
@@ -135,6 +153,7 @@ def _document(evaluations: dict[str, Evaluation], found: list[PredictionSet], do
             each.described()
             | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
             | {"target": evaluation.options.target, "metrics": evaluation.as_dict()}
+            | {"verdict": {key: verdicts[each.title][key] for key in ("kind", "headline", "detail")}}
             | _groups(evaluation)
             for each, evaluation in zip(found, evaluations.values(), strict=True)
         ],

@@ -21,11 +21,13 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a saved model's, or its name on the hub.")],
     form: Annotated[Form, options.option(options.OUTPUT, "--format", text="The kind of file.")] = Form.onnx,
     out: Annotated[
-        Path | None, options.option(options.OUTPUT, "--out", text="The file; default: RUN's name, .onnx or .pt2.")
+        Path | None, options.option(options.OUTPUT, "--write", text="The file; default: RUN's name, .onnx or .pt2.")
     ] = None,
     calibrator: Annotated[
         Path | None,
-        options.option(options.IMAGES, "--calibrator", text="A file of `calattn calibrate`, to go behind the head."),
+        options.option(
+            options.IMAGES, "--calibrator", text="What `calattn calibrate --out` wrote, to go behind the head."
+        ),
     ] = None,
     checkpoint: Annotated[
         str,
@@ -64,7 +66,7 @@ def export(
 
 
 export.epilog = examples(  # type: ignore[attr-defined]
-    "calattn export runs/a --out a.onnx                      pixels in, probabilities out",
-    "calattn export runs/a --format torch-export --out a.pt2",
-    "calattn export runs/a --calibrator out/calibrator.safetensors",
+    "calattn export runs/a --write a.onnx                    pixels in, probabilities out",
+    "calattn export runs/a --format torch-export --write a.pt2",
+    "calattn export runs/a --calibrator calibrated",
 )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from calattn.cli.subjects import Blocks, PredictionSet
     from calattn.report import Table
 
-_TABLES = (".json", ".csv", ".md", ".tex")
-_PAGES = (".html", ".htm")
+TABLES = (".csv", ".md", ".tex")
+PAGES = (".html", ".htm")
 _FIGURES = (".png", ".pdf", ".svg")
 
 
@@ -28,10 +28,12 @@ _FIGURES = (".png", ".pdf", ".svg")
 class Judgement:
     """What a command found. `document` is its JSON (schema 1): fractions in full precision.
 
-    `table` is for people, and its records are complete; `said` stands under it, `notes` are about it, `warnings` doubt it.
+    `table` is shown; `written`, with methods as rows, is for files, and its records are complete. `said` stands under it,
+    `notes` are about it, `warnings` doubt it.
     """
 
     table: Table
+    written: Table
     document: dict[str, Any]
     said: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -50,20 +52,23 @@ class Judgement:
             note(text)
 
     def write(self, out: Path | None) -> None:
-        """The table as the file's name says: .json and .csv in full, .md and .tex as they are shown."""
-        if out is None:
-            return
-        remarks = [*self.notes, *self.warnings]
-        if out.suffix == ".json":
-            text = json_text(self.document)
-        elif out.suffix == ".csv":
-            text = self.table.csv()
-        elif out.suffix == ".tex":
-            text = self.table.latex(notes=remarks)
-        else:
-            text = self.table.markdown() + "".join(f"\n- {each}" for each in (*self.said, *remarks))
-            text = text.rstrip("\n") + "\n"
-        write_text(out, text)
+        """The file of --out: the document as .json, else the table for files."""
+        if out is not None and out.suffix == ".json":
+            write_text(out, json_text(self.document))
+        elif out is not None:
+            write_table(self.written, out, said=self.said, remarks=[*self.notes, *self.warnings])
+
+
+def write_table(table: Table, path: Path, *, said: Sequence[str] = (), remarks: Sequence[str] = ()) -> None:
+    """As the file's name says: .csv in full precision, .md and .tex as it is shown, with what was said of it."""
+    if path.suffix == ".csv":
+        text = table.csv()
+    elif path.suffix == ".tex":
+        text = dataclasses.replace(table, label=f"calattn-{path.stem}").latex(notes=remarks)
+    else:
+        text = table.markdown() + "".join(f"\n- {each}" for each in (*said, *remarks))
+        text = text.rstrip("\n") + "\n"
+    write_text(path, text)
 
 
 def pictures_for_page(data_root: Path | None, html: Path | None) -> None:
@@ -77,6 +82,18 @@ def doubts(compared: Sequence[PredictionSet]) -> list[str]:
 
     doubt = data_warning((each.name, each.data()) for each in compared)
     return [] if doubt is None else [doubt]
+
+
+def remark_of(found: Sequence[PredictionSet]) -> str | None:
+    """What is to be said of single trainings; nothing of files, or where a spec cannot be read."""
+    from calattn.comparison.trainings import remark_on
+
+    if len({each.name for each in found}) < 2 or not all(each.run for each in found):
+        return None
+    try:
+        return remark_on({each.name: each.training() for each in found})
+    except ValueError:
+        return None
 
 
 def plain(title: str) -> str:
@@ -139,8 +156,14 @@ def write_text(path: Path, text: str) -> None:
 
 def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None, diagram: Path | None = None) -> None:
     """Refuses early what could not be written in the end, and what would replace an input."""
-    read = {path.resolve() for path in inputs}
-    for flag, path, suffixes in (("--out", out, _TABLES), ("--html", html, _PAGES), ("--diagram", diagram, _FIGURES)):
+    from calattn.cli.subjects import named
+
+    read = {named(path)[1].resolve() for path in inputs}
+    for flag, path, suffixes in (
+        ("--write", out, (".json", *TABLES)),
+        ("--html", html, PAGES),
+        ("--diagram", diagram, _FIGURES),
+    ):
         check_output(path, suffixes, flag)
         if path is not None and path.resolve() in read:
             raise ValueError(f"{flag} {path} is also read, and would be replaced; name another file")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from calattn.cli.console import starting
 from calattn.rules import RULES
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ Json = Annotated[bool, option(OUTPUT, "--json", text="JSON on stdout, for script
 Html = Annotated[
     Path | None, option(OUTPUT, "--html", text="Write the page: one HTML file that opens without a network.")
 ]
-TableOut = Annotated[Path | None, option(OUTPUT, "--out", text="Write the table: .json, .csv, .md or .tex.")]
+TableFile = Annotated[
+    Path | None, option(OUTPUT, "--table", text="Write the table, methods as rows: .csv, .md or .tex (with booktabs).")
+]
+TableOut = Annotated[Path | None, option(OUTPUT, "--write", text="Write the table: .json, .csv, .md or .tex.")]
 DataRoot = Annotated[Path | None, option(WHERE, "--data-root", text=_DATA_ROOT)]
 GroupColumn = Annotated[
     str | None,
@@ -307,7 +311,8 @@ class Machine:
     data_root: DataRoot = None
 
     def runtime(self) -> Runtime:
-        from calattn.runs.runtime import Runtime
+        with starting():  # importing torch takes seconds
+            from calattn.runs.runtime import Runtime
 
         return Runtime(**{name: value for name, value in dataclasses.asdict(self).items() if value is not None})
 

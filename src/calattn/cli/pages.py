@@ -55,12 +55,10 @@ def write(
     path: Path,
     judged: Sequence[Judged],
     *,
-    title: str | None = None,
-    home: str | None = None,
-    warnings: Sequence[str] = (),
     data_root: Path | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the page of what was judged."""
+    """Writes the page of what was judged; `more` are entries of its document: title, home, warnings, remark, contest."""
     read = [
         (each.source, None) if isinstance(each.source, Predictions) else sampled(each.source, each.source.count())
         for each in judged
@@ -79,10 +77,8 @@ def write(
             bar.advance(task)
 
         differences = {place: each.differences for place, each in enumerate(judged) if each.differences is not None}
-        document = build_document(
-            exhibits, comparisons=differences, title=title, home=home, warnings=warnings, step=step
-        )
-        write_page(page_html(document), path)
+        document = build_document(exhibits, comparisons=differences, step=step)
+        write_page(page_html(document | dict(more or {})), path)
         bar.advance(task)
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 

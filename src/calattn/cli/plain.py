@@ -23,7 +23,13 @@ class Plain:
 
 
 class PlainCommand(Plain, TyperCommand):
-    """A command with plain help."""
+    """A command with plain help. `--out` names a folder and `--write` a file; older lines with `--out FILE` are understood."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        flags = {flag for each in self.params for flag in each.opts}
+        if "--write" in flags and "--out" not in flags:
+            extra.setdefault("token_normalize_func", lambda name: "write" if name == "out" else name)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 class PlainGroup(Plain, TyperGroup):

@@ -44,7 +44,7 @@ def predict(
     ] = None,
     ood: Annotated[
         bool,
-        _images("--ood", text="With --data: other classes than the run's. Labels become 0; only confidence counts."),
+        _images("--ood", text="With --data: other classes than the run's. Predictions then have no labels."),
     ] = False,
     corrupt: Annotated[
         list[str] | None,
@@ -56,7 +56,7 @@ def predict(
     ] = None,
     calibrator: Annotated[
         Path | None,
-        _images("--calibrator", text="With PATHS: a file of `calattn calibrate`, to go behind the head."),
+        _images("--calibrator", text="With PATHS: what `calattn calibrate --out` wrote, to go behind the head."),
     ] = None,
     write: Annotated[
         Path | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +41,7 @@ def report(
     part: options.RunPart,
     measure: options.Measure,
     out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = _FOLDER,
+    table: options.TableFile = None,
     title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     data_root: options.DataRoot = None,
@@ -52,14 +53,18 @@ def report(
     and after temperature scaling fitted on their validation split. A run without predictions is listed with the reason.
     """
     from calattn.cli import subjects
+    from calattn.cli.judgement import TABLES, check_output, write_table
+    from calattn.report import leaderboard
     from calattn.report.page.leaderboard import leaderboard_document
     from calattn.report.page.writing import leaderboard_html, write_page
 
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("report")
     _check_folder(out)
-    places = list(_places(paths))
-    titles = subjects.titles(places)
+    check_output(table, TABLES, "--table")
+    given = {path: name for name, path in map(subjects.named, paths)}
+    places = list(_places(given))
+    titles = subjects.titles(places, given=given)
     names = _file_names(titles)
     part.check_of_runs(map(subjects.is_run, places))
     rows = []
@@ -75,6 +80,9 @@ def report(
         rows, title=title or "Calibration leaderboard", split=part.splits()[0], checkpoint=part.checkpoint
     )
     write_page(leaderboard_html(document), out / "index.html")
+    evaluations = {row.title: row.evaluation for row in rows if row.evaluation is not None}
+    if table is not None and evaluations:
+        write_table(leaderboard(evaluations, bold_best=len({row["group"] for row in document["rows"]}) == 1), table)
     for doubt in document["warnings"]:
         warnings.warn(doubt, stacklevel=1)
     if json:
@@ -93,7 +101,7 @@ report.epilog = examples(  # type: ignore[attr-defined]
 )
 
 
-def _places(paths: Sequence[Path]) -> Iterator[Path]:
+def _places(paths: Iterable[Path]) -> Iterator[Path]:
     """Run folders and files that the paths name or hold, each once, in the order of their names."""
     from calattn.files.predictions import MANIFEST
     from calattn.readers import PredictionFileMissing
@@ -178,7 +186,7 @@ def _row(
         return Standing(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
     scaled, temperature = _scaled(subject, measure)
     judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
-    pages.write(page, [judged], title=title, home="../index.html", data_root=data_root)
+    pages.write(page, [judged], data_root=data_root, more={"title": title, "home": "../index.html"})
     return Standing(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -272,8 +272,20 @@ def of_file(path: Path, reader: options.FileFlags) -> PredictionSet:
     return find([path], reader=reader, part=options.RunPart(split=["validation"] if is_run(path) else None))[0]
 
 
+def named(path: Path) -> tuple[str | None, Path]:
+    """A name and a path from NAME=FILE, where there is no file of that whole name.
+
+    >>> named(Path("ours=runs/a.npz")), named(Path("a.npz"))
+    (('ours', PosixPath('runs/a.npz')), (None, PosixPath('a.npz')))
+    """
+    name, equals, rest = str(path).partition("=")
+    return (name, Path(rest)) if equals and name and rest and not path.exists() else (None, path)
+
+
 def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunPart) -> list[PredictionSet]:
-    """The subjects that the paths name, a run folder giving one for each split; titles tell them apart."""
+    """The subjects that the paths name, a run folder giving one for each split; titles tell them apart, or NAME=FILE does."""
+    given = {path: name for name, path in map(named, paths)}
+    paths = [path for _, path in map(named, paths)]
     if part.checkpoint not in RULES:
         raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {part.checkpoint!r}")
     part.check_of_runs(is_run(path) for path in paths if path.exists())
@@ -293,7 +305,7 @@ def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunP
         for split in part.splits():
             place = _in_run(path, split, part.checkpoint)
             found.append(PredictionSet(path=place, reader=reader, run=path, split=split, checkpoint=part.checkpoint))
-    names = titles([each.named for each in found], [each.split for each in found])
+    names = titles([each.named for each in found], [each.split for each in found], given)
     return [dataclasses.replace(each, title=title) for each, title in zip(found, names, strict=True)]
 
 
@@ -391,13 +403,17 @@ def _no_checkpoint(run: Path) -> str | None:
     return f"it has no checkpoint to make them with either; train it: {command}"
 
 
-def titles(paths: Sequence[Path], splits: Sequence[str | None] | None = None) -> list[str]:
-    """The end of each path, as long as it takes to tell them apart, and the split where it is not the test images alone."""
+def titles(
+    paths: Sequence[Path], splits: Sequence[str | None] | None = None, given: Mapping[Path, str | None] | None = None
+) -> list[str]:
+    """The name that was given, or the end of each path, as long as it takes to tell them apart; and the split where it is
+    not the test images alone."""
     splits = [None] * len(paths) if splits is None else splits
     parts = [path.absolute().parts for path in paths]
     distinct = len(set(parts))
     length = next((n for n in range(1, 64) if len({part[-n:] for part in parts}) == distinct), 64)
-    names = [text_of(Path(*part[-length:])) for part in parts]
+    ends = [text_of(Path(*part[-length:])) for part in parts]
+    names = [(given or {}).get(path) or end for path, end in zip(paths, ends, strict=True)]
     tests_only = {split for split in splits if split is not None} <= {"test"}
     shown = [f"{name} {split}" if split and not tests_only else name for name, split in zip(names, splits, strict=True)]
     # The same path twice on a line is still two columns.

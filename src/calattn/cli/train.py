@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from calattn.cli import options
-from calattn.cli.console import errors_to, note, only_helps, print_json, results_to
+from calattn.cli.console import errors_to, note, only_helps, print_json, results_to, starting
 from calattn.cli.errors import code_of, examples
 
 _run = functools.partial(options.option, options.RUN)
@@ -33,6 +33,12 @@ def train(
         ),
     ],
     new: options.NewRun = options.NEW_RUN,
+    data: Annotated[
+        str | None,
+        options.option(
+            options.RUN, "--data", text="The images: a data set, imagefolder:PATH or parquet:PATH. Sets data.name."
+        ),
+    ] = None,
     epochs: Annotated[
         int | None, _run("--epochs", text="Times through the training images. Sets train.epochs.")
     ] = None,
@@ -57,13 +63,14 @@ def train(
     Everything that decides the result is in the spec: a recipe, your YAML
     file, and what --set changes. "Where it runs" is about the machine only.
     """
-    from calattn.runs.resolving import resolve
+    from calattn.runs.resolving import data_values, resolve
 
     runtime = where.runtime()
+    chosen = [*data_values(source, data, root=runtime.data_root), *new.changes]
     shortcuts = {"data.size": new.size, "train.epochs": epochs, "seed": seed}
-    changes = [*new.changes, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
+    changes = [*chosen, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
     if epochs is not None:
-        changes += _shorter_warmup(resolve(source, new.changes), epochs, processes=runtime.num_devices)
+        changes += _shorter_warmup(resolve(source, chosen), epochs, processes=runtime.num_devices)
     spec = resolve(source, changes)
     if dry_run:
         _show_plan(spec, runtime, new.out, as_json=json)
@@ -98,9 +105,10 @@ def train_and_report(
     spec: Any, runtime: Any, run: Path | None, *, overwrite: bool, as_json: bool, command: str = "train"
 ) -> None:
     """Trains, or resumes training, with a progress bar, and prints what came out."""
-    from calattn.runs.plan import run_path
-    from calattn.runs.runtime import settled
-    from calattn.runs.train import train_run
+    with starting():
+        from calattn.runs.plan import run_path
+        from calattn.runs.runtime import settled
+        from calattn.runs.train import train_run
 
     path = run or run_path(settled(spec, runtime))
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
@@ -143,15 +151,17 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
     out = results_to()
     head_is_taught = is_taught(summary["spec"]["model"]) and summary["epochs"] >= epochs
     for rule, result in summary["results"].items():
-        test, scaled = result["test"], result["test_ts"]
-        end = "" if scaled.get("converged", True) else ", the end of its range"
+        split = "test" if "test" in result else "validation"
+        numbers = {name: row["value"] if split == "test" else row for name, row in result[split].items()}
         taught = head_is_taught and rule == "last"
         which = f"{rule} (epoch {result['epoch']})" if summary["epochs"] else "the network"
         lines = [
-            f"{which}{', with its taught head' if taught else ''}: test accuracy {test['accuracy']['value']:.2%}, "
-            f"ECE {test['ece']['value']:.2%}, NLL {test['nll']['value']:.4f}"
+            f"{which}{', with its taught head' if taught else ''}: {split} accuracy {numbers['accuracy']:.2%}, "
+            f"ECE {numbers['ece']:.2%}, NLL {numbers['nll']:.4f}"
         ]
-        if not taught:  # else there is no second stage
+        if not taught and split == "test":  # else there is no second stage
+            scaled = result["test_ts"]
+            end = "" if scaled.get("converged", True) else ", the end of its range"
             lines.append(
                 f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
                 f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}"
@@ -164,6 +174,7 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
 
 train.epilog = examples(  # type: ignore[attr-defined]
     "calattn train digits                               half a minute, no network",
+    "calattn train finetune --data imagefolder:pets    your own images, a folder per class",
     "calattn train cifar10 --size 224 --dry-run         what would it cost?",
     "calattn train cifar10 --set model.head=none --out runs/plain",
     "calattn train my.yaml --devices 8                  eight GPUs of one machine",
@@ -178,13 +189,14 @@ class TrainingProgress:
         self._console = console
         columns = (
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[pace]}"),
         )
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._bar = self._bars.add_task("", visible=False)
+        self._bar = self._bars.add_task("", visible=False, pace="")
         self._epochs = self._per_epoch = self._done = 0
         self.is_main = self.started = False
 
@@ -196,6 +208,9 @@ class TrainingProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+
+    def preparing(self, what: str) -> None:
+        self._bars.update(self._bar, description=what, total=None, visible=True)
 
     def decoded(self, what: str, done: int, total: int) -> None:
         self._show(what, done=done, total=total)
@@ -225,6 +240,9 @@ class TrainingProgress:
         epoch = min(self._done // self._per_epoch + 1, self._epochs)
         self._show(f"epoch {epoch}/{self._epochs}", done=self._done, total=self._epochs * self._per_epoch)
 
+    def pace(self, loss: float, images_per_second: float) -> None:
+        self._bars.update(self._bar, pace=f"loss {loss:.4f}  {images_per_second:,.0f} img/s")
+
     def epoch(self, row: dict[str, Any]) -> None:
         self._print(epoch_line(row, self._epochs, self._console.width if self._console.is_terminal else None))
 
@@ -253,7 +271,7 @@ class TrainingProgress:
 
     def _show(self, description: str, *, done: int, total: int) -> None:
         if self._bars.tasks[0].description.split()[:1] != description.split()[:1]:
-            self._bars.reset(self._bar)  # another kind of work: the clock starts anew
+            self._bars.reset(self._bar, pace="")  # another kind of work: the clock starts anew
         self._bars.update(self._bar, description=description, completed=done, total=total, visible=True)
 
     def _print(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import io
 import math
@@ -18,7 +19,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from calattn import checks
@@ -135,6 +136,17 @@ class LazyImages(Images):
             f"{self.source(index)} holds {kind} values, and their white level is not known; scale them yourself and save "
             "the image with 8 bits per channel"
         )
+
+    def with_common_size(self) -> LazyImages:
+        """The same images; if all have one size, which their headers tell, that is declared."""
+        found: set[tuple[int, int]] = set()
+        for index in range(len(self)):
+            with contextlib.suppress(*_DAMAGE), Image.open(io.BytesIO(self.encoded(index))) as image:
+                turned = image.getexif().get(ExifTags.Base.Orientation, 1) > 4
+                found.add(image.size if turned else image.size[::-1])
+            if len(found) > 1:
+                return self
+        return dataclasses.replace(self, declared_size=found.pop() if found else None)
 
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
         tensor = as_tensor(self.open(index))

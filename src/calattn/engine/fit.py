@@ -23,7 +23,7 @@ from calattn.engine.interrupt import Interrupt, Interrupted
 from calattn.engine.log import RunLog, measure
 from calattn.engine.optim import Schedule
 from calattn.engine.predict import predict
-from calattn.engine.step import FiniteGuard, NonFiniteLoss, StepResult, TrainingState, TrainStep
+from calattn.engine.step import FiniteGuard, LaggedCopy, NonFiniteLoss, StepResult, TrainingState, TrainStep
 from calattn.errors import BadRowError
 from calattn.heads.taught import Taught
 from calattn.losses import LossFunction, check_labels
@@ -34,6 +34,7 @@ from calattn.types import ModelOutput, Predictions
 # How often several processes agree on whether to stop or save: it makes the host wait.
 _AGREE_EVERY = 25
 _POLL_EVERY = 25
+_TELL_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,9 @@ class Reporter(Protocol):
 
     def updates(self, count: int) -> None: ...
 
+    def pace(self, loss: float, images_per_second: float) -> None:
+        """Of the epoch under way, now and then: the mean loss so far, and how fast it goes."""
+
     def epoch(self, row: dict[str, Any]) -> None: ...
 
 
@@ -112,6 +116,7 @@ class Trainer:
         self._ema_step = None if ema is None else compiled(TrainStep(ema.module, setup.loss))
         exact = torch.float32 if fabric.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         self._sums = torch.zeros(2, dtype=exact, device=fabric.device)
+        self._loss, self._began, self._told_at = LaggedCopy(self._sums[0]), (0.0, 0), 0.0
         self._saved_at = time.monotonic()
         self._last_good: Path | None = None
         self._checked_labels = False
@@ -168,7 +173,7 @@ class Trainer:
         self.fabric.barrier()
 
     def _epoch(self) -> None:
-        started, first = time.perf_counter(), self.state.update_in_epoch
+        self._began = started, first = time.perf_counter(), self.state.update_in_epoch
         self.step.train()
         batches = iter(self.train.epoch(self.state.epoch, start=first * self.settings.accumulate))
         for _ in range(first, self.updates_per_epoch):
@@ -256,7 +261,7 @@ class Trainer:
     def _between_updates(self) -> None:
         update = self.state.update
         if self.reporter is not None:
-            self.reporter.updates(1)
+            self._report(self.reporter)
         if self.fabric.device.type == "cpu" or update % _POLL_EVERY == 0:
             self._stop_if_bad(self.guard.poll())
         if self.state.update_in_epoch == self.updates_per_epoch:
@@ -265,6 +270,17 @@ class Trainer:
             if self._agree(time.monotonic() - self._saved_at >= self.settings.save_seconds):
                 self._save()
             self._stop_if_asked()
+
+    def _report(self, reporter: Reporter) -> None:
+        reporter.updates(1)
+        now, (started, first) = time.perf_counter(), self._began
+        if now - self._told_at < _TELL_SECONDS:
+            return
+        loss = self._loss.poll(self._sums[0] / self.state.update_in_epoch)
+        if loss is not None and now > started:
+            images = (self.state.update_in_epoch - first) * self.settings.accumulate * self.train.batch_size
+            reporter.pace(loss, images / (now - started))
+            self._told_at = now
 
     # --- the end of an epoch
 

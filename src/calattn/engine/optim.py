@@ -70,7 +70,10 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         chosen["param_group_fn"] = lambda module: [p for p in module.parameters() if p.requires_grad]
     try:
         return create_optimizer_v2(model, opt=name, lr=settings.lr, weight_decay=settings.weight_decay, **chosen)
-    except TypeError as error:
+    except (
+        TypeError,
+        AttributeError,
+    ) as error:  # the latter by layer_decay, of a network without layers that timm knows
         raise ValueError(
             f"the optimiser {name!r} does not take these options: {error}; see optimizer.options"
         ) from None

@@ -40,41 +40,47 @@ class NonFiniteLoss(ArithmeticError):
     """The loss, or the weights, became NaN or infinite; the message says where and what to try."""
 
 
-class FiniteGuard:
-    """Remembers the first update whose loss was not finite, without making the host wait for the device.
+class LaggedCopy:
+    """Reads a number on the device without making the host wait: on a GPU, `poll` gives a copy that was started at a poll before.
 
-    On a GPU, `poll` looks at a copy that was started at the poll before; `wait` looks at the present.
+    None while there is none; elsewhere it is the number itself.
     """
 
+    def __init__(self, like: Float[Tensor, ""] | Int[Tensor, ""]) -> None:
+        self._copy = torch.empty_like(like, device="cpu").pin_memory() if like.is_cuda else None
+        self._event: torch.cuda.Event | None = None
+
+    def poll(self, value: Tensor) -> float | int | None:
+        if self._copy is None:
+            return value.item()
+        found = None
+        if self._event is not None and self._event.query():
+            found, self._event = self._copy.item(), None
+        if self._event is None:
+            self._copy.copy_(value, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        return found
+
+
+class FiniteGuard:
+    """Remembers the first update whose loss was not finite; `poll` may lag behind on a GPU, `wait` looks at the present."""
+
+    _NONE = torch.iinfo(torch.int64).max
+
     def __init__(self, device: torch.device) -> None:
-        self._bad = torch.full((), torch.iinfo(torch.int64).max, dtype=torch.int64, device=device)
-        self._on_gpu = device.type == "cuda"
-        if self._on_gpu:
-            self._copy = torch.full((), torch.iinfo(torch.int64).max, dtype=torch.int64).pin_memory()
-            self._event: torch.cuda.Event | None = None
+        self._bad = torch.full((), self._NONE, dtype=torch.int64, device=device)
+        self._copy = LaggedCopy(self._bad)
 
     def note(self, finite: Bool[Tensor, ""], update: int) -> None:
         self._bad = torch.where(finite, self._bad, self._bad.clamp_max(update))
 
     def poll(self) -> int | None:
-        if not self._on_gpu:
-            return self.wait()
-        found = None
-        if self._event is not None and self._event.query():
-            found, self._event = self._read(self._copy), None
-        if self._event is None:
-            self._copy.copy_(self._bad, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        return found
+        found = self._copy.poll(self._bad)
+        return None if found is None or found == self._NONE else int(found)
 
     def wait(self) -> int | None:
-        return self._read(self._bad)
-
-    @staticmethod
-    def _read(value: Tensor) -> int | None:
-        update = int(value)
-        return None if update == torch.iinfo(torch.int64).max else update
+        return None if (update := int(self._bad)) == self._NONE else update
 
 
 class TrainingState:

@@ -30,7 +30,7 @@ def predict(
     as Hugging Face's). `loader` yields (images, labels), or dicts with `pixel_values` and `labels`. The images go where the
     model is, or both to `device`, where the model stays. It predicts in evaluation mode, and each of its layers is then put
     back into the mode it was in. `features=False` leaves them out, `on_batch` is told the size of each batch, and `fields` are
-    further ones of `Predictions`, such as `split="validation"`.
+    further ones of `Predictions`, such as `split="validation"`. Class names are those of `loader.dataset.classes`.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     >>> batches = [(torch.zeros(2, 3, 2, 2), torch.tensor([0, 1])), (torch.zeros(1, 3, 2, 2), torch.tensor([2]))]
@@ -54,9 +54,21 @@ def predict(
     if not outputs:
         raise ValueError("loader yields no batches: there is nothing to predict; is its data set empty?")
     whole, truth = joined(outputs), torch.cat(labels)
+    logits = whole if isinstance(whole, Tensor) else whole.logits
+    fields = {"class_names": _classes_of(loader, logits.shape[1])} | fields
     if isinstance(whole, Tensor):
         return Predictions(logits=whole, labels=truth, **fields)
     return Predictions.from_output(whole, truth, **(fields if features else {"features": None} | fields))
+
+
+def _classes_of(loader: Any, count: int) -> tuple[str, ...] | None:
+    """The names that torchvision's data sets have as `classes`, also those of a `Subset`; None where they do not fit."""
+    dataset = getattr(loader, "dataset", None)
+    while dataset is not None and not hasattr(dataset, "classes"):
+        dataset = getattr(dataset, "dataset", None)
+    names = getattr(dataset, "classes", None)
+    fits = isinstance(names, list | tuple) and len(names) == count and all(isinstance(name, str) for name in names)
+    return tuple(names) if fits else None  # type: ignore[arg-type]
 
 
 def copied(

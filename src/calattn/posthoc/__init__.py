@@ -17,6 +17,7 @@ from calattn.posthoc.files import load
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
 from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
 from calattn.posthoc.scale_head import SATS, FrozenCalAttn
+from calattn.posthoc.sets import Estimate, PredictionSets, SetReport, sets_after
 from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
 from calattn.posthoc.venn_abers import VennAbers
 
@@ -45,6 +46,7 @@ __all__ = [
     "ContestRow",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
+    "Estimate",
     "FitWarning",
     "FrozenCalAttn",
     "HistogramBinning",
@@ -52,7 +54,9 @@ __all__ = [
     "MatrixScaling",
     "Methods",
     "NotFittedError",
+    "PredictionSets",
     "SameDataWarning",
+    "SetReport",
     "Skipped",
     "TemperatureScaling",
     "VectorScaling",
@@ -61,5 +65,6 @@ __all__ = [
     "contest",
     "cross_fit",
     "load",
+    "sets_after",
     "stratified_folds",
 ]

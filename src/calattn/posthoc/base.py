@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Never, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,10 +18,10 @@ from calattn.checks import ArrayLike
 from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
 from calattn.registry import Registry
-from calattn.types import Predictions, given_predictions
+from calattn.types import Predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
-C = TypeVar("C", bound="Calibrator")
+F = TypeVar("F", bound="Fitted")
 Learned = Tensor | dict[str, Tensor] | float | int | bool | str
 
 
@@ -42,18 +42,8 @@ class AbsentClassWarning(FitWarning):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class Calibrator(abc.ABC):
-    """Maps predictions to better calibrated ones after `fit` on a held-out split.
-
-    Options are constructor arguments, learned values end in `_` and exist only after `fit`. Every calibrator
-    reads `predictions.calibrated_logits`, so calibrators compose with CalAttn's scale and with each other.
-
-    >>> from calattn.posthoc import TemperatureScaling
-    >>> TemperatureScaling().temperature_
-    Traceback (most recent call last):
-    ...
-    calattn.posthoc.base.NotFittedError: TemperatureScaling has no temperature_: call fit(predictions) first
-    """
+class Fitted(abc.ABC):
+    """What is fitted on predictions and kept in a file: options are constructor arguments, learned values end in `_`."""
 
     by_class: ClassVar[bool] = False
     """Whether something is learned for each class, which takes samples of each."""
@@ -67,25 +57,12 @@ class Calibrator(abc.ABC):
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
         """The learned values by name, one a field with `init=False`. Sets nothing, so a failing refit leaves all as it was."""
 
-    @abc.abstractmethod
-    def _apply(self, predictions: Predictions) -> Predictions:
-        """Calibrated predictions; labels, features, indices, class names and split are kept."""
+    def fit(self: F, predictions: Predictions, *labels: Never) -> F:
+        """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
+        check_predictions(predictions, *labels)
+        return self._keep(predictions, self._fit(predictions))
 
-    def fit(self: C, predictions: Any = None, labels: Any = None, *, probs: Any = None) -> C:
-        """Learn from one split, and return self: `fit(predictions)`, `fit(logits, labels)` or `fit(probs=…, labels=…)`.
-
-        Arrays may be NumPy's, torch's or pandas'.
-
-        >>> from calattn.posthoc import TemperatureScaling
-        >>> round(TemperatureScaling().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1]).temperature_, 4)  # 2 / ln 3
-        1.8205
-        """
-        if probs is not None or (labels is not None and not isinstance(predictions, Predictions)):
-            predictions = given_predictions(logits=predictions, probs=probs, labels=labels)
-            labels = None
-        _check_predictions(predictions, *([] if labels is None else [labels]))
-        predictions.check_labelled()
-        learned = self._fit(predictions)
+    def _keep(self: F, predictions: Predictions, learned: dict[str, Learned]) -> F:
         contract.check_learned(type(self), learned)
         if self.by_class:
             _warn_of_absent_classes(predictions, type(self).__name__)
@@ -93,12 +70,6 @@ class Calibrator(abc.ABC):
         for name, value in (learned | {"fitted_on_": predictions.fingerprint()}).items():
             setattr(self, name, value)
         return self
-
-    def __call__(self, predictions: Predictions) -> Predictions:
-        """The predictions, calibrated."""
-        calibrated = self.apply_to_block(predictions)
-        self.warn_if_fitted_on(predictions.fingerprint(), stacklevel=3)
-        return calibrated
 
     def warn_if_fitted_on(self, fingerprint: str, *, stacklevel: int = 2) -> None:
         """A `SameDataWarning` where that is the fingerprint of what it was fitted on."""
@@ -110,9 +81,86 @@ class Calibrator(abc.ABC):
                 stacklevel=stacklevel,
             )
 
+    def __repr__(self) -> str:
+        """The options, and after `fit` the learned numbers and the shapes of learned tensors."""
+        options = (field.name for field in dataclasses.fields(self) if field.init and field.repr)
+        parts = [f"{name}={getattr(self, name)!r}" for name in options]
+        learned = {name: vars(self)[name] for name in self.learned_names() if name in vars(self)}
+        parts += [f"{name}={_brief(value)}" for name, value in learned.items() if name != "fitted_on_"]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith("_") and not name.startswith("_"):
+            raise NotFittedError(f"{type(self).__name__} has no {name}: call fit(predictions) first")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _check_fitted(self) -> None:
+        if "num_classes_" not in vars(self):
+            raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(predictions) first")
+
+    def check_classes(self, num_classes: int) -> None:
+        """Refuse predictions of another number of classes than those it was fitted on."""
+        self._check_fitted()
+        if num_classes != self.num_classes_:
+            raise ValueError(
+                f"{type(self).__name__} was fitted on {self.num_classes_} classes, but predictions has {num_classes}"
+            )
+
+    @classmethod
+    def learned_names(cls) -> tuple[str, ...]:
+        """Names of what `fit` learns and a file holds."""
+        return tuple(field.name for field in dataclasses.fields(cls) if not field.init)
+
+    def options(self) -> dict[str, Any]:
+        """The constructor arguments a file holds: all but the random generator, which only `fit` uses."""
+        names = (field.name for field in dataclasses.fields(self) if field.init)
+        return {name: getattr(self, name) for name in names if name != "generator"}
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, over one that is there; see `calattn.posthoc.load`."""
+        from calattn.posthoc import files
+
+        self._check_fitted()
+        files.save(self, path)
+
+    @classmethod
+    def load(cls: type[F], path: str | Path) -> F:
+        """Read what `save` wrote, checking that it is one of this class."""
+        from calattn.posthoc import files
+
+        calibrator = files.load_any(path)
+        if not isinstance(calibrator, cls):
+            raise ValueError(f"{path} holds a {type(calibrator).__name__}, not a {cls.__name__}")
+        return calibrator
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class Calibrator(Fitted):
+    """Maps predictions to better calibrated ones after `fit` on a held-out split.
+
+    Options are constructor arguments, learned values end in `_` and exist only after `fit`. Every calibrator
+    reads `predictions.calibrated_logits`, so calibrators compose with CalAttn's scale and with each other.
+
+    >>> from calattn.posthoc import TemperatureScaling
+    >>> TemperatureScaling().temperature_
+    Traceback (most recent call last):
+    ...
+    calattn.posthoc.base.NotFittedError: TemperatureScaling has no temperature_: call fit(predictions) first
+    """
+
+    @abc.abstractmethod
+    def _apply(self, predictions: Predictions) -> Predictions:
+        """Calibrated predictions; labels, features, indices, class names and split are kept."""
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        """The predictions, calibrated."""
+        calibrated = self.apply_to_block(predictions)
+        self.warn_if_fitted_on(predictions.fingerprint(), stacklevel=3)
+        return calibrated
+
     def apply_to_block(self, predictions: Predictions) -> Predictions:
         """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""
-        _check_predictions(predictions)
+        check_predictions(predictions)
         self.check_classes(predictions.num_classes)
         return self._checked_apply(predictions)
 
@@ -162,60 +210,8 @@ class Calibrator(abc.ABC):
             f"{kind} has no module; call {kind}.predict_proba(logits) behind the network, or write _module()"
         )
 
-    def __repr__(self) -> str:
-        """The options, and after `fit` the learned numbers and the shapes of learned tensors."""
-        options = (field.name for field in dataclasses.fields(self) if field.init and field.repr)
-        parts = [f"{name}={getattr(self, name)!r}" for name in options]
-        learned = {name: vars(self)[name] for name in self.learned_names() if name in vars(self)}
-        parts += [f"{name}={_brief(value)}" for name, value in learned.items() if name != "fitted_on_"]
-        return f"{type(self).__name__}({', '.join(parts)})"
 
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("_") and not name.startswith("_"):
-            raise NotFittedError(f"{type(self).__name__} has no {name}: call fit(predictions) first")
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-    def _check_fitted(self) -> None:
-        if "num_classes_" not in vars(self):
-            raise NotFittedError(f"{type(self).__name__} is not fitted: call fit(predictions) first")
-
-    def check_classes(self, num_classes: int) -> None:
-        """Refuse predictions of another number of classes than those it was fitted on."""
-        self._check_fitted()
-        if num_classes != self.num_classes_:
-            raise ValueError(
-                f"{type(self).__name__} was fitted on {self.num_classes_} classes, but predictions has {num_classes}"
-            )
-
-    @classmethod
-    def learned_names(cls) -> tuple[str, ...]:
-        """Names of what `fit` learns and a file holds."""
-        return tuple(field.name for field in dataclasses.fields(cls) if not field.init)
-
-    def options(self) -> dict[str, Any]:
-        """The constructor arguments a file holds: all but the random generator, which only `fit` uses."""
-        names = (field.name for field in dataclasses.fields(self) if field.init)
-        return {name: getattr(self, name) for name in names if name != "generator"}
-
-    def save(self, path: str | Path) -> None:
-        """Write a safetensors file, over one that is there; see `calattn.posthoc.load`."""
-        from calattn.posthoc import files
-
-        self._check_fitted()
-        files.save(self, path)
-
-    @classmethod
-    def load(cls: type[C], path: str | Path) -> C:
-        """Read what `save` wrote, checking that it is one of this class."""
-        from calattn.posthoc import files
-
-        calibrator = files.load(path)
-        if not isinstance(calibrator, cls):
-            raise ValueError(f"{path} holds a {type(calibrator).__name__}, not a {cls.__name__}")
-        return calibrator
-
-
-def _check_predictions(*given: object) -> None:
+def check_predictions(*given: object) -> None:
     """One argument, and it is `Predictions`: other libraries take logits and labels."""
     if len(given) != 1 or not isinstance(given[0], Predictions):
         if len(given) == 1 and isinstance(given[0], list | tuple) and any(isinstance(p, Predictions) for p in given[0]):
@@ -239,7 +235,7 @@ def _warn_of_absent_classes(predictions: Predictions, who: str) -> None:
         f"{who} takes what it has not seen for impossible, so NLL is large or infinite where it occurs. Fit on a split with "
         "samples of every class, or use temperature scaling, which does not need them",
         AbsentClassWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -290,3 +286,5 @@ _ALIASES = (
 )
 
 CALIBRATORS: Registry[Callable[..., Calibrator]] = Registry("calibrator", aliases=_ALIASES)
+OTHERS: dict[str, type[Fitted]] = {}
+"""What else a file may hold, by name."""

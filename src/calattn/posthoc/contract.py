@@ -15,13 +15,13 @@ from calattn.errors import BadRowError, InputError
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
-    from calattn.posthoc.base import Calibrator
+    from calattn.posthoc.base import Fitted
 
 _BY_FIT = ("num_classes_", "fitted_on_", "num_samples_")  # which `fit` itself adds
 _RETURN = "return predictions.replace(logits=…, scale=None)"
 
 
-def check_learned(kind: type[Calibrator], learned: object) -> None:
+def check_learned(kind: type[Fitted], learned: object) -> None:
     """`_fit` gave each value that the class declares, and no other, and a file can hold them."""
     who, declared = kind.__name__, [name for name in kind.learned_names() if name not in _BY_FIT]
     if not isinstance(learned, dict):
@@ -45,7 +45,7 @@ def _plain(value: object) -> bool:
     return isinstance(value, Tensor | float | int | str)
 
 
-def _remedy(kind: type[Calibrator], learned: dict[str, object], declared: list[str]) -> str:
+def _remedy(kind: type[Fitted], learned: dict[str, object], declared: list[str]) -> str:
     """What is to be done about names that differ."""
     decorated = "__dataclass_fields__" in vars(kind)
     decorate = f"decorate {kind.__name__} with @dataclasses.dataclass(kw_only=True, eq=False, repr=False)"

@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calattn.files.atomic import atomic_write
-from calattn.posthoc.base import CALIBRATORS, Calibrator
+from calattn.posthoc.base import CALIBRATORS, OTHERS, Calibrator, Fitted
 from calattn.registry import UnknownName
 
 FORMAT = 1
 _KEY = "calattn.calibrator"
 
 
-def save(calibrator: Calibrator, path: str | Path) -> None:
+def save(calibrator: Fitted, path: str | Path) -> None:
     """Write options, numbers (header) and tensors (body); an interrupted write leaves the old file whole."""
     numbers: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
@@ -60,6 +60,15 @@ def load(path: str | Path) -> Calibrator:
     ...     round(load(f"{folder}/ts.safetensors").temperature_, 4)
     1.8205
     """
+    found = load_any(path)
+    if not isinstance(found, Calibrator):
+        kind = type(found).__name__
+        raise ValueError(f"{path} holds {kind}, which is no calibrator; read it with calattn.posthoc.{kind}.load(path)")
+    return found
+
+
+def load_any(path: str | Path) -> Fitted:
+    """What a file holds, a calibrator or prediction sets."""
     header, tensors = _read(Path(path))
     try:
         if header["format"] > FORMAT:
@@ -98,10 +107,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
-def _registered(name: str, path: str | Path) -> Callable[..., Calibrator]:
+def _registered(name: str, path: str | Path) -> Callable[..., Fitted]:
     """The class of that name; the file of one that nobody has registered yet is not damaged."""
     try:
-        return CALIBRATORS[name]
+        return OTHERS.get(name) or CALIBRATORS[name]
     except UnknownName as error:
         raise ValueError(
             f"{path} needs the calibrator {name!r}, which nothing imported so far has registered: import the module with its "
@@ -109,8 +118,8 @@ def _registered(name: str, path: str | Path) -> Callable[..., Calibrator]:
         ) from None
 
 
-def _registered_name(calibrator: Calibrator) -> str:
-    for name, factory in CALIBRATORS.items():
+def _registered_name(calibrator: Fitted) -> str:
+    for name, factory in (*CALIBRATORS.items(), *OTHERS.items()):
         if factory is type(calibrator):
             return name
     kind = type(calibrator).__name__

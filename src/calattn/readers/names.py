@@ -83,6 +83,11 @@ class Chooser:
 
     def values(self, kind: Kind | None, columns: str | Sequence[str] | None) -> tuple[Kind, tuple[str, ...]]:
         """The kind and the fields of the predictions themselves."""
+        if "top1_probability" in self.names:
+            raise self.fail(
+                "it holds only the likeliest classes of new images (calattn predict), and no labels",
+                "save all probabilities, and the true class of each image",
+            )
         if columns is not None:
             return self._given(kind, columns)
         named = {each: self._groups(each) for each in NAMES}

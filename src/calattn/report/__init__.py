@@ -5,13 +5,21 @@ Figures are Matplotlib's, which is imported when the first one is drawn.
 
 from calattn.report.confidence import accuracy_above_confidence, confidence_histogram, risk_coverage_curve, selection
 from calattn.report.contest import contest_tables, contest_verdict
-from calattn.report.evaluations import difference_table, evaluation_table, group_table, leaderboard, sentence
+from calattn.report.evaluations import (
+    difference_rows,
+    difference_table,
+    evaluation_table,
+    group_table,
+    leaderboard,
+    sentence,
+)
 from calattn.report.reliability import SmoothCurve, reliability_diagram, reliability_diagrams, save_figure, smooth_curve
 from calattn.report.scale import scale_against_correctness, scale_histogram
 from calattn.report.style import STYLE, figure_style
 from calattn.report.table import Cell, Table
 from calattn.report.temperature import temperature_curve
 from calattn.report.training import training_dynamics
+from calattn.report.verdict import verdict_of
 
 __all__ = [
     "STYLE",
@@ -22,6 +30,7 @@ __all__ = [
     "confidence_histogram",
     "contest_tables",
     "contest_verdict",
+    "difference_rows",
     "difference_table",
     "evaluation_table",
     "figure_style",
@@ -38,4 +47,5 @@ __all__ = [
     "smooth_curve",
     "temperature_curve",
     "training_dynamics",
+    "verdict_of",
 ]

@@ -8,7 +8,15 @@ from typing import Any
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
-from calattn.posthoc import Calibrator, Contest, ContestRow, Skipped, TemperatureScaling
+from calattn.posthoc import (
+    Calibrator,
+    Contest,
+    ContestRow,
+    PredictionSets,
+    SetReport,
+    Skipped,
+    TemperatureScaling,
+)
 from calattn.posthoc.contests import RANKED_BY, as_good
 from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, unit_of
@@ -127,6 +135,20 @@ def _in_words(value: float | int | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def sets_document(method: str, sets: PredictionSets, report: SetReport) -> dict[str, Any]:
+    """What prediction sets after a method are worth, in numbers and in words."""
+    found = {name: getattr(report, name)._asdict() for name in ("coverage", "size")}
+    by_class = {str(each): estimate._asdict() for each, estimate in report.by_class.items()}
+    asked = {"method": method, "asked": sets.coverage, "score": sets.score, "samples": report.samples}
+    coverage, size, worst = report.coverage, report.size, report.by_class[report.worst_class]
+    words = (
+        f"prediction sets after {method} ({sets.score}, asked {percent(sets.coverage)}): coverage {100 * coverage.value:.1f} % "
+        f"[{100 * coverage.low:.1f}, {100 * coverage.high:.1f}], mean size {size.value:.2f} [{size.low:.2f}, {size.high:.2f}], "
+        f"{100 * report.empty:.1f} % empty; class {report.worst_class} is covered least, {100 * worst.value:.1f} %"
+    )
+    return asked | found | {"empty": report.empty, "by_class": by_class, "words": words}
+
+
 def ranking_table(
     from_before: Mapping[str, Differences],
     from_best: Mapping[str, Differences],
@@ -182,7 +204,9 @@ def verdict(
             "as it is, some label has the probability 0 and NLL is infinite, which the calibrated one's is not"
         )
     elif math.isfinite(first.difference) and not first.too_few and not (first.significant and first.difference < 0):
-        lines.append(f"{leader} does not improve NLL by more than chance: the predictions may stay as they are")
+        others = [METRICS.title(name) for name, each in own.items() if mark_of(each) == "better"]
+        then = f", but it does improve {' and '.join(others)}" if others else ": the predictions may stay as they are"
+        lines.append(f"{leader} does not improve NLL by more than chance{then}")
     lines += [f"{leader} against as it is: {sentence(each)}" for each in own.values() if math.isfinite(each.difference)]
     return lines
 

@@ -18,23 +18,13 @@ Evaluations = Mapping[str, Evaluation]
 
 
 def evaluation_table(evaluations: Evaluations, *, metrics: Sequence[str] | None = None) -> Table:
-    """Metrics (some, or all) as rows, evaluations as columns, per cent (NLL in nats).
-
-    Its records: one for each number of all metrics, as fractions.
-    """
+    """Metrics (some, or all) as rows, evaluations as columns, per cent (NLL in nats)."""
     first = next(iter(evaluations.values()))
     rows: list[list[str | Cell]] = [
         [METRICS.title(metric, first.options), *(_cell(each, metric) for each in evaluations.values())]
         for metric in (first.rows if metrics is None else metrics)
     ]
-    records = [
-        {"title": title.replace("\n", " "), "metric": row.name, "value": row.value, "low": row.low, "high": row.high}
-        | {"samples": evaluation.num_samples}
-        | ({} if evaluation.options.target is None else {"target": evaluation.options.target})
-        for title, evaluation in evaluations.items()
-        for row in evaluation.rows.values()
-    ]
-    return Table(header=["", *evaluations], rows=rows, caption=_caption(evaluations), records=records)
+    return Table(header=["", *evaluations], rows=rows, caption=_caption(evaluations))
 
 
 def group_table(evaluations: Evaluations, *, metrics: Sequence[str] | None = None) -> Table:
@@ -94,21 +84,61 @@ def described_groups(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def leaderboard(evaluations: Evaluations, *, metrics: Sequence[str] | None = None, bold_best: bool = True) -> Table:
-    """Evaluations as rows in the order given, metrics (some, or all) as columns; the best of each metric is bold."""
+    """Evaluations as rows in the order given, metrics (some, or all) as columns; bold where the best is more than chance.
+
+    Its records: one for each evaluation, with every metric and the ends of its interval, as fractions.
+    """
     first = next(iter(evaluations.values()))
     metrics = list(first.rows) if metrics is None else metrics
-    best = {metric: _best(metric, [each[metric].value for each in evaluations.values()]) for metric in metrics}
+    best = {metric: clear_best(metric, evaluations) if bold_best else None for metric in metrics}
     rows: list[list[str | Cell]] = [
-        [name, *(_cell(each, metric, best=bold_best and each[metric].value == best[metric]) for metric in metrics)]
+        [name.replace("\n", " "), *(_cell(each, metric, best=best[metric] == name) for metric in metrics)]
         for name, each in evaluations.items()
     ]
     header = ["", *(METRICS.title(metric, first.options) for metric in metrics)]
-    return Table(header=header, rows=rows, caption=_caption(evaluations), whole_names=True)
+    marked = "; bold: the best, by more than chance" if any(best.values()) else ""
+    return Table(
+        header=header,
+        rows=rows,
+        caption=_caption(evaluations) + marked,
+        records=[_record(name, each) for name, each in evaluations.items()],
+        whole_names=True,
+    )
 
 
-def _best(metric: str, values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return (max if METRICS[metric].better == "higher" else min)(known, default=float("nan"))
+def _record(name: str, evaluation: Evaluation) -> dict[str, Any]:
+    target = evaluation.options.target
+    found: dict[str, Any] = {"title": name.replace("\n", " "), "samples": evaluation.num_samples}
+    found |= {} if target is None else {"target": target}
+    for row in evaluation.rows.values():
+        found |= {row.name: row.value, f"{row.name}_low": row.low, f"{row.name}_high": row.high}
+    return found
+
+
+def clear_best(metric: str, evaluations: Evaluations) -> str | None:
+    """The title of the best, where it is better than every other by more than chance; None where it is not, or unknown.
+
+    Two intervals of v ± a and w ± b, as of independent samples, differ where |v − w| > √(a² + b²). Evaluations of the same
+    samples vary together, and their difference less: what is called clear here is clear there too. Of other samples there is
+    no best.
+    """
+    sign = 1 if METRICS[metric].better == "lower" else -1
+    rows = {title: each[metric] for title, each in evaluations.items()}
+    known = {title: row for title, row in rows.items() if row.value == row.value}
+    if len(known) < 2 or len({each.num_samples for each in evaluations.values()}) > 1:
+        return None
+    best = min(known, key=lambda title: sign * known[title].value)
+    mine = known.pop(best)
+    for row in known.values():
+        arms = [
+            (end - each.value) if end is not None else math.nan
+            for each, end in ((mine, mine.high if sign > 0 else mine.low), (row, row.low if sign > 0 else row.high))
+        ]
+        if math.isinf(row.value) and math.isfinite(mine.value):
+            continue  # a label that has probability 0 is a fact, not chance
+        if not abs(row.value - mine.value) > math.hypot(*arms):
+            return None
+    return best
 
 
 def _cell(evaluation: Evaluation, metric: str, *, best: bool = False) -> Cell:
@@ -142,15 +172,8 @@ def difference_table(
 ) -> Table:
     """Each comparison's difference from the baseline; green and red are better and worse, where more than chance.
 
-    Of differences over seeds, with the deviations and with what their intervals cover. Its records: one for each difference,
-    as fractions.
+    Of differences over seeds, with the deviations and with what their intervals cover.
     """
-    every = [each for part in comparisons.values() for each in part.values()]
-    what = (
-        f"Mean ± standard deviation over seeds; {percent(level)} intervals cover other trainings and other samples"
-        if any(isinstance(each, SeedsDifference) for each in every)
-        else f"Paired {percent(level)} intervals"
-    )
     rows = []
     for metric in dict.fromkeys(metric for differences in comparisons.values() for metric in differences):
         found = [differences.get(metric) for differences in comparisons.values()]
@@ -159,11 +182,83 @@ def difference_table(
     return Table(
         header=["", baseline, *(part for name in comparisons for part in (name, "difference", "p"))],
         rows=rows,
-        caption=f"{what}; {_samples(samples)}per cent and points of it, NLL in nats",
-        records=[_record(each, baseline, title) for title, part in comparisons.items() for each in part.values()],
+        caption=f"{_covered(comparisons, level)}; {_samples(samples)}per cent and points of it, NLL in nats",
         lead=2,
         group=3,
     )
+
+
+def difference_rows(
+    comparisons: Mapping[str, Differences],
+    *,
+    baseline: str,
+    level: float,
+    options: Options | None = None,
+    samples: int | None = None,
+) -> Table:
+    """The baseline and what is compared with it as rows, metrics as columns: for files. Bold is better, by more than chance.
+
+    Its records: one for each row, as fractions, with differences, their intervals and p.
+    """
+    metrics = list(dict.fromkeys(metric for differences in comparisons.values() for metric in differences))
+    first: list[str | Cell] = [baseline.replace("\n", " ")]
+    record: dict[str, Any] = {"title": first[0]}
+    for metric in metrics:
+        found = [part[metric] for part in comparisons.values() if metric in part]
+        first.append(_side(found, "a"))
+        record |= {metric: found[0].a} | dict.fromkeys(f"{metric}_{name}" for name in _COMPARED)
+        if isinstance(found[0], SeedsDifference):
+            record |= {f"{metric}_std": found[0].std_a, f"{metric}_seeds": None}
+    rows, records = [first], [record]
+    for title, part in comparisons.items():
+        rows.append([title.replace("\n", " "), *(_beside(part.get(metric)) for metric in metrics)])
+        records.append(dict.fromkeys(record) | {"title": title.replace("\n", " ")} | _numbers_of(part))
+    if options is not None and options.target is not None:
+        records = [{**each, "target": options.target} for each in records]
+    marked = "; bold: better, by more than chance" if any(mark_of(d) == "better" for d in _each(comparisons)) else ""
+    return Table(
+        header=["", *(METRICS.title(metric, options) for metric in metrics)],
+        rows=rows,
+        caption=f"{_covered(comparisons, level)}; {_samples(samples)}per cent (NLL in nats); in parentheses, the difference from "
+        f"{first[0]}{marked}",
+        records=records,
+        whole_names=True,
+    )
+
+
+def _each(comparisons: Mapping[str, Differences]) -> list[Difference]:
+    return [each for part in comparisons.values() for each in part.values()]
+
+
+_COMPARED = ("difference", "low", "high", "p_value")
+
+
+def _numbers_of(part: Differences) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for metric, each in part.items():
+        found |= {metric: each.b} | {f"{metric}_{name}": getattr(each, name) for name in _COMPARED}
+        if isinstance(each, SeedsDifference):
+            found |= {f"{metric}_std": each.std_b, f"{metric}_seeds": each.num_seeds}
+    return found
+
+
+def _beside(difference: Difference | None) -> str | Cell:
+    """The value, and its difference with the interval."""
+    if difference is None:
+        return "–"
+    name = difference.name
+    signed = number(name, difference.difference, signed=True)
+    interval = f"({signed} {between(name, difference.low, difference.high, signed=True)})"
+    return Cell(_side([difference], "b"), interval, mark_of(difference))
+
+
+def _covered(comparisons: Mapping[str, Differences], level: float) -> str:
+    """What the intervals are for."""
+    if any(isinstance(each, SeedsDifference) for each in _each(comparisons)):
+        return (
+            f"Mean ± standard deviation over seeds; {percent(level)} intervals cover other trainings and other samples"
+        )
+    return f"Paired {percent(level)} intervals"
 
 
 def _samples(count: int | None) -> str:
@@ -187,18 +282,6 @@ def _side(found: Sequence[Difference | None], side: str) -> str:
     if not isinstance(first, SeedsDifference):
         return value
     return f"{value} ± {number(first.name, getattr(first, f'std_{side}'))}"
-
-
-def _record(each: Difference, baseline: str, title: str) -> dict[str, Any]:
-    names = ("a", "b", "difference", "low", "high", "p_value")
-    found: dict[str, Any] = {
-        "baseline": baseline.replace("\n", " "),
-        "title": title.replace("\n", " "),
-        "metric": each.name,
-    }
-    found |= {name: getattr(each, name) for name in names}
-    found |= {} if each.options is None or each.options.target is None else {"target": each.options.target}
-    return found | {name: getattr(each, name) for name in ("std_a", "std_b", "num_seeds") if hasattr(each, name)}
 
 
 def sentence(difference: Difference, options: Options | None = None) -> str:

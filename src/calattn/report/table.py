@@ -16,19 +16,21 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
+_BOLD = ("bold::", "::bold")  # what LaTeX needs no escape for, and no number holds
 _STYLES = {"best": "bold", "better": "green", "worse": "red"}
 
 
 class Cell(NamedTuple):
-    """A number as text, its interval, and in a terminal a mark: bold, green or red."""
+    """A number as text, its interval, and a mark: in a terminal bold, green or red, in Markdown and LaTeX bold if good."""
 
     text: str
     interval: str = ""
     mark: Literal["", "best", "better", "worse"] = ""
 
-    def beside(self) -> str:
-        """Number and interval on one line."""
-        return f"{self.text} {self.interval}".rstrip()
+    def beside(self, bold: tuple[str, str] = ("", "")) -> str:
+        """Number and interval on one line, a good number between the two marks of `bold`."""
+        start, end = bold if self.mark in ("best", "better") else ("", "")
+        return f"{start}{self.text}{end} {self.interval}".rstrip()
 
     def above(self) -> str:
         """The interval dim under the number, in Rich's markup."""
@@ -57,6 +59,7 @@ class Table:
     rows: Sequence[Sequence[str | Cell]]
     caption: str
     records: Sequence[Mapping[str, Any]] = ()
+    label: str = "calattn"
     lead: int = 1
     group: int = 1
     whole_names: bool = False
@@ -82,22 +85,24 @@ class Table:
             return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
 
         rule = "|---|" + "---:|" * (len(self.header) - 1) + "\n"
-        return line(self.header) + rule + "".join(map(line, self._lines())) + f"\n{self.caption}.\n"
+        return line(self.header) + rule + "".join(map(line, self._lines("**", "**"))) + f"\n{self.caption}.\n"
 
     def latex(self, notes: Sequence[str] = ()) -> str:
-        """For a paper: `booktabs`, everything escaped, nothing but ASCII; notes stand under it."""
+        """For a paper: `booktabs`, everything escaped, nothing but ASCII; notes stand under it, and `label` is to refer to."""
 
         def spelt(text: str) -> str:
             return latex_text(text.replace("“", "``").replace("”", "''"))
 
         def line(cells: Sequence[str]) -> str:
-            return " & ".join(map(spelt, cells)) + " \\\\"
+            texts = (spelt(cell).replace(_BOLD[0], "\\textbf{").replace(_BOLD[1], "}") for cell in cells)
+            return " & ".join(texts) + " \\\\"
 
-        body = "\n".join(map(line, self._lines()))
+        body = "\n".join(map(line, self._lines(*_BOLD)))
         under = "".join(f"\\par\\smallskip\\footnotesize {spelt(note)}\n" for note in notes)
+        columns = "l" + "r" * (len(self.header) - 1)
         return (
             "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
-            f"\\caption{{{spelt(self.caption)}.}}\n\\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}\n"
+            f"\\caption{{{spelt(self.caption)}.}}\n\\label{{tab:{self.label}}}\n\\begin{{tabular}}{{{columns}}}\n"
             f"\\toprule\n{line(self.header)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{under}\\end{{table}}\n"
         )
 
@@ -112,8 +117,9 @@ class Table:
             writer.writerows([self.header, *self._lines()])
         return text.getvalue()
 
-    def _lines(self) -> list[list[str]]:
-        return [[each.beside() if isinstance(each, Cell) else each for each in row] for row in self.rows]
+    def _lines(self, *bold: str) -> list[list[str]]:
+        marks = (bold[0], bold[1]) if bold else ("", "")
+        return [[each.beside(marks) if isinstance(each, Cell) else each for each in row] for row in self.rows]
 
 
 _SPECIAL = {

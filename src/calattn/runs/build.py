@@ -33,7 +33,7 @@ IN_MEMORY_BYTES = 4 << 30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunData:
-    """The images of a run as read, and which rows of `train` and of `validation` are used.
+    """The images of a run as read, and which rows of `train` and of `validation` are used; there may be no test images.
 
     `validation` is `train` itself, of which some rows are held out, unless the data set has validation images of its own.
     """
@@ -41,7 +41,7 @@ class RunData:
     dataset: data.Dataset
     train: data.Images
     validation: data.Images
-    test: data.Images
+    test: data.Images | None
     train_rows: Tensor
     validation_rows: Tensor
 
@@ -55,10 +55,11 @@ def load_data(
 ) -> RunData:
     """Reads train and test, and the validation images where there are some; else it draws their rows from train."""
     dataset = data.describe(spec.data.name)
-    if len(dataset.splits) < 2:
+    names = [split for split in dataset.splits if split != "validation"][:2]
+    if len(dataset.splits) < 2 or names == ["test"]:
         raise data.DataError(
-            f"{spec.data.name} has only {dataset.splits[0]} images; a run trains on some and is judged by others: add a "
-            "train and a test folder (or files)"
+            f"{spec.data.name} has only {' and '.join(dataset.splits)} images; a run trains on some and is judged by others: add "
+            "a train and a test folder (or files)"
         )
     options = LoadOptions(
         size=spec.data.size,
@@ -68,13 +69,13 @@ def load_data(
         lazily=spec.augment.crop == "resized",
         on_decode=on_decode,
     )
-    names = [split for split in dataset.splits if split != "validation"][:2]
-    train, test = (load_split(spec.data.name, split, options) for split in names)
+    train, test = ([load_split(spec.data.name, split, options) for split in names] + [None])[:2]
+    assert train is not None
     if train.num_classes < 2:
         raise data.DataError(
             f"{spec.data.name}: there is only one class ({some(train.class_names)}); a classifier needs two or more"
         )
-    if train.class_names != test.class_names:
+    if test is not None and train.class_names != test.class_names:
         raise data.DataError(
             f"{spec.data.name}: train has the classes {some(train.class_names)}, test has {some(test.class_names)}; "
             "they must be the same: rename or remove what differs"
@@ -107,6 +108,8 @@ def load_split(name: str, split: str, options: LoadOptions) -> data.Images:
     images, size = limited(data.load(name, split, root=options.root), options.limit), options.size
     if isinstance(images, data.ArrayImages):
         return images
+    if size is None and images.size is None and isinstance(images, data.LazyImages):
+        images = images.with_common_size()
     # Images of one size are kept as they are, and resized a batch at a time: after the crop, as those of any array.
     kept = images.size or (None if size is None else (size, size))
     if kept is None:
@@ -154,7 +157,12 @@ def network_size(spec: RunSpec, images: data.Images) -> int:
     if spec.data.size is not None:
         return spec.data.size
     if images.size is None or images.size[0] != images.size[1]:
-        raise data.DataError(f"{spec.data.name}: images are not square or differ in size; set data.size (--size 224)")
+        why = (
+            "images differ in size"
+            if images.size is None
+            else f"images are {images.size[0]} × {images.size[1]}, not square"
+        )
+        raise data.DataError(f"{spec.data.name}: {why}; set data.size (--size 224)")
     return images.size[0]
 
 

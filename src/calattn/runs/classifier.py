@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -12,19 +13,19 @@ from typing import Any, Literal, cast
 import pydantic
 import torch
 from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_model as load_tensors
 from safetensors.torch import save_model as save_tensors
 from torch import Tensor, nn
 
-import calattn
 from calattn import posthoc
 from calattn.backbones.registry import HUB_PREFIXES
 from calattn.data.augment.pipeline import Augment
 from calattn.data.decoding import FileImages, PackedBytes, as_tensor, centre_box, resized_part, upright
 from calattn.data.images import DataError
+from calattn.distribution import version
 from calattn.errors import InputError
 from calattn.files.atomic import atomic_write
 from calattn.heads import Taught
@@ -51,7 +52,7 @@ class Config(Section):
     """config.json of a saved classifier: how its network is built and what it takes. It names neither weights nor code."""
 
     format: Literal[1] = 1
-    calattn: str = calattn.__version__
+    calattn: str = version()
     model: ModelSpec
     takes: Interface
     checkpoint: Rule = "last"
@@ -137,11 +138,17 @@ class Classifier(
         return self.calibrator.apply_to_block(found).probs.float(), out.scale
 
     def predict(
-        self, images: Any, *, batch_size: int = 64, on_batch: Callable[[int, int], None] | None = None
+        self,
+        images: Any,
+        *,
+        sets: Callable[[Predictions], Bool[Tensor, "n k"]] | None = None,
+        batch_size: int = 64,
+        on_batch: Callable[[int, int], None] | None = None,
     ) -> ImagePredictions:
         """Probabilities of new pictures: paths (files, folders, patterns), PIL images or uint8 arrays, one or many.
 
-        Files that cannot be read are left out, and named in `skipped`. `on_batch` is told how many are done, of how many.
+        Files that cannot be read are left out, and named in `skipped`. `sets` are fitted prediction sets, which say of each
+        image the classes that it may have. `on_batch` is told how many are done, of how many.
         """
         items = list(_items(images))
         probs, scales, names, skipped = [], [], [], []
@@ -157,19 +164,23 @@ class Classifier(
                 ]
                 if good:
                     stack = torch.stack([pixels for _, pixels in good]).to(self.device)
-                    found = self(self.augment.test(stack))
-                    probs.append(found[0].cpu())
-                    scales.append(found[1].cpu())
+                    given = self(self.augment.test(stack))
+                    probs.append(given[0].cpu())
+                    scales.append(given[1].cpu())
                     names += [name for name, _ in good]
                 if on_batch is not None:
                     on_batch(start + len(batch), len(items))
-        return ImagePredictions(
+        found = ImagePredictions(
             names=tuple(names),
             probs=torch.cat(probs) if probs else torch.zeros(0, self.takes.num_classes),
             temperature=torch.cat(scales).float() if scales else torch.zeros(0),
             class_names=self.class_names,
             skipped=tuple(skipped),
         )
+        if sets is None or not names:
+            return found
+        unlabelled = Predictions.from_probs(found.probs, torch.zeros(len(names), dtype=torch.int64))
+        return dataclasses.replace(found, sets=sets(unlabelled))
 
     def _pixels_or_error(self, image: Any) -> Tensor | DataError:
         try:
@@ -272,16 +283,15 @@ def config_of(
     backbone = chosen.backbone
     if backbone.startswith(HUB_PREFIXES):  # the architecture that its configuration there names
         backbone = model.pretrained_cfg.get("architecture", backbone)
-    return (
-        Config.model_construct(  # checked when it is saved: a run may have a backbone that no other machine can build
-            format=1,
-            calattn=calattn.__version__,
-            model=chosen.model_copy(update={"pretrained": False, "weights": None, "backbone": backbone}),
-            takes=takes,
-            checkpoint=cast(Rule, checkpoint),
-            calibrator=None if calibrator is None else type(calibrator).__name__,
-            anchor=tuple(model.head.anchor.tolist()) if isinstance(model.head, Taught) else None,
-        )
+    # Not checked until it is saved: a run may have a backbone that no other machine can build.
+    return Config.model_construct(
+        format=1,
+        calattn=version(),
+        model=chosen.model_copy(update={"pretrained": False, "weights": None, "backbone": backbone}),
+        takes=takes,
+        checkpoint=cast(Rule, checkpoint),
+        calibrator=None if calibrator is None else type(calibrator).__name__,
+        anchor=tuple(model.head.anchor.tolist()) if isinstance(model.head, Taught) else None,
     )
 
 

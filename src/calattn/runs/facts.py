@@ -98,7 +98,9 @@ class RunFacts:
         except (data.DataError, ValueError, OSError) as error:
             self._say(f"no pictures of mistakes: {error}")
             return None
-        images = found.test if split == "test" else found.train
+        images = found.test if split == "test" else found.validation
+        if images is None:
+            return None
         inside = bool(((where >= 0) & (where < len(images))).all())
         if not inside or not torch.equal(images.labels[where], predictions.labels):
             self._say(f"no pictures of mistakes: the labels of {spec.data.name} are not those of the predictions")

@@ -121,7 +121,7 @@ def relabelled(images: data.Images, name: str, own: Classes) -> data.Images:
     if unknown:
         raise data.DataError(
             f"{name} has classes that the run does not know: {some(unknown)}; it knows {some(own.names)}. Rename or remove them, "
-            "or pass --ood if only the confidence matters (labels are then set to 0)"
+            "or pass --ood if only the confidence matters (there are then no labels)"
         )
     table = torch.tensor([-1 if place is None else place for place in places])
     soft = images.soft_labels

@@ -15,7 +15,7 @@ from calattn.files.atomic import PathArg
 from calattn.heads import Taught
 from calattn.models.attach import CalibratedModel
 from calattn.runs import build
-from calattn.runs.classifier import CONFIG, Classifier, config_of, read_folder
+from calattn.runs.classifier import CALIBRATOR, CONFIG, Classifier, config_of, read_folder
 from calattn.runs.environment import naming_plugins
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import Interface, read_interface
@@ -99,7 +99,11 @@ def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Inte
 
 
 def _calibrator(given: PathArg | posthoc.Calibrator) -> posthoc.Calibrator:
-    return given if isinstance(given, posthoc.Calibrator) else posthoc.load(Path(given))
+    """A calibrator, its file, or the folder that `calattn calibrate --out` wrote."""
+    if isinstance(given, posthoc.Calibrator):
+        return given
+    path = Path(given)
+    return posthoc.load(path / CALIBRATOR if path.is_dir() else path)
 
 
 def _may_be_on_the_hub(path: Path) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
@@ -43,7 +43,8 @@ def image_files(path: PathArg) -> Iterator[Path]:
 class ImagePredictions:
     """One row per image that could be read: its name, probabilities in the order of `class_names`, the head's temperature.
 
-    They have no labels: `evaluate` and its like take `calattn.Predictions`. `skipped` has the others, with the reason.
+    Where prediction sets were asked for, `sets` says which classes are in each. There are no labels: `evaluate` and its like
+    take `calattn.Predictions`. `skipped` has the images that could not be read, with the reason.
 
     >>> import torch
     >>> found = ImagePredictions(
@@ -58,6 +59,7 @@ class ImagePredictions:
     temperature: Float[Tensor, " n"]
     class_names: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...] = ()
+    sets: Bool[Tensor, "n c"] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -70,18 +72,17 @@ class ImagePredictions:
     def rows(self, *, top: int = 5) -> list[dict[str, Any]]:
         """The likeliest `top` classes of each image, for JSON."""
         best = self.probs.topk(min(top, self.probs.shape[1]), dim=1)
-        listed = zip(self.names, self.temperature.tolist(), best.indices.tolist(), best.values.tolist(), strict=True)
-        return [
-            {
-                "file": name,
-                "temperature": temperature,
-                "top": [{"class": self.class_names[k], "probability": p} for k, p in zip(classes, probs, strict=True)],
-            }
-            for name, temperature, classes, probs in listed
-        ]
+        rows: list[dict[str, Any]] = []
+        for row, (name, temperature) in enumerate(zip(self.names, self.temperature.tolist(), strict=True)):
+            pairs = zip(best.indices[row].tolist(), best.values[row].tolist(), strict=True)
+            listed = [{"class": self.class_names[k], "probability": p} for k, p in pairs]
+            rows.append({"file": name, "temperature": temperature, "top": listed})
+            if self.sets is not None:
+                rows[-1]["set"] = [self.class_names[k] for k in self.sets[row].nonzero().squeeze(1).tolist()]
+        return rows
 
     def write(self, path: PathArg, *, top: int = 5) -> None:
-        """A table (.csv, .parquet) with the columns file, temperature, top1, top1_probability, top2, …; or .json."""
+        """A table (.csv, .parquet) with the columns file, temperature, top1, top1_probability, top2, …, set; or .json."""
         path, rows = Path(path), self.rows(top=top)
         if path.suffix.lower() not in FORMATS:
             raise ValueError(f"{path} must end in {', '.join(FORMATS)}")
@@ -98,6 +99,9 @@ class ImagePredictions:
             for place in range(count):
                 columns[f"top{place + 1}"] = [row["top"][place]["class"] for row in rows]
                 columns[f"top{place + 1}_probability"] = [row["top"][place]["probability"] for row in rows]
+            if self.sets is not None:
+                lists = [row["set"] for row in rows]
+                columns["set"] = lists if path.suffix.lower() == ".parquet" else [json.dumps(each) for each in lists]
             table = pa.table(columns)
             if path.suffix.lower() == ".csv":
                 pyarrow.csv.write_csv(table, partial)

@@ -44,6 +44,7 @@ class ImageSet:
     name: str
     images: data.Images
     rows: torch.Tensor | None = None
+    labelled: bool = True
 
     @property
     def count(self) -> int:
@@ -52,7 +53,7 @@ class ImageSet:
 
 def own_images(found: build.RunData) -> list[ImageSet]:
     validation = ImageSet(name="validation", images=found.validation, rows=found.validation_rows)
-    return [validation, ImageSet(name="test", images=found.test)]
+    return [validation, *([] if found.test is None else [ImageSet(name="test", images=found.test)])]
 
 
 def foreign_images(
@@ -60,7 +61,7 @@ def foreign_images(
 ) -> ImageSet:
     """Images of another data set, read as the run's own are, their labels those of the run's classes.
 
-    `ood` sets labels that mean nothing to the model to 0.
+    With `ood`, whose labels mean nothing to the model, the predictions have none.
     """
     options = build.LoadOptions(size=interface.size, interpolation=spec.data.interpolation, root=root)
     images = build.load_split(name, split, options)
@@ -68,11 +69,13 @@ def foreign_images(
         images = dataclasses.replace(images, labels=torch.zeros_like(images.labels), soft_labels=None)
     else:
         images = relabelled(images, name, Classes(dataset=spec.data.name, names=interface.class_names))
-    return ImageSet(name=f"{_file_name(name)}-{split}", images=images)
+    return ImageSet(name=f"{_file_name(name)}-{split}", images=images, labelled=not ood)
 
 
-def corrupted_images(test: data.Images, corruption: str) -> ImageSet:
+def corrupted_images(test: data.Images | None, corruption: str) -> ImageSet:
     """The run's test images under a corruption ("fog-5"), or under all fifteen, one after another ("all-5")."""
+    if test is None:
+        raise data.DataError("the run has no test images to corrupt; add a test folder (or files) to its data")
     name, severity = parse_split(corruption)
     names = tuple(CORRUPTIONS) if name == "all" else (name,)
     if not isinstance(test, data.ArrayImages) or len(names) * test.array.numel() > build.IN_MEMORY_BYTES:
@@ -121,7 +124,8 @@ class Predictor:
         batch_size, place = self.spec.evaluation.batch_size, self.runtime.place(fabric)
         loader = EvalLoader(images, wanted.rows, augment, batch_size=batch_size, **place)
         fields = {"class_names": taken.class_names, "split": wanted.name, "spec_hash": self.spec.hash}
-        return predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
+        found = predict(network, loader, fabric=fabric, features=features, on_batch=self.on_batch, **fields)
+        return found if wanted.labelled else found.replace(labels=None)
 
     def write(self, sets: Iterable[ImageSet], rules: Iterable[str], *, features: bool) -> list[Path]:
         """Writes predictions/<name>[.<rule>] for every set and rule; the network is built anew from the checkpoint."""
@@ -144,7 +148,7 @@ class Predictor:
 class PredictOptions:
     """What `calattn predict` may be asked for: by default the run's own splits under its last checkpoint.
 
-    `data` and `splits` name other images, for which the run's own need not be there; `ood` sets their labels to 0.
+    `data` and `splits` name other images, for which the run's own need not be there; with `ood` they have no labels.
     `corruptions`, such as "fog-5" or "all-5", are of the run's own test images, in place of the splits.
     """
 
@@ -198,7 +202,8 @@ def _image_sets(
     unknown = set(options.splits) - {each.name for each in sets}
     if unknown:
         raise ValueError(
-            f"the run has no split {sorted(unknown)[0]!r}; it has validation and test; other images need --data"
+            f"the run has no split {sorted(unknown)[0]!r}; it has {' and '.join(each.name for each in sets)}; other images "
+            "need --data"
         )
     return [each for each in sets if not options.splits or each.name in options.splits]
 

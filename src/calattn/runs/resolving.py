@@ -40,6 +40,37 @@ def resolve(source: str | Mapping[str, Any], overrides: Iterable[str] = ()) -> R
     return checked(values)
 
 
+def data_values(source: str, name: str | None, *, root: Path | None = None) -> list[str]:
+    """What `--data` sets: the images and, of the recipe for anybody's own, what fits their number."""
+    if name is None:
+        return []
+    chosen = [f"data.name={name}"]
+    if source == "finetune":
+        from calattn import data
+
+        chosen += [f"{key}={value}" for key, value in sizes_for(len(data.load(name, "train", root=root))).items()]
+    return chosen
+
+
+def sizes_for(images: int) -> dict[str, float]:
+    """Batch, epochs and held-out share for so many training images: about 1,500 updates, of at least 5 epochs and at most 50.
+
+    >>> sizes_for(300)
+    {'train.batch_size': 16, 'train.epochs': 50, 'schedule.warmup_epochs': 5.0, 'data.validation': 0.2}
+    >>> sizes_for(100_000)
+    {'train.batch_size': 128, 'train.epochs': 5, 'schedule.warmup_epochs': 0.5, 'data.validation': 0.05}
+    """
+    batch = max(2, min(128, 1 << max(1, (images // 10).bit_length() - 1)))
+    epochs = max(5, min(50, round(1500 * batch / max(1, images))))
+    share = 0.2 if images < 2_000 else 0.1 if images < 20_000 else 0.05
+    return {
+        "train.batch_size": batch,
+        "train.epochs": epochs,
+        "schedule.warmup_epochs": epochs / 10,
+        "data.validation": share,
+    }
+
+
 def run_values(path: Path, rule: str) -> dict[str, Any]:
     """The spec of a run that has trained, with its weights to start from, its images and their split."""
     from calattn.engine.checkpoint import CheckpointFolder
@@ -124,7 +155,7 @@ def _read(source: str) -> tuple[dict[str, Any], Path | None]:
         if source.startswith(("imagefolder:", "parquet:")):
             raise SpecError(
                 f"{source!r} is data, not a recipe; train a recipe on it: "
-                f"calattn train cifar10 --set data.name={source} --size 224 (recipes: {', '.join(RECIPES)})"
+                f"calattn train finetune --data {source} (recipes: {', '.join(RECIPES)})"
             )
         beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         near = nearest(source, [*RECIPES, *beside])

@@ -8,6 +8,7 @@ from typing import Any
 
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.log import RunLog
+from calattn.files.predictions import MANIFEST
 from calattn.metrics.evaluation import evaluate
 from calattn.models.attach import CalibratedModel, overhead
 from calattn.posthoc import FitWarning, TemperatureScaling
@@ -45,11 +46,12 @@ def write_summary(folder: RunFolder, spec: RunSpec, model: CalibratedModel) -> d
 
 
 def _results(folder: RunFolder, rule: str) -> dict[str, Any]:
-    validation, test = (folder.predictions(split, rule) for split in ("validation", "test"))
-    found: dict[str, Any] = {
-        "validation": _metrics(validation, intervals=False),
-        "test": _metrics(test, intervals=True),
-    }
+    validation = folder.predictions("validation", rule)
+    found: dict[str, Any] = {"validation": _metrics(validation, intervals=False)}
+    if not (folder.predictions_path("test", rule) / MANIFEST).is_file():  # data without test images
+        return found
+    test = folder.predictions("test", rule)
+    found["test"] = _metrics(test, intervals=True)
     # A temperature at the end of its range is a fact about the run, once for each checkpoint: kept, not warned about.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
@@ -29,6 +28,7 @@ from calattn.posthoc.newton import nll_optimum
 from calattn.runs import build
 from calattn.runs.build import some
 from calattn.runs.environment import describe_environment, naming_plugins, warn_of_changed_plugins
+from calattn.runs.facts import OWN_SPLITS
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
 from calattn.runs.interface import interface_of, write_interface
 from calattn.runs.plan import check_run
@@ -45,6 +45,9 @@ _BEGUN = "weights_sha256"  # in environment.json: of the file that `model.weight
 
 class RunReporter(Reporter, Protocol):
     """Who is told how far a run is."""
+
+    def preparing(self, what: str) -> None:
+        """What is done before training starts, which may take seconds."""
 
     def decoded(self, what: str, done: int, total: int) -> None: ...
 
@@ -98,7 +101,11 @@ def _train_run(
             if told is not None:
                 told.finished(folder, before=True)
             return folder
+    if told is not None:
+        told.preparing(f"reading {spec.data.name}")
     found = build.load_data(spec, root=runtime.data_root, on_decode=None if told is None else told.decoded)
+    if told is not None:
+        told.preparing(f"building {spec.model.backbone}")
     model = build.build_model(
         spec,
         num_classes=found.train.num_classes,
@@ -239,8 +246,12 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
     wanted_epochs = spec.train.epochs if until_epoch is None else min(spec.train.epochs, until_epoch)
     if summary.get("spec") != spec.model_dump(mode="json") or summary.get("epochs", 0) < wanted_epochs:
         return False
-    wanted = itertools.product(("validation", "test"), spec.evaluation.checkpoints)
-    return all((folder.predictions_path(split, rule) / MANIFEST).is_file() for split, rule in wanted)
+    results = summary.get("results", {})
+    wanted = [
+        (split, rule) for rule in spec.evaluation.checkpoints for split in results.get(rule, ("validation", "test"))
+    ]
+    paths = [folder.predictions_path(split, rule) for split, rule in wanted if split in OWN_SPLITS]
+    return all((path / MANIFEST).is_file() for path in paths)
 
 
 def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
@@ -259,6 +270,12 @@ def _remove_outdated(folder: RunFolder, *, keep: Iterable[Path]) -> None:
 
 
 def _warn_of_untested_classes(found: build.RunData) -> None:
+    if found.test is None:
+        warnings.warn(
+            f"{found.dataset.name} has no test images: the run is judged by its validation images; add a test folder (or files)",
+            stacklevel=3,
+        )
+        return
     counts = found.test.labels.bincount(minlength=found.test.num_classes)
     missing = [name for name, count in zip(found.class_names, counts.tolist(), strict=True) if count == 0]
     if missing:

@@ -105,10 +105,10 @@ def _has(dataset: Dataset, folder: Path, split: str) -> bool:
 def _in_parquet(folder: Path, split: str) -> bool:
     if not any(folder.rglob("*.parquet")):
         return False
-    from calattn.data.sources.parquet import SPLIT_NAMES, shards  # pyarrow loads on first use
+    from calattn.data.sources.parquet import BENCHMARK_NAMES, shards  # pyarrow loads on first use
 
     try:
-        return any(shards(folder, name) for name in SPLIT_NAMES.get(split, ()))
+        return any(shards(folder, name) for name in BENCHMARK_NAMES.get(split, ()))
     except DataError:
         return False
 

@@ -16,9 +16,7 @@ from calattn.data.decoding import FileImages, PackedBytes
 from calattn.data.images import DataError, Images
 from calattn.data.sources.datasets import IMAGENET_MEAN, IMAGENET_STD, Dataset
 
-_HELD_OUT = ("val", "validation", "valid")
-# With a test folder, val holds the validation images; alone, it is what the network is tested on.
-SPLIT_FOLDERS = {"train": ("train",), "validation": _HELD_OUT, "test": ("test", *_HELD_OUT)}
+SPLIT_FOLDERS = {"train": ("train",), "validation": ("val", "validation", "valid"), "test": ("test",)}
 # Grey images: about the mean and deviation of ImageNet's three channels taken together.
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 GREY_MODES = ("1", "L", "LA", "I", "F")
@@ -30,7 +28,7 @@ def describe(path: Path) -> Dataset:
     if not splits:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; imagefolder:PATH needs PATH/train/CLASS/image files")
-        raise DataError(f"{path} has neither a train nor a test (or val) folder; lay it out as PATH/train/CLASS/image")
+        raise DataError(f"{path} has neither a train nor a test or val folder; lay it out as PATH/train/CLASS/image")
     classes = class_folders(path)
     first = _split_folder(path, splits[0])
     assert first is not None
@@ -65,6 +63,13 @@ def read(
     base = _split_folder(folder, split)
     if base is None:
         raise DataError(f"{folder} has no {' or '.join(SPLIT_FOLDERS[split])} folder")
+    return read_base(base, folder_names, class_names, channels=channels, needs_all=split == "train")
+
+
+def read_base(
+    base: Path, folder_names: tuple[str, ...], class_names: tuple[str, ...], *, channels: int, needs_all: bool
+) -> FileImages:
+    """The images of one folder; `needs_all`: of every class."""
     unknown = sorted(set(_subfolders(base)) - set(folder_names))
     if unknown:
         raise DataError(f"{base / unknown[0]} is a class that the training images do not have; remove or rename it")
@@ -72,7 +77,7 @@ def read(
     labels: list[int] = []
     for label, name in enumerate(folder_names):
         found = list(image_files(base, name))
-        if not found and split == "train":
+        if not found and needs_all:
             raise DataError(f"{base / name} holds no image; add some or remove the folder")
         paths += found
         labels += [label] * len(found)
@@ -89,8 +94,8 @@ def read(
 
 
 def class_folders(path: Path) -> tuple[str, ...]:
-    """The classes, sorted: sub-folders of the training split, or of the test split if there is no other."""
-    base = _split_folder(path, "train") or _split_folder(path, "test")
+    """The classes, sorted: sub-folders of the training split, or of another if there is none."""
+    base = next((found for split in SPLIT_FOLDERS if (found := _split_folder(path, split))), None)
     names = _subfolders(base) if base is not None else ()
     if not names:
         raise DataError(f"there are no class folders in {base or path}; lay images out as PATH/train/CLASS/image")
@@ -122,8 +127,7 @@ def image_suffixes() -> frozenset[str]:
 
 
 def _split_folder(path: Path, split: str) -> Path | None:
-    found = next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
-    return None if split == "validation" and found == _split_folder(path, "test") else found
+    return next((path / name for name in SPLIT_FOLDERS[split] if (path / name).is_dir()), None)
 
 
 def _some_of(files: list[bytes]) -> list[bytes]:

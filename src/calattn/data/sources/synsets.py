@@ -26,10 +26,8 @@ def read_imagenet(folder: Path, split: str) -> FileImages:
 
     The validation images are our test split: labels of the true test images were never published.
     """
-    find_imagenet(folder, split)
-    wnids = folders.class_folders(folder)
-    names = _words(folder, wnids)
-    return folders.read(folder, split, folder_names=wnids, class_names=names, channels=3)
+    (base,), wnids = find_imagenet(folder, split), folders.class_folders(folder)
+    return folders.read_base(base, wnids, _words(folder, wnids), channels=3, needs_all=split == "train")
 
 
 def find_imagenet(folder: Path, split: str) -> tuple[Path]:

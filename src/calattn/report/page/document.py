@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import torch
@@ -22,9 +22,16 @@ from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.evaluations import improved, sentence, summary
 from calattn.report.page import panels
-from calattn.report.page.temperatures import HIGHEST, LOWEST, OCTAVE, slider_grid, temperature_profile
-from calattn.report.page.verdict import Event, event_verdict, verdict
+from calattn.report.page.temperatures import (
+    HIGHEST,
+    LOWEST,
+    OCTAVE,
+    TemperatureProfile,
+    slider_grid,
+    temperature_profile,
+)
 from calattn.report.style import percent, unit_of
+from calattn.report.verdict import Gaps, event_words, finding, short, verdict_of, words_of
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -125,11 +132,13 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "class_names": None if shown.class_names is None else list(shown.class_names),
         "shown": part,
         "bins": evaluation.options.num_bins,
-        "target": None if target is None else _short(panels.name_of(shown, target)),
-        "verdict": _verdict(shown, columns, target),
+        "target": None if target is None else short(panels.name_of(shown, target)),
+        "verdict": verdict_of(shown, target=target),
         "metrics": _metrics(evaluation),
         "cards": [name for name in CARDS if name in evaluation.rows],
-        "temperature": profile.as_dict() | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
+        "temperature": profile.as_dict()
+        | _verdicts(profile, None if target is None else short(panels.name_of(shown, target)))
+        | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
         **({} if target is not None else _of_predicted_class(exhibit, shown, columns, classes, chosen)),
         "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
         "provenance": [[name, str(value)] for name, value in exhibit.provenance],
@@ -179,48 +188,31 @@ def sampled(blocks: Iterable[Predictions], total: int) -> tuple[Predictions, Int
     return Predictions.cat(parts), rows
 
 
-def _verdict(shown: Predictions, columns: Columns, target: int | None) -> dict[str, str]:
-    if target is None:
-        return verdict(columns, event=_event(shown))
-    return event_verdict(Event(_short(panels.name_of(shown, target)), columns), binary=shown.num_classes == 2)
-
-
-def _short(name: str) -> str:
-    """A class name that fits on an axis."""
-    return name if len(name) <= 16 else f"{name[:15]}…"
-
-
-def _event(predictions: Predictions) -> Event | None:
-    """Class 1, of two classes."""
-    if predictions.num_classes != 2:
-        return None
-    name = "1" if predictions.class_names is None else predictions.class_names[1]
-    return Event(name, columns_in(predictions, target=1))
+def _verdicts(profile: TemperatureProfile, target: str | None) -> dict[str, list[str]]:
+    """What the headline says at each temperature: the kind of the verdict, and its words without numbers."""
+    kinds, words = [], []
+    for sums in zip(profile.count, profile.confidence, profile.correct, strict=True):
+        gaps = Gaps.of_bins(*sums)
+        found = None if gaps.samples < 2 else finding(gaps) if target is None else finding(gaps, gaps.matters())
+        kinds.append("none" if found is None else found.kind)
+        words.append("" if found is None else words_of(found) if target is None else event_words(found, target))
+    return {"kinds": kinds, "words": words}
 
 
 def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """T* by NLL and by ECE, fitted on validation where there is one: those on the slider, and those beyond it.
-
-    None where the temperature has no optimum.
-    """
+    """T* by NLL, fitted on validation where there is one: on the slider, or beyond it. None where there is no optimum."""
     on, where = (exhibit.validation, "validation") if exhibit.validation is not None else (shown, "these predictions")
     chosen = drawn(len(on))
     on = on if chosen is None else on.select(chosen)
-    possible = bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all())  # else NLL is infinite at every T
-    found: list[dict[str, Any]] = []
-    beyond: list[dict[str, Any]] = []
-    # The ECE that a temperature is fitted to is that of the predicted class.
-    of_top = exhibit.evaluation.options.target is None
-    objectives: dict[Literal["nll", "ece"], bool] = {"nll": possible, "ece": of_top}
-    for objective in (name for name, wanted in objectives.items() if wanted):
-        with catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
-            simplefilter("ignore", FitWarning)
-            fitted = TemperatureScaling(objective=objective, num_bins=exhibit.evaluation.options.num_bins).fit(on)
-        if fitted.converged_:
-            inside = LOWEST <= fitted.temperature_ <= HIGHEST
-            best = {"by": objective.upper(), "value": float(fitted.temperature_), "fitted_on": where}
-            (found if inside else beyond).append(best)
-    return found, beyond
+    if not bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all()):  # NLL is infinite at every T
+        return [], []
+    with catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
+        simplefilter("ignore", FitWarning)
+        fitted = TemperatureScaling().fit(on)
+    if not fitted.converged_:
+        return [], []
+    best = [{"by": "NLL", "value": float(fitted.temperature_), "fitted_on": where}]
+    return (best, []) if LOWEST <= fitted.temperature_ <= HIGHEST else ([], best)
 
 
 def _placed(best: dict[str, Any], grid: tuple[float, ...]) -> dict[str, Any]:
@@ -260,22 +252,25 @@ def printed(name: str, options: Options) -> dict[str, Any]:
 
 def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[str, Difference]) -> dict[str, Any]:
     options = exhibits[0].evaluation.options
-    rows = []
-    for name, each in differences.items():
-        rows.append(
-            {
-                "name": name,
-                **printed(name, options),
-                **{key: finite(getattr(each, key)) for key in ("a", "b", "difference", "low", "high")},
-                "p": finite(each.p_value),
-                "significant": each.significant,
-                "too_few": each.too_few is not None,
-                "improved": improved(each),
-                "sentence": sentence(each, options),
-            }
-        )
-    words = summary(differences, a=exhibits[0].title, b=exhibits[place].title, options=options)
-    return {"a": "s0", "b": f"s{place}", "rows": rows, "summary": words}
+    rows = [difference_entry(each, options) for each in differences.values()]
+    main = [name for name in CARDS if name in differences] or list(differences)
+    told = {name: differences[name] for name in main}
+    words = summary(told, a=exhibits[0].title, b=exhibits[place].title, options=options)
+    return {"a": "s0", "b": f"s{place}", "main": main, "rows": rows, "summary": words}
+
+
+def difference_entry(difference: Difference, options: Options) -> dict[str, Any]:
+    """A difference as the page has it: numbers, what they mean, and how they are printed."""
+    return {
+        "name": difference.name,
+        **printed(difference.name, options),
+        **{key: finite(getattr(difference, key)) for key in ("a", "b", "difference", "low", "high")},
+        "p": finite(difference.p_value),
+        "significant": difference.significant,
+        "too_few": difference.too_few is not None,
+        "improved": improved(difference),
+        "sentence": sentence(difference, options),
+    }
 
 
 def finite(value: float | None) -> float | None:
@@ -288,8 +283,8 @@ _MORE = (
     (
         "temperature T",
         "All logits are divided by T before the softmax. T above 1 lowers the confidence, T below 1 raises it; the predicted "
-        "class stays. T* is the temperature with the lowest NLL, or (of 0.1, 0.2, …, 10) the lowest ECE. Fitted "
-        "on validation data it is a fair estimate; fitted on the predictions shown, it looks better than it is.",
+        "class stays. T* is the temperature with the lowest NLL. Fitted on validation data it is a fair estimate; fitted on "
+        "the predictions shown, it looks better than it is, as does the lowest ECE of the curve.",
     ),
     (
         "consistency bars",

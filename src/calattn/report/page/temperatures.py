@@ -43,13 +43,14 @@ def slider_grid(marks: Sequence[float] = (), *, octave: int = OCTAVE) -> list[fl
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TemperatureProfile:
-    """Sums of 300 equal-width bins, equal-count bins and NLL of softmax(ℓ/T), for each T of `grid`."""
+    """Sums of 300 equal-width bins, equal-count bins, NLL and Brier score of softmax(ℓ/T), for each T of `grid`."""
 
     grid: tuple[float, ...]
     count: Float[Tensor, "t f"]
     confidence: Float[Tensor, "t f"]
     correct: Float[Tensor, "t f"]
     nll: Float[Tensor, " t"]
+    brier: Float[Tensor, " t"]
     equal_count: dict[int, Float[Tensor, "t m 3"]]
 
     @property
@@ -65,7 +66,10 @@ class TemperatureProfile:
         return {
             "grid": list(self.grid),
             "start": self.start,
-            "nll": [float(value) if math.isfinite(value) else None for value in self.nll],
+            **{
+                name: [float(value) if math.isfinite(value) else None for value in getattr(self, name)]
+                for name in ("nll", "brier")
+            },
             "fine": {
                 "bins": FINE,
                 "count": packed(self.count, np.uint32),
@@ -89,14 +93,19 @@ def temperature_profile(
     grid = tuple(float(value) for value in grid)
     n, start = len(predictions), grid.index(1.0)
     confidence, correct = torch.empty(len(grid), n), columns.correct
-    nll = torch.zeros(len(grid), dtype=torch.float64)
+    nll, brier = torch.zeros(2, len(grid), dtype=torch.float64)
     inverse = 1.0 / torch.tensor(grid, dtype=torch.float64).unsqueeze(1)
-    for block in temperature_blocks(predictions, grid):
-        torch.reciprocal(block.sums.float(), out=confidence[:, block.rows])  # of the top class, whose d is 0
+    # Σ p² = Σ exp(2d/T) / (Σ exp(d/T))²: of the Brier score, what another pass would give is the sum at T/2.
+    wide = sorted({*grid, *(value / 2 for value in grid)})
+    own, half = ([wide.index(value / by) for value in grid] for by in (1, 2))
+    for block in temperature_blocks(predictions, wide):
+        sums, label = block.sums[own].double(), (block.label.double() * inverse)
+        confidence[:, block.rows] = sums.reciprocal().float()  # of the top class, whose d is 0
         if target is not None:
             confidence[:, block.rows] *= (block.shifted[:, target].double() * inverse).exp().float()
-        nll += (block.sums.double().log() - block.label.double() * inverse).sum(dim=1)
-    nll[start] = columns.nll.double().sum()
+        nll += (sums.log() - label).sum(dim=1)
+        brier += (block.sums[half].double() / sums.square() - 2 * label.exp() / sums + 1).sum(dim=1)
+    nll[start], brier[start] = columns.nll.double().sum(), columns.brier.double().sum()
     rows = list(confidence)
     rows[start] = columns.confidence  # in its own precision: bin edges mean what the caller sees
     sums = _fine_sums(rows, correct)
@@ -106,6 +115,7 @@ def temperature_profile(
         confidence=sums[1],
         correct=sums[2],
         nll=nll / n,
+        brier=brier / n,
         equal_count=_equal_count(rows, correct, columns, start),
     )
 

@@ -24,9 +24,9 @@ _STYLES = (
 _SHARED = ("elements", "numbers", "scroller", "tables", "frame")
 _PAGE = (
     *_SHARED,
-    *("chance", "profile", "plot", "chart", "state", "panel"),
+    *("chance", "profile", "plot", "copying", "chart", "state", "panel"),
     *("summary", "reliability", "temperature", "acting", "risk", "metrics", "scale", "dynamics", "errors", "classes"),
-    *("provenance", "comparison", "controls", "page"),
+    *("provenance", "forest", "comparison", "contest", "overview", "controls", "page"),
 )
 _LEADERBOARD = (*_SHARED, "leaderboard")
 

@@ -6,10 +6,10 @@
 
   /** A figure that redraws itself to its width. `draw(svg, width)` returns {height, label, items}: what the chart says
       in words, and items [{x, text}] that a pointer or the arrow keys can ask about. */
-  function chart({ name, draw, hint = null, most = 640 }) {
+  function chart({ name, draw, hint = null, most = 640, pick = null }) {
     const svg = s("svg", { role: "img", class: "plot", "data-chart": name });
     const readout = h("p", { class: `readout no-print${hint ? " hinted" : ""}`, "aria-live": "polite" });
-    const element = h("figure", { class: "chart" }, svg, hint === null ? null : readout);
+    const element = h("figure", { class: "chart" }, svg, C.copyButtons(svg, name), hint === null ? null : readout);
     const held = { items: [], at: null, width: 0 };
 
     function show(place) {
@@ -38,7 +38,7 @@
       if (hint !== null) show(held.at);
     }
 
-    if (hint !== null) inspectable(svg, held, show);
+    if (hint !== null) inspectable(svg, held, show, pick);
     new ResizeObserver(([entry]) => {
       const width = seen(entry.contentRect.width);
       if (width === held.width || width <= 0) return;
@@ -48,8 +48,10 @@
     return { element, redraw };
   }
 
-  function inspectable(svg, held, show) {
+  /** `pick(item)` is told which item is dragged to, or chosen by Enter. */
+  function inspectable(svg, held, show, pick) {
     svg.setAttribute("tabindex", "0");
+    if (pick) svg.classList.add("draggable");
     const nearest = (event) => {
       const frame = svg.getBoundingClientRect();
       const at = ((event.clientX - frame.left) / frame.width) * svg.viewBox.baseVal.width;
@@ -58,9 +60,13 @@
         if (Math.abs(item.x - at) < Math.abs(held.items[best].x - at)) best = place;
       });
       show(best);
+      if (pick && held.items.length && (event.buttons & 1 || event.type === "pointerdown")) pick(held.items[best]);
     };
     svg.addEventListener("pointermove", nearest);
-    svg.addEventListener("pointerdown", nearest);
+    svg.addEventListener("pointerdown", (event) => {
+      if (pick) svg.setPointerCapture(event.pointerId);
+      nearest(event);
+    });
     svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && show(null));
     svg.addEventListener("blur", () => show(null));
     svg.addEventListener("keydown", (event) => {
@@ -73,6 +79,7 @@
         End: last,
         Escape: null,
       };
+      if (pick && event.key === "Enter" && at !== null) pick(held.items[at]);
       if (!(event.key in moves)) return;
       event.preventDefault();
       show(moves[event.key]);

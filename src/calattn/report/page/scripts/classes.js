@@ -4,14 +4,15 @@
   const C = window.calattn;
   const { h, whole, fixed, missing, view, panel, absent, note } = C;
 
-  function gapCell(row) {
+  /** A bar to the right for over-, to the left for under-confident, from one baseline; the largest gap of all fills it. */
+  const gapCell = (largest) => (row) => {
     if (missing(row.gap)) return C.DASH;
     const bar = h("span", { class: `gap-bar ${row.gap > 0 ? "over" : "under"}`, "aria-hidden": "true" });
-    bar.style.width = `${Math.min(100, 200 * Math.abs(row.gap)).toFixed(1)}%`;
+    bar.style.width = `${((50 * Math.abs(row.gap)) / largest).toFixed(1)}%`;
     return h("span", { class: "gap-cell" }, h("span", { class: "gap-track" }, bar), fixed(100 * row.gap, 1));
-  }
+  };
 
-  function classColumns() {
+  function classColumns(largest) {
     const share = (key, title, help) => ({
       key,
       title,
@@ -47,7 +48,7 @@
         numeric: true,
         help: "confidence minus precision, in points: positive is over-confident",
         value: (row) => row.gap,
-        cell: gapCell,
+        cell: gapCell(largest),
       },
       {
         key: "ece",
@@ -64,7 +65,8 @@
     const rows = subject.per_class;
     if (!rows || !rows.length) return absent("classes", "Class by class");
     // Side by side there is no room for both counts.
-    const columns = classColumns().filter((column) => !(view.several && column.key === "predicted"));
+    const gaps = view.subjects.flatMap((one) => one.per_class || []).map((row) => Math.abs(row.gap || 0));
+    const columns = classColumns(Math.max(...gaps) || 1).filter((column) => !(view.several && column.key === "predicted"));
     const table = C.dataTable({ columns, rows, label: "Class by class", name: "classes" });
     const found = h("span", { class: "dim", role: "status" });
     const input = h("input", {

@@ -1,19 +1,13 @@
-/* The comparison of each subject with the first. */
+/* The comparison of each subject with the first: a forest plot, and the tables behind a fold. */
 (() => {
   "use strict";
   const C = window.calattn;
   const { h, view, titleLink } = C;
 
+  const titleOf = (id) => (view.subjects.find((subject) => subject.id === id) || { title: id }).title;
+
   function comparisonRow(row) {
-    const effect = !row.significant
-      ? "noise"
-      : row.improved === true
-        ? "better"
-        : row.improved === false
-          ? "worse"
-          : "differs";
-    const noise = row.too_few ? "cannot tell" : "within noise";
-    const words = { noise, better: "better", worse: "worse", differs: "differs" }[effect];
+    const effect = C.effectOf(row);
     return h(
       "tr",
       { "data-metric": row.name },
@@ -25,7 +19,7 @@
         " ",
         h("span", { class: "dim range" }, C.intervalText(row, row.low, row.high, { signed: true })),
       ),
-      h("td", {}, h("span", { class: `effect effect-${effect}` }, words)),
+      h("td", {}, h("span", { class: `effect effect-${effect}` }, C.effectText(row))),
       h("td", { class: "numeric" }, C.metricText(row, row.a)),
       h("td", { class: "numeric" }, C.metricText(row, row.b)),
       h("td", { class: "numeric", "data-column": "p" }, C.chanceText(row.p)),
@@ -33,10 +27,8 @@
     );
   }
 
-  function comparisonBlock(comparison) {
-    const [a, b] = [comparison.a, comparison.b].map(
-      (id) => (view.subjects.find((subject) => subject.id === id) || { title: id }).title,
-    );
+  function comparisonTable(comparison) {
+    const [a, b] = [comparison.a, comparison.b].map(titleOf);
     const title = `${b}, against ${a}`;
     const heads = [
       ["Metric"],
@@ -63,18 +55,68 @@
       "div",
       { class: "comparison", "data-comparison": comparison.b },
       h("h3", {}, C.breakable(title)),
-      h("p", { class: "sentence" }, comparison.summary),
       C.scroller(table, { label: title }),
     );
   }
 
-  const comparisonSection = () =>
-    h(
+  /** The main metrics of each comparison, those in points on one axis and NLL on its own. */
+  function forestGroups(comparisons) {
+    const several = comparisons.length > 1;
+    const rows = comparisons.flatMap((one) =>
+      one.rows
+        .filter((row) => one.main.includes(row.name))
+        .map((row) => ({ name: several ? titleOf(one.b) : row.title, row, text: `${titleOf(one.b)}: ${row.sentence}.` })),
+    );
+    const metrics = [...new Set(rows.map(({ row }) => row.name))];
+    const from = `difference from ${C.fitted(titleOf(comparisons[0].a), 30)}`;
+    const group = (title, mine) => ({
+      title,
+      axis: `${from}, ${C.unitOf(mine[0].row)}`,
+      unit: `difference, ${C.unitOf(mine[0].row)}`,
+      factor: mine[0].row.factor,
+      rows: mine,
+    });
+    const of = (name) => rows.filter(({ row }) => row.name === name);
+    if (several) return metrics.map((name) => group(of(name)[0].row.title, of(name)));
+    const units = [...new Set(rows.map(({ row }) => row.unit))];
+    return units.map((unit) =>
+      group(
+        unit === "%" ? "in points" : `in ${unit}`,
+        rows.filter(({ row }) => row.unit === unit),
+      ),
+    );
+  }
+
+  function comparisonSection() {
+    const { comparisons, remark } = view.page;
+    const summaries = comparisons.map((one) => h("p", { class: "sentence", "data-summary": one.b }, one.summary));
+    const label = `Differences with ${view.levelText} intervals. ${comparisons.map((one) => one.summary).join(" ")}`;
+    const forest = C.forestChart("forest", forestGroups(comparisons), label);
+    const tables = h(
+      "details",
+      { class: "tables" },
+      h("summary", {}, "Show every number of the comparison"),
+      comparisons.map(comparisonTable),
+    );
+    const element = h(
       "section",
       { class: "comparisons", "aria-label": "Comparison" },
       h("h2", {}, "What differs, and what is noise"),
-      view.page.comparisons.map(comparisonBlock),
+      h(
+        "div",
+        { class: "panel panel-forest", "data-panel": "forest" },
+        summaries,
+        remark ? h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), remark, ".") : null,
+        forest.element,
+        C.note(
+          `Paired differences with ${view.levelText} intervals, all at T = 1: as the files are. `,
+          "An interval that crosses zero is within noise.",
+        ),
+        tables,
+      ),
     );
+    return { element, update: () => {}, redraw: forest.redraw };
+  }
 
   Object.assign(C, { comparisonSection });
 })();

@@ -10,19 +10,22 @@
       { "data-control": name, change: () => change(select.value) },
       options.map(([key, text]) => h("option", { value: key }, text)),
     );
-    select.value = String(value);
-    return h("label", { class: "field" }, h("span", {}, label), select);
+    const element = h("label", { class: "field" }, h("span", {}, label), select);
+    return { element, update: () => (select.value = String(value())) };
   }
 
   function starButtons() {
     const stars = [...view.profiles.values()].flatMap((profile) => profile.best);
-    const own = (by) =>
-      h("button", { type: "button", "data-own": by, click: () => view.setOwn(by) }, `each at its own T* (${by})`);
-    if (view.several) return [...new Set(stars.map((best) => best.by))].map(own);
-    return stars.map((best) => {
-      const click = () => view.setTemperature(best.value);
-      return h("button", { type: "button", "data-star": best.by, click }, `T* (${best.by}, ${best.fitted_on})`);
-    });
+    const button = (kind, by, text) =>
+      h("button", { type: "button", [`data-${kind}`]: by, click: () => view.setOwn(by) }, text);
+    const nll = stars.length > 0;
+    if (view.several)
+      return [nll && button("own", "NLL", "each at its own T* (NLL)"), button("own", "ECE", "each at its lowest ECE")].filter(
+        Boolean,
+      );
+    return [nll && button("star", "NLL", `T* (NLL, ${stars[0].fitted_on})`), button("star", "ECE", "lowest ECE")].filter(
+      Boolean,
+    );
   }
 
   function sliderMarks(grid) {
@@ -62,17 +65,16 @@
       const { temperature } = view.live(view.subjects[0]),
         text = temperatureText(temperature);
       input.value = String(grid.indexOf(temperature));
-      readout.textContent = view.own ? "own T*" : text;
-      input.setAttribute("aria-valuetext", view.own ? "each at its own T star" : `temperature ${text}`);
+      const own = view.own && view.several;
+      readout.textContent = own ? "own T" : text;
+      input.setAttribute("aria-valuetext", own ? "each at its own temperature" : `temperature ${text}`);
     }
     return { element: h("div", { class: "temperature-field" }, label, frame, readout), update };
   }
 
   function isOn({ star, own, reset }) {
-    const { profile, index, moved } = view.live(view.subjects[0]);
-    if (own) return view.own === own;
-    const best = star && profile.best.find((one) => one.by === star);
-    return best ? index === best.index : Boolean(reset) && !view.own && !moved;
+    const { moved } = view.live(view.subjects[0]);
+    return star || own ? view.own === (star || own) : Boolean(reset) && !view.own && !moved;
   }
 
   function controlBar() {
@@ -84,16 +86,19 @@
       ["width", "equal width"],
       ["count", "equal count"],
     ];
+    const choices = [
+      choice("Bins", "bins", bins, () => view.bins, (value) => view.setBins(Number(value))),
+      choice("Binning", "binning", binnings, () => view.binning, (value) => view.setBinning(value)),
+    ];
     const element = h(
       "div",
       { class: "controls no-print", role: "group", "aria-label": "Temperature and bins" },
       slider.element,
       h("div", { class: "buttons" }, buttons),
-      choice("Bins", "bins", bins, view.bins, (value) => view.setBins(Number(value))),
-      choice("Binning", "binning", binnings, view.binning, (value) => view.setBinning(value)),
+      choices.map((one) => one.element),
     );
     function update() {
-      slider.update();
+      for (const one of [slider, ...choices]) one.update();
       for (const button of buttons) button.setAttribute("aria-pressed", String(isOn(button.dataset)));
     }
     return { element, update };

@@ -29,11 +29,11 @@
     apply();
   }
 
-  /** Everything folded is open on paper, and folded again afterwards. */
+  /** Numbers that are folded are open on paper, and folded again afterwards; a whole subject stays as the reader left it. */
   function printing(button) {
     let opened = [];
     window.addEventListener("beforeprint", () => {
-      opened = [...document.querySelectorAll("details:not([open]):not(.no-print)")];
+      opened = [...document.querySelectorAll("details:not([open]):not(.no-print, .subject-fold)")];
       opened.forEach((one) => one.setAttribute("open", ""));
     });
     window.addEventListener("afterprint", () => opened.forEach((one) => one.removeAttribute("open")));

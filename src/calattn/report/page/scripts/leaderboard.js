@@ -72,28 +72,36 @@
   const sort = first ? { key: `metric-${first.name}`, descending: first.better === "high" } : null;
   const board = C.dataTable({ columns, rows: page.rows, label: "Runs", name: "leaderboard", sort });
 
-  /** The values that are shown, by group: only predictions of the same samples have a best. */
-  function shownValues(metric) {
+  /** The rows that are shown, by group: only predictions of the same samples have a best. */
+  function shownEntries(metric) {
     const groups = new Map();
     for (const { row, line } of board.entries) {
-      const value = valueOf(row, metric);
-      if (line.hidden || missing(value)) continue;
-      groups.set(row.group, [...(groups.get(row.group) || []), value]);
+      if (line.hidden || missing(valueOf(row, metric))) continue;
+      groups.set(row.group, [...(groups.get(row.group) || []), row]);
     }
     return groups;
   }
 
-  /** Mark the best of each metric and group among the rows that are shown. Equal values share it. */
+  /** The best of the rows where it is so by more than chance: its difference from each other one exceeds what the two
+      intervals allow for, √(a² + b²) of the arms that face each other. */
+  function clearBest(rows, metric) {
+    const sign = metric.better === "high" ? -1 : 1,
+      at = (row) => row.values[metric.name];
+    const [best, ...others] = [...rows].sort((a, b) => sign * (at(a).value - at(b).value));
+    const arm = (row, end) => (missing(at(row)[end]) ? Infinity : Math.abs(at(row)[end] - at(row).value));
+    const [near, far] = sign > 0 ? ["high", "low"] : ["low", "high"];
+    const clear = (row) => Math.abs(at(row).value - at(best).value) > Math.hypot(arm(best, near), arm(row, far));
+    return others.length && others.every(clear) ? best : null;
+  }
+
   function markBest() {
     for (const metric of page.metrics) {
-      const groups = shownValues(metric);
+      const winners = new Set([...shownEntries(metric).values()].map((rows) => clearBest(rows, metric)));
       for (const { row, line } of board.entries) {
         const cell = line.querySelector(`[data-column="${CSS.escape(`metric-${metric.name}`)}"]`);
-        const values = groups.get(row.group) || [];
-        const best = metric.better === "high" ? Math.max(...values) : Math.min(...values);
-        const mine = values.length > 1 && !line.hidden && valueOf(row, metric) === best;
+        const mine = winners.has(row);
         cell.classList.toggle("best", mine);
-        if (mine) cell.setAttribute("title", "best of the runs shown on the same samples");
+        if (mine) cell.setAttribute("title", "best of the runs shown on the same samples, by more than chance");
         else cell.removeAttribute("title");
       }
     }
@@ -182,7 +190,7 @@
     .filter(Boolean)
     .join(" · ");
   document.getElementById("colophon").textContent =
-    `Made by calattn ${page.version}. ★ marks the best of the runs shown on the same samples. ` +
+    `Made by calattn ${page.version}. ★ marks the best of the runs shown on the same samples, where it is so by more than chance. ` +
     "In brackets: intervals. This file works without a network.";
   narrow();
 })();

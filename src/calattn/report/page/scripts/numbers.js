@@ -15,11 +15,6 @@
     return value < 1 && value >= 0.99995 ? "> 99.99 %" : percent(value);
   }
   const temperatureText = (value) => (missing(value) ? DASH : value.toPrecision(3));
-  /** T* as it was found: the search by ECE takes steps of 0.1, and more digits would claim more. */
-  function starText({ by, value }) {
-    const tenths = Math.round(10 * value);
-    return by === "ECE" && Math.abs(10 * value - tenths) < 1e-9 ? (tenths / 10).toFixed(1) : temperatureText(value);
-  }
   /** Two digits, as the terminal prints it. */
   const chanceText = (p) => (missing(p) ? DASH : p < 0.0005 ? "< 0.001" : String(Number(p.toPrecision(2))));
   const short = (value) => (missing(value) ? DASH : minus(String(Number(value.toPrecision(4)))));
@@ -62,7 +57,6 @@
     percent,
     probability,
     temperatureText,
-    starText,
     chanceText,
     short,
     metricNumber,

@@ -28,11 +28,23 @@
 
   const columns = view.subjects.map((subject) => ({ subject, panels: panelsOf(subject) }));
   const controls = C.controlBar();
+  const comparison = view.page.comparisons.length && !view.page.contest ? C.comparisonSection() : null; // it says it
+  const contest = view.page.contest ? C.contestSection(view.page.contest) : null;
+  const overview = view.several ? C.overviewSection() : null;
   let waiting = false;
+
+  /** The address says how the controls stand, so that a link shows what its sender saw. */
+  function writeAddress() {
+    const text = view.address();
+    if (text === window.location.hash.slice(1)) return;
+    if (!text && !/=/.test(window.location.hash)) return; // a definition that was jumped to
+    window.history.replaceState(null, "", text ? `#${text}` : window.location.pathname + window.location.search);
+  }
 
   /** Redraw what the controls change, at most once a frame. The state itself is already up to date. */
   view.changed = () => {
     controls.update();
+    writeAddress();
     if (waiting) return;
     waiting = true;
     window.requestAnimationFrame(() => {
@@ -48,18 +60,27 @@
   }
 
   function update() {
-    for (const { panels } of columns) for (const one of panels) if (one.update) one.update();
+    if (overview) overview.update();
+    for (const { panels, fold } of columns)
+      if (!fold || fold.open) for (const one of panels) if (one.update) one.update();
     C.announce(view.subjects.map(spoken).join("; "));
   }
 
-  function columnOf({ subject, panels }) {
+  const many = view.subjects.length > 2;
+
+  /** Of three or more each is folded: the overview compares them, and what is unfolded is drawn then. */
+  function columnOf(column) {
+    const { subject, panels } = column;
     const element = h(
       "section",
-      { class: "subject", "data-subject": subject.id, "aria-label": subject.title },
+      { class: "subject", id: `subject-${subject.id}`, "data-subject": subject.id, "aria-label": subject.title },
       panels.map((one) => one.element),
     );
     element.style.setProperty("--panels", String(panels.length));
-    return element;
+    if (!many) return element;
+    const title = h("summary", {}, "All about ", h("strong", {}, C.breakable(subject.title)));
+    column.fold = h("details", { class: "subject-fold", toggle: () => column.fold.open && update() }, title, element);
+    return column.fold;
   }
 
   function writeFrame() {
@@ -76,12 +97,21 @@
 
   function build() {
     const content = document.getElementById("content");
-    document.body.classList.add(view.several ? "several" : "single");
-    if (view.page.comparisons.length) content.append(C.comparisonSection());
-    content.append(controls.element, h("div", { class: "subjects" }, columns.map(columnOf)), C.methodsSection());
+    document.body.classList.add(many ? "many" : view.several ? "several" : "single");
+    const parts = [
+      contest && contest.element,
+      comparison && comparison.element,
+      controls.element,
+      overview && overview.element,
+      h("div", { class: "subjects" }, columns.map(columnOf)),
+      C.methodsSection(),
+    ];
+    content.append(...parts.filter(Boolean));
     writeFrame();
+    view.restore(window.location.hash.slice(1));
     controls.update();
     update();
+    window.addEventListener("hashchange", () => view.restore(window.location.hash.slice(1)));
   }
 
   build();

@@ -87,7 +87,7 @@
     }
 
     /** A rectangle between two values of each axis, `gap` pixels narrower than its bin. */
-    bar([x0, x1], [y0, y1], kind, { gap = 1, paint = null } = {}) {
+    bar([x0, x1], [y0, y1], kind, { gap = 1, paint = null, opacity = null } = {}) {
       const left = this.px(x0) + gap / 2,
         wide = Math.max(0.5, this.px(x1) - this.px(x0) - gap);
       const high = this.py(Math.max(y0, y1)),
@@ -98,6 +98,7 @@
         y: high,
         width: wide,
         height: Math.max(0, low - high),
+        opacity,
         style: paint && `fill:${paint}`,
       };
       this.inside.append(s("rect", shape));

@@ -44,8 +44,9 @@
 
   /** What the document says about one subject at each temperature of its grid. */
   class Profile {
-    constructor({ grid, start, nll, best, fine, equal_count: equal }) {
-      Object.assign(this, { grid, start, nll, best: best || [], size: fine.bins });
+    constructor({ grid, start, nll, brier, kinds, words, best, fine, equal_count: equal }) {
+      Object.assign(this, { grid, start, nll, brier, kinds, words, best: best || [], size: fine.bins });
+      this.curves = new Map();
       this.count = decode(fine.count, Uint32Array);
       this.confidence = decode(fine.confidence, Float32Array);
       this.correct = decode(fine.correct, Uint32Array);
@@ -110,6 +111,28 @@
         n += bin.count;
       }
       return n ? gap / n : null;
+    }
+
+    /** ECE at every temperature of the grid, computed once for each choice of bins. */
+    eces(num, binning) {
+      const key = `${binning} ${num}`;
+      if (!this.curves.has(key))
+        this.curves.set(
+          key,
+          this.grid.map((_, index) => this.ece(index, num, binning)),
+        );
+      return this.curves.get(key);
+    }
+
+    /** Where that curve is lowest; of equals, the one nearest to T = 1. */
+    lowest(num, binning) {
+      const curve = this.eces(num, binning);
+      const far = (index) => Math.abs(index - this.start);
+      return curve.reduce(
+        (best, value, index) =>
+          value < curve[best] || (value === curve[best] && far(index) < far(best)) ? index : best,
+        0,
+      );
     }
 
     /** Samples, mean confidence and accuracy of those above a confidence that is a multiple of 1/300. */

@@ -58,15 +58,24 @@
     return `${name}: ${whole(bin.count)} samples, ${meansText(bin, words)} (${chance})${verdict}.`;
   }
 
+  /** Of many samples darker; of fewer than a rate can rest on, hollow. */
+  const weightOf = (count, most) => ({
+    hollow: count < ENOUGH,
+    opacity: count < ENOUGH ? 1 : 0.3 + 0.6 * Math.sqrt(count / most),
+  });
+
+  /** Solid up to the smaller of confidence and accuracy, hatched to the larger; a line marks the accuracy. */
   function drawWidthBins(plot, svg, bins, ghosts) {
     const paints = { over: C.hatch(svg, "hatch-over"), under: C.hatch(svg, "hatch-under", { falling: true }) };
-    const gap = view.bins > 20 ? 1 : 2;
+    const gap = view.bins > 20 ? 1 : 2,
+      most = Math.max(...bins.map((bin) => bin.count));
     for (const bin of bins.filter((one) => one.count)) {
       const sides = [bin.low, bin.high],
-        side = sideOf(bin);
-      plot.bar(sides, [0, bin.right], "fill-blue", { gap });
-      if (side) plot.bar(sides, [bin.right, bin.said], `gap-${side}`, { gap, paint: paints[side] });
-      if (side === "under") plot.bar(sides, [bin.said, bin.said], "said-line", { gap });
+        side = sideOf(bin),
+        { hollow, opacity } = weightOf(bin.count, most);
+      plot.bar(sides, [0, Math.min(bin.said, bin.right)], hollow ? "hollow" : "fill-blue", { gap, opacity });
+      if (side) plot.bar(sides, [bin.right, bin.said], `gap-${side}`, { gap, paint: hollow ? "none" : paints[side] });
+      plot.bar(sides, [bin.right, bin.right], hollow ? "right-line hollow" : "right-line", { gap });
     }
     for (const bin of ghosts) if (bin.count) plot.segment([bin.low, bin.right], [bin.high, bin.right], "ghost");
   }
@@ -75,7 +84,7 @@
     for (const bin of ghosts) if (bin.count) plot.dot(bin.said, bin.right, "dot-ghost", 4);
     for (const bin of bins)
       if (bin.count) plot.segment([bin.said, bin.right], [bin.said, bin.said], `gap-line ${sideOf(bin)}`);
-    for (const bin of bins) if (bin.count) plot.dot(bin.said, bin.right, "dot-blue", 4.5);
+    for (const bin of bins) if (bin.count) plot.dot(bin.said, bin.right, bin.count < ENOUGH ? "dot-hollow" : "dot-blue", 4.5);
   }
 
   function drawConsistency(plot, bin) {
@@ -184,10 +193,11 @@
       const found = new Set(bins.filter((bin) => bin.count).map(sideOf));
       const sides = SIDES.filter((side) => found.has(side));
       const entries = [
-        [dots ? "key-dot" : "key-bar", `${words.rate} per bin`],
+        [dots ? "key-dot" : "key-right", `${words.rate} per bin`],
         ...sides.map((side) => [dots ? `key-line-${side}` : `key-${side}`, sideText(side, words)]),
         ["key-chance", `chance alone, if calibrated (${view.levelText})`],
         ["key-smooth", "smooth curve"],
+        ...(bins.some((bin) => bin.count && bin.count < ENOUGH) ? [["key-hollow", `fewer than ${ENOUGH} samples`]] : []),
       ];
       key.replaceChildren(C.legend(moved ? [...entries, [dots ? "key-circle" : "key-ghost", "at T = 1"]] : entries));
       numbers.write(bins.map(binRow));

@@ -22,6 +22,7 @@
       this.binning = "width";
       this.threshold = C.missing(subjects[0].target) ? 0.9 : 0.5; // of a rare class, few or none lie above 0.9
       this.changed = () => {}; // the page puts its redrawing here
+      this.first = { bins: this.bins, binning: this.binning, threshold: this.threshold };
     }
 
     binsText() {
@@ -48,6 +49,9 @@
         right,
         ece,
         nll: profile.nll[index],
+        brier: (profile.brier || [])[index],
+        kind: (profile.kinds || [])[index],
+        word: (profile.words || [])[index],
       };
     }
 
@@ -73,28 +77,60 @@
       this.changed();
     }
 
+    /** Each at its own T* by NLL, or where its own curve of ECE is lowest. */
     setOwn(by) {
       this.own = by;
       for (const [id, profile] of this.profiles) {
         const best = profile.best.find((one) => one.by === by);
-        this.at.set(id, best ? best.index : profile.start);
+        const lowest = by === "ECE" ? profile.lowest(this.bins, this.binning) : profile.start;
+        this.at.set(id, best ? best.index : lowest);
       }
       this.changed();
     }
 
     setBins(count) {
       this.bins = count;
-      this.changed();
+      this.rebinned_();
+    }
+
+    /** Other bins have another lowest ECE. */
+    rebinned_() {
+      if (this.own === "ECE") this.setOwn("ECE");
+      else this.changed();
     }
 
     setBinning(kind) {
       this.binning = kind;
-      this.changed();
+      this.rebinned_();
     }
 
     setThreshold(value) {
       this.threshold = value;
       this.changed();
+    }
+
+    /** What is not as the page starts, for its address: T=1.36&bins=20. */
+    address() {
+      const { temperature, moved } = this.live(this.subjects[0]),
+        start = this.first,
+        parts = [];
+      if (this.own) parts.push(["own", this.own]);
+      else if (moved) parts.push(["T", Number(temperature.toPrecision(5))]);
+      for (const name of ["bins", "binning", "threshold"])
+        if (this[name] !== start[name]) parts.push([name, this[name]]);
+      return parts.map(([name, value]) => `${name}=${value}`).join("&");
+    }
+
+    /** The state of an address; what is unknown or out of range in it is left alone. */
+    restore(text) {
+      const given = new URLSearchParams(text),
+        number = (name) => Number(given.get(name));
+      if (BINS.includes(number("bins"))) this.bins = number("bins");
+      if (["width", "count"].includes(given.get("binning"))) this.binning = given.get("binning");
+      if (given.has("threshold") && number("threshold") >= 0 && number("threshold") < 1)
+        this.threshold = number("threshold");
+      if (["NLL", "ECE"].includes(given.get("own"))) this.setOwn(given.get("own"));
+      else if (number("T") > 0) this.setTemperature(number("T"));
     }
   }
 

@@ -1,13 +1,32 @@
-/* The summary: the verdict, and a card for each of the main numbers. */
+/* The summary: the verdict and a card for each of the main numbers. Both follow the slider; T = 1 stays beneath. */
 (() => {
   "use strict";
   const C = window.calattn;
   const { h, percent, whole, temperatureText, view, note, titleLink } = C;
 
+  function verdictBox(subject) {
+    const { kind, headline, detail, hint } = subject.verdict,
+      words = view.words(subject);
+    const line = h("p", { class: "headline", "data-live": "headline" }),
+      beneath = h("p", { class: "detail", "data-live": "detail" });
+    const element = h("div", {}, line, beneath);
+    function update() {
+      const now = view.live(subject);
+      const means = `${words.mean} ${percent(now.said, 1)}, ${words.share} ${percent(now.right, 1)}`;
+      const found = now.moved && now.word ? now.kind : kind;
+      element.className = `verdict verdict-${found}`;
+      element.setAttribute("data-verdict", found);
+      line.textContent = now.moved ? `At T = ${temperatureText(now.temperature)}, ${now.word}: ${means}` : headline;
+      beneath.classList.toggle("ghost-text", now.moved);
+      if (now.moved) beneath.textContent = `At T = 1, ${headline}. ${detail}`;
+      else beneath.replaceChildren(detail, hint ? h("span", { class: "no-print" }, ` ${hint}`) : "");
+    }
+    return { element, update };
+  }
+
   function summaryPanel(subject) {
     const facts = `${whole(subject.samples)} samples · ${whole(subject.classes)} classes`;
-    const { kind, headline, detail } = subject.verdict,
-      place = C.atOne(subject);
+    const box = verdictBox(subject);
     const cards = subject.cards
       .map((name) => subject.metrics.find((metric) => metric.name === name))
       .filter(Boolean)
@@ -16,12 +35,7 @@
       "div",
       { class: "summary", "data-panel": "summary" },
       view.several ? [h("h2", {}, C.breakable(subject.title)), h("p", { class: "meta" }, facts)] : null,
-      h(
-        "div",
-        { class: `verdict verdict-${kind}`, "data-verdict": kind },
-        h("p", { class: "headline" }, headline, " ", place.element),
-        h("p", { class: "detail" }, detail),
-      ),
+      box.element,
       h(
         "div",
         { class: "cards" },
@@ -29,35 +43,30 @@
       ),
       subject.shown ? note(subject.shown) : null,
     );
-    return { element, update: () => [place, ...cards].forEach((one) => one.update()) };
+    return { element, update: () => [box, ...cards].forEach((one) => one.update()) };
   }
 
+  /** A number as the controls make it; where they have moved, what it is at T = 1 stands beneath. */
   function card(subject, metric) {
-    const now = h("p", { class: "card-now" });
-    const range = C.intervalText(metric, metric.low, metric.high);
-    const value = C.metricText(metric, metric.value);
-    const element = h(
-      "div",
-      { class: "card", "data-card": metric.name },
-      h("p", { class: "card-title" }, titleLink(metric)),
-      h("p", { class: "card-value" }, value),
-      h("p", { class: "card-range", title: range ? `${view.levelText} interval` : null }, range || " "),
-      now,
-    );
-    return { element, update: () => now.replaceChildren(...cardNow(subject, metric)) };
-  }
-
-  /** What the controls make of a card's number; its value above stays the metric's own. */
-  function cardNow(subject, metric) {
-    const current = view.live(subject),
-      rebinned = view.rebinned(subject);
-    const at = `at T = ${temperatureText(current.temperature)}`;
-    if (metric.name === "ece" && (current.moved || rebinned)) {
-      return [h("strong", {}, percent(current.ece)), ` ${at}${rebinned ? `, ${view.binsText()}` : ""}`];
+    const value = h("p", { class: "card-value", "data-live": `card-${metric.name}` }),
+      range = h("p", { class: "card-range" }),
+      ghost = h("p", { class: "card-now" });
+    const interval = C.intervalText(metric, metric.low, metric.high),
+      own = C.metricText(metric, metric.value);
+    const title = h("p", { class: "card-title" }, titleLink(metric));
+    const element = h("div", { class: "card", "data-card": metric.name }, title, value, range, ghost);
+    function update() {
+      const now = view.live(subject),
+        rebinned = metric.name === "ece" && view.rebinned(subject);
+      const live = { ece: now.ece, nll: now.nll, brier: now.brier, accuracy: metric.value }[metric.name];
+      const fixed = metric.name === "accuracy" || !(now.moved || rebinned);
+      const text = metric.name === "nll" && C.missing(live) ? "∞" : C.metricText(metric, live);
+      value.textContent = fixed ? own : text;
+      value.setAttribute("data-value", String(fixed ? metric.value : live));
+      range.textContent = fixed ? interval || " " : rebinned ? view.binsText() : `at T = ${temperatureText(now.temperature)}`;
+      ghost.textContent = fixed ? (now.moved ? "the same at every T" : " ") : `at T = 1: ${own} ${interval}`;
     }
-    if (!current.moved) return [" "];
-    if (metric.name === "nll") return [h("strong", {}, view.nllText(subject, current.nll)), ` ${at}`];
-    return [metric.name === "accuracy" ? "the same at every T" : "shown at T = 1"];
+    return { element, update };
   }
 
   Object.assign(C, { summaryPanel });

@@ -1,0 +1,79 @@
+/* A contest of calibrators: who leads, by how much, and what is chance. */
+(() => {
+  "use strict";
+  const C = window.calattn;
+  const { h, view } = C;
+
+  function contestRow(row, { metrics, leader }) {
+    const number = (name) => {
+      const metric = { ...metrics.find((one) => one.name === name), ...row.after[name] };
+      return h("td", { class: "numeric" }, C.metricNumber(metric, metric.value));
+    };
+    return h(
+      "tr",
+      { "data-method": row.method },
+      h("th", { scope: "row" }, row.method, row.method === leader ? h("span", { class: "dim" }, " leads") : null),
+      metrics.map((metric) => number(metric.name)),
+      h("td", { class: "numeric" }, C.missing(row.seconds) ? C.DASH : C.fixed(row.seconds, 2)),
+    );
+  }
+
+  function contestTable(contest) {
+    const heads = ["Method", ...contest.metrics.map((one) => `${one.title}, ${one.unit}`), "fit, s"];
+    const head = heads.map((text, place) => h("th", { scope: "col", class: place ? "numeric" : null }, text));
+    const table = h(
+      "table",
+      { class: "data", "data-table": "contest" },
+      h("thead", {}, h("tr", {}, head)),
+      h(
+        "tbody",
+        {},
+        contest.rows.map((row) => contestRow(row, contest)),
+      ),
+    );
+    return C.scroller(table, { label: "All methods" });
+  }
+
+  /** Differences from the predictions as they are, one group a metric, methods as rows. */
+  function groupsOf(contest) {
+    const rows = contest.rows.filter((row) => row.from_before);
+    return contest.metrics
+      .map((metric) => ({
+        title: metric.title,
+        axis: `difference from the predictions as they are, ${C.unitOf(metric)}`,
+        unit: `difference, ${C.unitOf(metric)}`,
+        factor: metric.factor,
+        rows: rows
+          .filter((row) => row.from_before[metric.name])
+          .map((row) => {
+            const difference = row.from_before[metric.name];
+            return { name: row.method, row: difference, text: `${row.method}: ${difference.sentence}.` };
+          }),
+      }))
+      .filter((group) => group.rows.length);
+  }
+
+  function contestSection(contest) {
+    const groups = groupsOf(contest),
+      said = contest.verdict.map((text) => h("p", { class: "sentence" }, text, "."));
+    const forest = groups.length ? C.forestChart("contest", groups, `All methods. ${contest.verdict.join(". ")}.`) : null;
+    const skipped = contest.skipped.map(({ method, reason }) => C.note(`${method} was skipped: ${reason}.`));
+    const element = h(
+      "section",
+      { class: "comparisons", "aria-label": "Methods" },
+      h("h2", {}, "Which calibrator helps?"),
+      h(
+        "div",
+        { class: "panel panel-contest", "data-panel": "contest" },
+        said,
+        forest && forest.element,
+        forest && C.note(`Paired differences with ${view.levelText} intervals; one that crosses zero is within noise.`),
+        contestTable(contest),
+        skipped,
+      ),
+    );
+    return { element };
+  }
+
+  Object.assign(C, { contestSection });
+})();
