@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -26,18 +27,47 @@ def draw(n: int, classes: int, temperature: float, generator: torch.Generator) -
     return calattn.Predictions(logits=logits / temperature, labels=labels)
 
 
+def draw_clusters(
+    clusters: int, size: int, temperature: float, generator: torch.Generator
+) -> tuple[calattn.Predictions, torch.Tensor]:
+    """Clusters of rows that share a part of their logits, and how far labels follow them: some images are harder than others."""
+    of = torch.arange(clusters).repeat_interleave(size)
+    shared, own = (torch.randn(rows, 5, generator=generator) for rows in (clusters, clusters * size))
+    logits = 2 * (shared[of] + own)
+    follow = (0.5 * torch.randn(clusters, generator=generator)).exp()[of].unsqueeze(1)
+    labels = torch.multinomial((follow * logits).softmax(1), 1, generator=generator).squeeze(1)
+    return calattn.Predictions(logits=logits / temperature, labels=labels), of
+
+
 def coverage(n: int, classes: int, temperature: float, simulations: int, seed: int, resamples: int = 400) -> dict:
     """Share of intervals that contain the target, and that target, for each metric."""
     g = torch.Generator().manual_seed(seed)
-    rows = []
-    for _ in track(range(simulations), description=f"N={n}, T={temperature}", transient=True):
-        rows.append(
-            calattn.evaluate(
-                draw(n, classes, temperature, g),
-                num_bootstrap=resamples,
-                generator=torch.Generator().manual_seed(len(rows)),
-            ).as_dict()
-        )
+    sets = ((draw(n, classes, temperature, g), None) for _ in range(simulations))
+    return _coverage(sets, simulations, f"N={n}, T={temperature}", resamples)
+
+
+def clustered_coverage(
+    clusters: int,
+    size: int,
+    temperature: float,
+    simulations: int,
+    *,
+    seed: int,
+    aware: bool = True,
+    resamples: int = 400,
+) -> dict:
+    """The same of clustered rows; unless `aware`, intervals take them for independent."""
+    g = torch.Generator().manual_seed(seed)
+    sets = (draw_clusters(clusters, size, temperature, g) for _ in range(simulations))
+    given = ((predictions, of if aware else None) for predictions, of in sets)
+    return _coverage(given, simulations, f"{clusters} clusters of {size}", resamples)
+
+
+def _coverage(sets: Iterable, simulations: int, title: str, resamples: int) -> dict:
+    rows: list[dict] = []
+    for predictions, clusters in track(sets, description=title, total=simulations, transient=True):
+        measure = {"num_bootstrap": resamples, "generator": torch.Generator().manual_seed(len(rows))}
+        rows.append(calattn.evaluate(predictions, clusters=clusters, **measure).as_dict())
     found = {}
     for name in METRICS:
         values = torch.tensor([row[name]["value"] for row in rows], dtype=torch.float64)
@@ -66,6 +96,11 @@ def main() -> None:
         key = f"N={n}, 10 classes, temperature {temperature}"
         result[key] = coverage(n, 10, temperature, arguments.simulations, seed=n)
         print(key, {name: entry["coverage"] for name, entry in result[key].items()}, flush=True)
+    for clusters, size in ((50, 10), (100, 10), (200, 15)):
+        for aware in (True, False):
+            key = f"{clusters} clusters of {size}, temperature 0.8, " + ("resampled whole" if aware else "ignored")
+            result[key] = clustered_coverage(clusters, size, 0.8, arguments.simulations, seed=clusters, aware=aware)
+            print(key, {name: entry["coverage"] for name, entry in result[key].items()}, flush=True)
     if arguments.json:
         arguments.json.write_text(
             json.dumps(

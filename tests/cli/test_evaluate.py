@@ -193,14 +193,20 @@ def with_checkpoint(run):
     return run
 
 
-def test_a_split_of_all_corruptions_is_named_and_its_intervals_are_doubted(capsys, tmp_path):
+def test_a_split_of_all_corruptions_is_clustered_by_image_and_grouped_by_corruption(capsys, tmp_path):
+    """600 rows: 40 images, once under each of fifteen corruptions, one after another."""
     run = write_run(tmp_path / "run")
-    calattn.save_predictions(predictions(7), run / "predictions" / "test-all-5")
-    result = invoke(capsys, "evaluate", run, "--split", "test-all-5", "--bootstrap", 0)
-    assert "run test-all-5" in result.out
-    assert "intervals take its rows for independent" in result.err
-    plain = invoke(capsys, "evaluate", run, "--bootstrap", 0)
-    assert "independent" not in plain.err
+    found = predictions(7)
+    calattn.save_predictions(found, run / "predictions" / "test-all-5")
+    flags = ("evaluate", run, "--split", "test-all-5", "--bootstrap", 40, "-m", "nll")
+    assert "run test-all-5" in invoke(capsys, *flags).out
+    (result,) = invoke(capsys, *flags, "--group", "corruption", "--json").json["results"]
+    want = calattn.evaluate(found, metrics="nll", num_bootstrap=40, clusters=torch.arange(600) % 40)
+    assert result["clusters"] == 40
+    assert result["metrics"] == want.as_dict()
+    assert len(result["groups"]) == 15
+    assert {each["samples"] for each in result["groups"]} == {40}
+    assert "clusters" not in invoke(capsys, "evaluate", run, "--bootstrap", 0, "--json").json["results"][0]
 
 
 def test_missing_split_names_those_that_are_there(capsys, tmp_path):

@@ -107,9 +107,9 @@ def test_the_difference_of_a_mean_is_not_moved():
 def test_both_sides_of_a_comparison_see_the_same_resamples_and_an_evaluation_others(monkeypatch):
     seeds = []
 
-    def recorded(n, count, seed, width):
+    def recorded(n, count, seed, *more):
         seeds.append(seed)
-        return weights_of(n, count, seed, width)
+        return weights_of(n, count, seed, *more)
 
     monkeypatch.setattr("calattn.metrics.resampling.resampler.weights_of", recorded)
     logits, labels = (each[:30] for each in logits_and_labels("ten_classes"))

@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 
 from calattn import Predictions, compare, evaluate
-from calattn.metrics import METRICS, MetricState, evaluation
+from calattn.metrics import METRICS, MetricState, measurement
 from calattn.metrics.columns import columns_of
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.resampling import resampler
@@ -50,7 +50,7 @@ def cut(p: Predictions, rows: int) -> list[Predictions]:
 @pytest.fixture
 def small_memory(monkeypatch) -> None:
     """As if 1,000 samples were all that memory holds."""
-    monkeypatch.setattr(evaluation, "IN_MEMORY", 1000)
+    monkeypatch.setattr(measurement, "IN_MEMORY", 1000)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
 @pytest.fixture
 def poisson(monkeypatch) -> None:
     """As if all samples were many."""
-    monkeypatch.setattr(resampler, "weights_of", lambda _n, count, seed, _: [PoissonWeights(seed, 0, count)])
+    monkeypatch.setattr(resampler, "weights_of", lambda _n, count, seed, *_: [PoissonWeights(seed, 0, count)])
 
 
 def test_poisson_intervals_agree_with_multinomial_ones(request):
@@ -240,7 +240,7 @@ def test_columns_are_kept_only_where_they_must_be():
     p = cut(predictions(3000), 500)
 
     def kept(source) -> int:
-        seen = evaluation._one_pass(evaluation.MetricState("ece"), source, keep=True)
+        seen = measurement.one_pass(MetricState("ece"), source, keep=True)
         return sum(len(part) for part in seen.columns)
 
     assert kept(p) == 0

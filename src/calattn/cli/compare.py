@@ -49,6 +49,7 @@ def compare(
         ),
     ] = False,
     target: options.Target = None,
+    cluster: options.ClusterColumn = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     html: options.Html = None,
@@ -76,12 +77,13 @@ def compare(
     doubted = doubts(found)
     comparisons: Comparisons
     if over_seeds:
+        options.unused("is of single runs, and --over-seeds compares several", cluster=cluster)
         sides, comparisons, samples = _over_seeds(found, measure, target)
         remark = None
     else:
-        sources = _sources(found)
+        sources, together = _sources(found, cluster)
         sides = {each.title: each.described() for each in found}
-        comparisons = compared(sources, measure, target)
+        comparisons = compared(sources, measure, target, together)
         samples, remark = subjects.count(sources[found[0].title]), remark_of(found)
     judgement = _judgement(sides, comparisons, samples=samples, level=measure.level, remark=remark, doubted=doubted)
     judgement.show(as_json=json)
@@ -89,7 +91,8 @@ def compare(
     if html is not None:
         from calattn.cli import pages
 
-        judged = pages.all_judged(found, sources, evaluated(sources, measure, target), comparisons)
+        columns = {title: {"clusters": together} for title in sources}
+        judged = pages.all_judged(found, sources, evaluated(sources, measure, target, columns), comparisons)
         pages.write(html, judged, data_root=data_root, more={"warnings": doubted, "remark": remark})
 
 
@@ -156,19 +159,19 @@ def _over_seeds(
     by_name = {each.name: each for each in found}
     scaled = " + TS" * any(each.calibrator is not None for each in found)
     first, *others = methods_of({name: each.training() for name, each in by_name.items()}, after=scaled)
-    samples = 0
+    samples, images = 0, found[0].images()
 
     def pairs(a: Method, b: Method) -> Iterator[tuple[Predictions | Blocks, Predictions | Blocks]]:
         nonlocal samples
         for seed in common_seeds(a, b):
             pair = [by_name[method.runs[seed]] for method in (a, b)]
-            one, other = _sources(pair).values()
+            one, other = _sources(pair)[0].values()
             with working(f"comparing {pair[1].title} with {pair[0].title}", other):
                 yield one, other
             samples = subjects.count(one)
 
     comparisons = {
-        other.title: compare_over_seeds(pairs(first, other), target=target, **measure.compared(target))
+        other.title: compare_over_seeds(pairs(first, other), target=target, clusters=images, **measure.compared(target))
         for other in others
     }
     sides = {
@@ -181,13 +184,16 @@ def _over_seeds(
     return sides, comparisons, samples
 
 
-def _sources(found: Sequence[PredictionSet]) -> dict[str, Predictions | Blocks]:
-    """The predictions of all by title, in the order of the first."""
+def _sources(found: Sequence[PredictionSet], cluster: str | None = None) -> tuple[dict[str, Predictions | Blocks], Any]:
+    """The predictions of all by title, in the order of the first, and the clusters of its rows."""
     from calattn.comparison import same_samples
 
-    given = {plain(each.title): each.source() for each in found}
+    first, *others = found
+    source, columns = first.with_columns(clusters=cluster)
+    given = {plain(first.title): source} | {plain(each.title): each.source() for each in others}
     aligned = same_samples(given)
-    for name, source in aligned.items():
-        if source is not given[name]:
+    for name, each in aligned.items():
+        if each is not given[name]:
             note(f"{name} was put in the order of {next(iter(given))} by sample index")
-    return dict(zip((each.title for each in found), aligned.values(), strict=True))  # type: ignore[arg-type]
+    sources = dict(zip((each.title for each in found), aligned.values(), strict=True))
+    return sources, columns.get("clusters")  # type: ignore[return-value]

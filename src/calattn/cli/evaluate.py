@@ -45,6 +45,8 @@ def evaluate(
     everything: Annotated[
         bool, options.option(options.MEASURING, "--all", text="Show every metric, not only the main five.")
     ] = False,
+    group: options.GroupColumn = None,
+    cluster: options.ClusterColumn = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     diagram: Annotated[
@@ -60,7 +62,7 @@ def evaluate(
     names in a file do not show it, use [bold]--kind[/bold]. JSON and CSV have every metric.
     """
     from calattn.cli import subjects
-    from calattn.report import evaluation_table, leaderboard
+    from calattn.report import evaluation_table, group_table, leaderboard
     from calattn.report.verdict import verdict_of
 
     check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
@@ -72,8 +74,10 @@ def evaluate(
     found = subjects.find(paths, reader=reader, part=part)
     if scaling.wanted():
         found = [each for pair in zip(found, subjects.scaled(found, scaling), strict=True) for each in pair]
-    sources = {each.title: each.source() for each in found}
-    evaluations = evaluated(sources, measure, target)
+    sources, columns = {}, {}
+    for each in found:
+        sources[each.title], columns[each.title] = each.with_columns(groups=group, clusters=cluster)
+    evaluations = evaluated(sources, measure, target, columns)
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
     measured = list(next(iter(evaluations.values())))
@@ -82,8 +86,8 @@ def evaluate(
     doubted = doubts([each for each in found if each.title in paired])
     verdicts = {title: verdict_of(source, target=target) for title, source in sources.items()}
     judgement = Judgement(
-        table=evaluation_table(evaluations, metrics=shown),
-        written=leaderboard(evaluations, metrics=shown),
+        table=(evaluation_table if group is None else group_table)(evaluations, metrics=shown),
+        written=(leaderboard if group is None else group_table)(evaluations, metrics=shown),
         document=_document(evaluations, verdicts, found, doubted),
         said=[f"{plain(title)}: {verdict['headline']}" for title, verdict in verdicts.items()],
         warnings=doubted,
@@ -98,7 +102,8 @@ def evaluate(
     if html is not None:
         from calattn.cli import pages
 
-        differences = {} if measure.bootstrap == 0 else compared(paired, measure, target)
+        clusters = columns[found[0].title].get("clusters")
+        differences = {} if measure.bootstrap == 0 else compared(paired, measure, target, clusters)
         judged = pages.all_judged(found, sources, evaluations, differences)
         for place, path in enumerate(scaling.files):  # each is followed by itself, scaled
             validation = subjects.of_file(path, reader).predictions()
@@ -114,6 +119,7 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
+    "calattn evaluate pixels.parquet --group camera --cluster image --out cameras.csv",
 )
 
 
@@ -148,9 +154,18 @@ def _document(
             | {"samples": evaluation.num_samples, "classes": evaluation.num_classes}
             | {"target": evaluation.options.target, "metrics": evaluation.as_dict()}
             | {"verdict": {key: verdicts[each.title][key] for key in ("kind", "headline", "detail")}}
+            | _groups(evaluation)
             for each, evaluation in zip(found, evaluations.values(), strict=True)
         ],
     }
+
+
+def _groups(evaluation: Evaluation) -> dict[str, Any]:
+    """What JSON says of clusters and groups, where there are some."""
+    from calattn.report.evaluations import described_groups
+
+    clusters = {} if evaluation.num_clusters is None else {"clusters": evaluation.num_clusters}
+    return clusters | ({"groups": described_groups(evaluation)} if evaluation.groups else {})
 
 
 def _paired(sources: dict[str, Predictions | Blocks]) -> dict[str, Predictions | Blocks]:

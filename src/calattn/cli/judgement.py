@@ -77,17 +77,11 @@ def pictures_for_page(data_root: Path | None, html: Path | None) -> None:
 
 
 def doubts(compared: Sequence[PredictionSet]) -> list[str]:
-    """What is to be said on stderr, in JSON and on the page: are they of the same data, and are their rows independent?"""
+    """What is to be said on stderr, in JSON and on the page: are they of the same data?"""
     from calattn.comparison import data_warning
 
     doubt = data_warning((each.name, each.data()) for each in compared)
-    found = [] if doubt is None else [doubt]
-    if any(each.split is not None and each.split.startswith("test-all-") for each in compared):
-        found.append(
-            "every image is in this split 15 times, once per corruption, and intervals take its rows for independent: "
-            "they are too narrow"
-        )
-    return found
+    return [] if doubt is None else [doubt]
 
 
 def remark_of(found: Sequence[PredictionSet]) -> str | None:
@@ -120,29 +114,34 @@ def working(text: str, source: Predictions | Blocks) -> Iterator[None]:
 
 
 def evaluated(
-    sources: Mapping[str, Predictions | Blocks], measure: options.Measure, target: str | None
+    sources: Mapping[str, Predictions | Blocks],
+    measure: options.Measure,
+    target: str | None,
+    columns: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Evaluation]:
-    """The evaluation of each, by title."""
+    """The evaluation of each, by title, with the groups and clusters of its `columns`."""
     import calattn
 
     found = {}
     for title, source in sources.items():
         with working(f"evaluating {title}", source):
-            found[title] = calattn.evaluate(source, target=target, **measure.arguments())
+            more = (columns or {}).get(title, {})
+            found[title] = calattn.evaluate(source, target=target, **measure.arguments(), **more)
     return found
 
 
 def compared(
-    sources: Mapping[str, Predictions | Blocks], measure: options.Measure, target: str | None
+    sources: Mapping[str, Predictions | Blocks], measure: options.Measure, target: str | None, clusters: Any = None
 ) -> dict[str, dict[str, Difference]]:
-    """Each against the first, by title."""
+    """Each against the first, by title; `clusters` are those of the first's rows."""
     import calattn
 
     (first, a), *others = sources.items()
     found = {}
     for title, source in others:
         with working(f"comparing {title} with {first}", source):
-            found[title] = calattn.compare(a, source, target=target, **measure.compared(target))
+            measured = measure.compared(target) | {"clusters": clusters}
+            found[title] = calattn.compare(a, source, target=target, **measured)
     return found
 
 

@@ -70,6 +70,21 @@ TableFile = Annotated[
 ]
 TableOut = Annotated[Path | None, option(OUTPUT, "--write", text="Write the table: .json, .csv, .md or .tex.")]
 DataRoot = Annotated[Path | None, option(WHERE, "--data-root", text=_DATA_ROOT)]
+GroupColumn = Annotated[
+    str | None,
+    option(
+        MEASURING, "--group", metavar="COLUMN", text="Evaluate each group of rows, such as --group camera; worst first."
+    ),
+]
+ClusterColumn = Annotated[
+    str | None,
+    option(
+        MEASURING,
+        "--cluster",
+        metavar="COLUMN",
+        text="Rows that are not independent, such as pixels: --cluster image. Whole clusters are resampled.",
+    ),
+]
 Target = Annotated[
     str | None,
     option(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from rich.markup import escape
 
 from calattn.cli import options
@@ -17,7 +18,7 @@ from calattn.cli.console import note, progress
 from calattn.files.predictions import MANIFEST
 from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
-from calattn.readers import PredictionFileMissing, PredictionStream, stream_predictions
+from calattn.readers import PredictionFileMissing, PredictionStream, ReadOptions, stream_predictions
 from calattn.readers.stream import Rows, naming_rows_of_file
 from calattn.rules import RULES
 from calattn.types import Fingerprint, Predictions
@@ -146,6 +147,37 @@ class PredictionSet:
         """The same, but large files and folders as blocks."""
         return opened(stream_predictions(self.path, **self.reader.arguments()), self.title, self.calibrator)
 
+    def with_columns(
+        self, *, groups: str | None = None, clusters: str | None = None
+    ) -> tuple[Predictions | Blocks, dict[str, np.ndarray]]:
+        """The source, and the columns of its file for `calattn.evaluate`.
+
+        A split under all corruptions has the columns "corruption" and "image", and its clusters are its images.
+        """
+        from calattn.readers.column import read_column
+
+        named = {"groups": groups, "clusters": clusters or ("image" if self._corrupted else None)}
+        wanted = {what: name for what, name in named.items() if name is not None}
+        if not wanted:
+            return self.source(), {}
+        found, rows = self.with_rows()
+        columns = _corruption_columns(len(found)) if self._corrupted else {}
+        flags = self.reader.arguments()
+        reading = ReadOptions(delimiter=flags["delimiter"], header=flags["header"])
+        values = {
+            what: columns[name] if name in columns else read_column(self.path, name, reading)[np.asarray(rows)]
+            for what, name in wanted.items()
+        }
+        return found, values
+
+    def images(self) -> np.ndarray | None:
+        """Of a split under all corruptions, the image of each row."""
+        return _corruption_columns(len(self.predictions()))["image"] if self._corrupted else None
+
+    @property
+    def _corrupted(self) -> bool:
+        return self.split is not None and self.split.startswith("test-all-")
+
     @property
     def name(self) -> str:
         """The title without what was done to it."""
@@ -209,6 +241,14 @@ class PredictionSet:
             "temperature": self.temperature,
             "unfinished": None if self.run is None else unfinished(self.run),
         }
+
+
+def _corruption_columns(rows: int) -> dict[str, np.ndarray]:
+    """Of a split under all corruptions, which has all images once per corruption, one after another."""
+    from calattn.data.corruptions import CORRUPTIONS
+
+    images = rows // len(CORRUPTIONS)
+    return {"corruption": np.repeat(list(CORRUPTIONS), images), "image": np.tile(np.arange(images), len(CORRUPTIONS))}
 
 
 def unfinished(run: Path) -> str | None:

@@ -14,22 +14,23 @@ from torch import Tensor
 
 from calattn import checks
 from calattn.errors import Args, InputError
-from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Columns
+from calattn.metrics.groups import (
+    MOST_GROUPS,
+    GroupDifference,
+    GroupEvaluation,
+    Labelling,
+    group_differences,
+    shuffled_values,
+    worst_first,
+)
+from calattn.metrics.measurement import FEWEST_ERRORS, IN_MEMORY, Resampled, one_pass
 from calattn.metrics.resampling.bootstrap import interval, two_sided
-from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.resampler import RankCells, replicates, samples_kept, samples_of
-from calattn.metrics.sources import PredictionSource, check_paired, pieces, repeatable, target_of
-from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options, parts_of, reduce_for
+from calattn.metrics.sources import PredictionSource, check_paired, target_of
+from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, given_predictions
 
-IN_MEMORY = 200_000  # samples whose columns are kept, and that get 1,000 resamples
-_FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 _ROUNDING = 1e-9
-
-# Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
-_PIECE = 1 << 18
 
 
 class NotComparedWarning(UserWarning):
@@ -38,7 +39,10 @@ class NotComparedWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(Mapping[str, MetricRow]):
-    """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout."""
+    """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout.
+
+    `groups`, where samples were given some, has an evaluation of each, worst first.
+    """
 
     rows: dict[str, MetricRow]
     num_samples: int
@@ -46,6 +50,8 @@ class Evaluation(Mapping[str, MetricRow]):
     options: Options
     level: float
     num_bootstrap: int
+    num_clusters: int | None = None
+    groups: Mapping[str, GroupEvaluation] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -79,14 +85,16 @@ class Evaluation(Mapping[str, MetricRow]):
         return str(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.num_samples:,} samples, {self.num_classes:,} classes"]
+        clusters = "" if self.num_clusters is None else f" in {self.num_clusters:,} clusters"
+        lines = [f"{self.num_samples:,} samples{clusters}, {self.num_classes:,} classes"]
         if self.num_bootstrap:
             lines[0] += f"; {self.level:.0%} intervals from {self.num_bootstrap:,} resamples"
         if self.options.event is not None:
             lines.append(self.reading)
         titles = [METRICS.title(name, self.options) for name in self.rows]
         named = zip(titles, self.rows.values(), strict=True)
-        return "\n".join([*lines, *(f"{title:<{max(map(len, titles))}}  {row.text()}" for title, row in named)])
+        lines += [f"{title:<{max(map(len, titles))}}  {row.text()}" for title, row in named]
+        return "\n\n".join(["\n".join(lines), *(f"{name}: {each.evaluation}" for name, each in self.groups.items())])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +163,8 @@ def evaluate(
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    groups: object = None,
+    clusters: object = None,
 ) -> Evaluation:
     """All metrics in one pass over the calibrated logits, each with a bootstrap interval.
 
@@ -167,6 +177,9 @@ def evaluate(
     `generator`, resampling starts from seed 0. `target`, the number or the name of a class, reads P(class) against "the
     label is that class" instead of the confidence against "the predicted class is right": ECE and its kin are then of
     that event, NLL and Brier score stay those of all classes, and what is about the predicted class is left out.
+
+    `groups`, a value per sample such as the camera, evaluates each group too (`.groups`, worst first). `clusters`, a value per
+    sample such as the image that a pixel is of, names samples that are not independent: whole clusters are resampled.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> round(evaluate(p, num_bootstrap=0)["ece"].value, 4)
@@ -181,24 +194,24 @@ def evaluate(
     cls, named = target_of(target, predictions)
     options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
     state = MetricState(_names(metrics, cls), **vars(options))
-    seen = _one_pass(state, predictions, keep=num_bootstrap != 0)
-    values = state.compute()
-    count = _resamples(num_bootstrap, seen.n)
-    replicates = _replicates(state, seen, predictions, count, _seed(generator)) if count else {}
+    seen = one_pass(state, predictions, keep=num_bootstrap != 0)
+    together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
+    job = Resampled(state, seen, predictions, _resamples(num_bootstrap, seen.n), _seed(generator), together)
+    draws = job.replicates(level) if job.count else {}
     rows = {}
-    for name, value in values.items():
-        low, high = (None, None)
-        if name in replicates:
-            low, high = _interval(name, value, replicates[name], level)
+    for name, value in state.compute().items():
+        low, high = _interval(name, value, draws[name], level) if name in draws else (None, None)
         rows[name] = MetricRow(name=name, value=value, low=low, high=high)
-    return Evaluation(
+    found = Evaluation(
         rows=rows,
         num_samples=seen.n,
         num_classes=seen.classes.count.shape[0],
         options=options,
         level=level,
-        num_bootstrap=count,
+        num_bootstrap=job.count,
+        num_clusters=None if together is None else len(together),
     )
+    return found if groups is None else dataclasses.replace(found, groups=_by_group(job, found, groups))
 
 
 @checks.full_precision()
@@ -214,11 +227,12 @@ def compare(
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    clusters: object = None,
 ) -> dict[str, Difference]:
     """Paired bootstrap of b − a: both are resampled with the same weights, so what they share cancels.
 
     The two must be predictions of the same samples in the same order; labels (and indices, where both have them) are
-    checked, of streams only the number of samples of each class. `target` as in `evaluate`.
+    checked, of streams only the number of samples of each class. `target` and `clusters` as in `evaluate`.
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         check_paired(a, b)
@@ -232,7 +246,14 @@ def compare(
     seed = _seed(torch.Generator().manual_seed(_seed(generator)))
 
     def side(source: PredictionSource) -> _Side:
-        return _side(MetricState(names, **vars(options)), source, num_bootstrap, seed)
+        state = MetricState(names, **vars(options))
+        seen = one_pass(state, source, keep=True)
+        if not (count := _resamples(num_bootstrap, seen.n)):
+            remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
+            raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
+        together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
+        draws = Resampled(state, seen, source, count, seed, together).replicates(level)
+        return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
     one, other = side(a), side(b)
     if one.n != other.n:
@@ -252,16 +273,6 @@ class _Side(NamedTuple):
     labels: Float[Tensor, " c"]
     values: dict[str, float]
     draws: dict[str, Float[Tensor, " r"]]
-
-
-def _side(state: MetricState, source: PredictionSource, num_bootstrap: int | None, seed: int) -> _Side:
-    seen = _one_pass(state, source, keep=True)
-    count = _resamples(num_bootstrap, seen.n)
-    if not count:
-        remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
-        raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
-    draws = _replicates(state, seen, source, count, seed)
-    return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
 
 
 def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
@@ -287,7 +298,7 @@ def _warn_left_out(names: list[str], options: Options) -> None:
         reason = (
             "class sums cannot be resampled from something that can be read only once; pass a list of blocks"
             if "classes" in METRICS[name].parts
-            else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
+            else f"there are fewer than {FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
         )
         warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
@@ -321,53 +332,32 @@ def _seed(generator: torch.Generator | None) -> int:
     return 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator))
 
 
-class _Seen(NamedTuple):
-    """What the first pass leaves beside the state: the columns of all samples, unless they can be made again."""
-
-    n: int
-    columns: list[Columns]
-    classes: ClassBins
-
-
-def _one_pass(state: MetricState, source: PredictionSource, *, keep: bool) -> _Seen:
-    state.needs.add("classes")
-    if keep and "grid" in state.needs:
-        state.needs.add("ranks")  # smoothed errors of large inputs are resampled by rank cells
-    parts: list[Columns] = []
-    n, again = 0, False
-    for piece in pieces(source, _PIECE):
-        columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
-        state.add(columns, classes)
-        n += len(columns)
-        if n > IN_MEMORY:
-            again = again or repeatable(source)
-            parts = [] if again else [part.compact() for part in parts]
-        if keep and not again:
-            parts.append(columns if n <= IN_MEMORY else columns.compact())
-    if not n:
-        raise ValueError("predictions is empty: there is nothing to evaluate")
-    return _Seen(n, parts, state.class_bins())
-
-
-def _replicates(
-    state: MetricState, seen: _Seen, source: PredictionSource, count: int, seed: int
-) -> dict[str, Float[Tensor, " r"]]:
-    again, needs = repeatable(source), parts_of(state.metrics)
-    plan = Resampling(
-        metrics=frozenset(state.metrics),
-        options=state.options,
-        bandwidth=state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth),
-        count=count,
-        seed=seed,
-        num_classes=seen.classes.count.shape[0] if again and "classes" in needs else None,
-    )
-    cells = RankCells.of(state.ranks) if needs & {"ranks", "grid"} else None
-    kept = seen.columns and plan.num_classes is None
-    samples = (lambda: samples_kept(seen.columns)) if kept else (lambda: samples_of(source, plan.options.target))
-    draws = replicates(samples, plan, n=seen.n, cells=cells)
-    if state.scores.num_high_errors < _FEWEST_ERRORS:
-        draws.pop("high_confidence_error_confidence", None)
-    return draws
+def _by_group(job: Resampled, overall: Evaluation, given: object) -> dict[str, GroupEvaluation]:
+    """Each group evaluated, worst first."""
+    if not isinstance(job.source, Predictions):
+        raise InputError("needs predictions in memory", argument="groups", remedy="pass one Predictions")
+    groups = Labelling.of(given, job.seen.n, "groups")
+    if len(groups) > MOST_GROUPS:
+        problem = f"has {len(groups):,} different values, and {MOST_GROUPS} are the most"
+        raise InputError(problem, argument="groups", remedy="take wider groups")
+    options: dict[str, Any] = {name: value for name, value in vars(overall.options).items() if name != "target_name"}
+    evaluations = []
+    for code in range(len(groups)):
+        rows = groups.codes == code
+        options["clusters"] = None if job.clusters is None else job.clusters.codes[rows]
+        options["generator"] = torch.Generator().manual_seed(job.seed)
+        part = job.source.select(rows.to(job.source.labels.device))
+        evaluations.append(
+            evaluate(part, metrics=tuple(overall), num_bootstrap=job.count, level=overall.level, **options)
+        )
+    differences: list[dict[str, GroupDifference]] = [{} for _ in evaluations]
+    if job.count:
+        # So many that the smallest p-value of all groups can be told from chance.
+        shuffles = max(job.count, math.ceil(2 * len(groups) / (1 - overall.level)))
+        values = shuffled_values(*job.planned(shuffles), groups, job.cells())
+        differences = group_differences(evaluations, values, overall.level)
+    found = zip(groups.names, evaluations, differences, strict=True)
+    return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:

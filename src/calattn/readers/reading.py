@@ -42,7 +42,7 @@ def stream_predictions(
         raise InputError(f'must be "logits" or "probs", got {options.kind!r}', argument="kind")
     if rows_per_block is not None:
         checks.positive_int(rows_per_block, "rows_per_block")
-    source = _opened(Path(path), options.delimiter, options.header)
+    source = opened_file(Path(path), options.delimiter, options.header)
     given = _given_labels(options.labels)
     choice = choose(source, options, labels_given=given is not None, ignored=_ignored(options.ignore_index))
     return PredictionStream(source, choice, options, labels=given, rows_per_block=rows_per_block)
@@ -68,7 +68,7 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
-def _opened(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldFile:
+def opened_file(path: Path, delimiter: str | None, header: Sequence[str] | None) -> FieldFile:
     if not path.exists():
         raise PredictionFileMissing(_why_missing(path))
     if path.is_dir():

@@ -5,7 +5,14 @@ Figures are Matplotlib's, which is imported when the first one is drawn.
 
 from calattn.report.confidence import accuracy_above_confidence, confidence_histogram, risk_coverage_curve, selection
 from calattn.report.contest import contest_tables, contest_verdict
-from calattn.report.evaluations import difference_rows, difference_table, evaluation_table, leaderboard, sentence
+from calattn.report.evaluations import (
+    difference_rows,
+    difference_table,
+    evaluation_table,
+    group_table,
+    leaderboard,
+    sentence,
+)
 from calattn.report.reliability import SmoothCurve, reliability_diagram, reliability_diagrams, save_figure, smooth_curve
 from calattn.report.scale import scale_against_correctness, scale_histogram
 from calattn.report.style import STYLE, figure_style
@@ -27,6 +34,7 @@ __all__ = [
     "difference_table",
     "evaluation_table",
     "figure_style",
+    "group_table",
     "leaderboard",
     "reliability_diagram",
     "reliability_diagrams",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from calattn.comparison.trainings import SeedsDifference
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.groups import GroupEvaluation
 from calattn.metrics.state import Options
 from calattn.report.style import between, number, percent, unit_of
 from calattn.report.table import Cell, Table
@@ -24,6 +25,62 @@ def evaluation_table(evaluations: Evaluations, *, metrics: Sequence[str] | None 
         for metric in (first.rows if metrics is None else metrics)
     ]
     return Table(header=["", *evaluations], rows=rows, caption=_caption(evaluations))
+
+
+def group_table(evaluations: Evaluations, *, metrics: Sequence[str] | None = None) -> Table:
+    """Groups as rows, worst first after all samples, metrics (some, or all) as columns.
+
+    A star stands where a group differs from random groups of its size by more than chance. Its records: one for each number of
+    all metrics, as fractions.
+    """
+    first = next(iter(evaluations.values()))
+    metrics = list(first.rows) if metrics is None else metrics
+    rows: list[list[str | Cell]] = []
+    records: list[dict[str, Any]] = []
+    for title, whole in evaluations.items():
+        before = f"{title.splitlines()[0]}: " if len(evaluations) > 1 else ""
+        rows.append([f"{before}all", f"{whole.num_samples:,}", *(_cell(whole, metric) for metric in metrics)])
+        for name, group in whole.groups.items():
+            cells = [_cell(group.evaluation, metric) for metric in metrics]
+            marks = [group.differences[m].mark if m in group.differences else "" for m in metrics]
+            starred = [
+                cell._replace(text=f"{cell.text}*", mark=mark) if mark else cell
+                for cell, mark in zip(cells, marks, strict=True)
+            ]
+            rows.append([f"{before}{name}", f"{group.evaluation.num_samples:,}", *starred])
+            records += [
+                {"title": title.replace("\n", " "), "group": name, "samples": group.evaluation.num_samples}
+                | {"metric": row.name, "value": row.value, "low": row.low, "high": row.high}
+                | _apart(group, row.name)
+                for row in group.evaluation.rows.values()
+            ]
+    header = ["", "samples", *(METRICS.title(metric, first.options) for metric in metrics)]
+    stars = "; worst group first; * differs from as many samples of all groups, more than chance (Holm)"
+    caption = f"{_caption(evaluations)}{stars if first.num_bootstrap else '; worst group first'}"
+    return Table(header=header, rows=rows, caption=caption, records=records, lead=2, whole_names=True)
+
+
+def _apart(group: GroupEvaluation, metric: str) -> dict[str, float | None]:
+    found = group.differences.get(metric)
+    return {"expected": None if found is None else found.expected, "p_value": None if found is None else found.p_value}
+
+
+def described_groups(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The groups as JSON has them, worst first: NaN as None."""
+
+    def known(value: float | None) -> float | None:
+        return None if value is None or math.isnan(value) else value
+
+    return [
+        {"group": name, "samples": each.evaluation.num_samples, "clusters": each.evaluation.num_clusters}
+        | {
+            "metrics": {
+                metric: row | {key: known(value) for key, value in _apart(each, metric).items()}
+                for metric, row in each.evaluation.as_dict().items()
+            }
+        }
+        for name, each in evaluation.groups.items()
+    ]
 
 
 def leaderboard(evaluations: Evaluations, *, metrics: Sequence[str] | None = None, bold_best: bool = True) -> Table:
@@ -93,6 +150,7 @@ def _caption(evaluations: Evaluations) -> str:
     first = next(iter(evaluations.values()))
     samples = {each.num_samples for each in evaluations.values()}
     count = f"{samples.pop():,} samples" if len(samples) == 1 else f"{min(samples):,} to {max(samples):,} samples"
+    count += "" if first.num_clusters is None else f" in {first.num_clusters:,} clusters"
     intervals = (
         f"; {percent(first.level)} intervals from {first.num_bootstrap:,} resamples" if first.num_bootstrap else ""
     )

@@ -29,6 +29,20 @@ def interval(value: float, replicates: Float[Tensor, " r"], level: float, *, mov
     return low + shift, high + shift
 
 
+def spread_for_few(draws: Float[Tensor, " r"], clusters: int, level: float) -> Float[Tensor, " r"]:
+    """Replicates of few clusters moved apart, by what an interval of Student's t is wider than their plain quantiles.
+
+    Resampled, k clusters vary by (k − 1)/k of what k others would, and a normal quantile takes that variance for known.
+    """
+    from scipy import stats
+
+    if clusters < 2:
+        return draws
+    wider = stats.t.ppf((1 + level) / 2, clusters - 1) / stats.norm.ppf((1 + level) / 2)
+    middle = draws[draws.isfinite()].mean()
+    return middle + (draws - middle) * wider * math.sqrt(clusters / (clusters - 1))
+
+
 def two_sided(difference: float, draws: Tensor, *, moved: bool) -> float:
     """Twice the smaller share of (moved) resamples on either side of zero; the data count once, so never exactly 0.
 

@@ -33,7 +33,7 @@ class Resampling:
     """What is resampled, how often, and from which seed.
 
     `bandwidth` is smooth ECE's; an automatic one is held at its value on the full data. `num_classes` is None where the rows
-    cannot be read again: then there are no class sums.
+    cannot be read again: then there are no class sums. `clusters` number the samples that are drawn together.
     """
 
     options: Options
@@ -42,6 +42,7 @@ class Resampling:
     count: int = 1000
     seed: int = 0
     num_classes: int | None = None
+    clusters: Int[Tensor, " n"] | None = None
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from calattn.metrics.resampling.replicates import (
     rank_values,
     summands,
 )
-from calattn.metrics.resampling.weights import GROUP, ROWS, Weights, weights_of
+from calattn.metrics.resampling.weights import GROUP, ROWS, weights_of
 from calattn.metrics.scoresums import read_scores
 from calattn.metrics.smooth import cosine_features, integral_of_absolute
 from calattn.metrics.sources import PredictionSource, blocks_in, cuts
@@ -42,6 +42,7 @@ from calattn.metrics.sources import PredictionSource, blocks_in, cuts
 CELLS = 4096
 _MOST_RESAMPLES = 1024  # of one pass: 32 MB of rank cells; more of them take another pass
 _CLASS_SUMS = 1 << 24  # (class, bin, resample) sums of one pass: 64 MB
+_CLUSTER_WEIGHTS = 1 << 25  # (cluster, resample) weights held: 128 MB
 _READ = 128  # resamples read at a time: 4 MB for each number of all rank cells
 
 # First sample's number, what the samples come down to and, where class sums want it, the rows themselves.
@@ -142,15 +143,11 @@ def replicates(
     samples: Samples, plan: Resampling, *, n: int, cells: RankCells | None
 ) -> dict[str, Float[Tensor, " r"]]:
     """Replicates of every metric; one pass over the n samples for as many resamples as its tables may hold."""
-    width = _MOST_RESAMPLES
-    if plan.num_classes is not None:
-        tables = 4 if "classes" in plan.own_parts else 1
-        sums = tables * plan.num_classes * plan.options.num_bins
-        width = min(width, max(GROUP, _CLASS_SUMS // sums // GROUP * GROUP))
     parts = []
-    for weights in weights_of(n, plan.count, plan.seed, width):
+    for weights in weights_of(n, plan.count, plan.seed, most_resamples(plan), plan.clusters):
         resampler = Resampler(plan, len(weights), cells)
-        _pass(resampler, samples(), weights)
+        for start, columns, block in samples():
+            resampler.add(columns, block, weights.rows(start, len(columns)))
         if resampler.samples != n:
             raise InputError(
                 f"predictions gave {n} samples on the first pass and {resampler.samples} on a later one",
@@ -160,9 +157,15 @@ def replicates(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _pass(resampler: Resampler, samples: Iterable[tuple[int, Columns, Block | None]], weights: Weights) -> None:
-    for start, columns, block in samples:
-        resampler.add(columns, block, weights.rows(start, len(columns)))
+def most_resamples(plan: Resampling) -> int:
+    """As many resamples as the tables of one pass may hold."""
+    width = _MOST_RESAMPLES
+    if plan.num_classes is not None:
+        tables = 4 if "classes" in plan.own_parts else 1
+        width = min(width, _CLASS_SUMS // (tables * plan.num_classes * plan.options.num_bins))
+    if plan.clusters is not None:
+        width = min(width, _CLUSTER_WEIGHTS // (int(plan.clusters.max()) + 1))
+    return max(GROUP, width // GROUP * GROUP)
 
 
 def samples_of(source: PredictionSource, target: int | None = None) -> Iterator[tuple[int, Columns, Block]]:

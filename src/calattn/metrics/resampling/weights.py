@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 ROWS = 4096  # samples of one block of weights, and the most that get multinomial ones
@@ -33,12 +33,24 @@ class Weights(Protocol):
         """Of `count` samples from number `start` on, which must lie in one block of `ROWS`."""
 
 
-def weights_of(n: int, count: int, seed: int, width: int) -> Iterator[Weights]:
-    """Weights of n samples in `count` resamples, `width` (a multiple of `GROUP`) resamples at a time."""
+def weights_of(
+    n: int, count: int, seed: int, width: int, clusters: Int[Tensor, " n"] | None = None
+) -> Iterator[Weights]:
+    """Weights of n samples in `count` resamples, `width` (a multiple of `GROUP`) resamples at a time.
+
+    With `clusters`, the number of each sample's cluster, whole clusters are drawn: a sample has the weight of its cluster.
+    """
     generator = torch.Generator().manual_seed(seed)
+    units = n if clusters is None else int(clusters.max()) + 1
     for first in range(0, count, width):
         last = min(count, first + width)
-        yield PoissonWeights(seed, first, last) if n > ROWS else HeldWeights(multinomial(n, last - first, generator))
+        few = units <= ROWS
+        drawn = HeldWeights(multinomial(units, last - first, generator)) if few else PoissonWeights(seed, first, last)
+        if clusters is None:
+            yield drawn
+        else:
+            parts = [drawn.rows(start, min(ROWS, units - start)) for start in range(0, units, ROWS)]
+            yield HeldWeights(torch.cat(parts), clusters)
 
 
 def multinomial(n: int, count: int, generator: torch.Generator) -> Float[Tensor, "n r"]:
@@ -49,16 +61,17 @@ def multinomial(n: int, count: int, generator: torch.Generator) -> Float[Tensor,
 
 
 class HeldWeights:
-    """Weights in memory."""
+    """Weights in memory, of each sample or of the cluster that it is in."""
 
-    def __init__(self, table: Float[Tensor, "n r"]) -> None:
-        self.table = table
+    def __init__(self, table: Float[Tensor, "u r"], clusters: Int[Tensor, " n"] | None = None) -> None:
+        self.table, self.clusters = table, clusters
 
     def __len__(self) -> int:
         return self.table.shape[1]
 
     def rows(self, start: int, count: int) -> Float[Tensor, "n r"]:
-        return self.table[start : start + count]
+        rows = slice(start, start + count)
+        return self.table[rows] if self.clusters is None else self.table[self.clusters[rows]]
 
 
 class PoissonWeights:
