@@ -7,7 +7,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Never, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from calattn.checks import ArrayLike
 from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
 from calattn.registry import Registry
-from calattn.types import Predictions
+from calattn.types import Predictions, given_predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
 F = TypeVar("F", bound="Fitted")
@@ -57,9 +57,20 @@ class Fitted(abc.ABC):
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
         """The learned values by name, one a field with `init=False`. Sets nothing, so a failing refit leaves all as it was."""
 
-    def fit(self: F, predictions: Predictions, *labels: Never) -> F:
-        """Learn from one split, and return self. The labels are in the predictions; beside them they are an error."""
-        check_predictions(predictions, *labels)
+    def fit(self: F, predictions: Any = None, labels: Any = None, *, probs: Any = None) -> F:
+        """Learn from one split, and return self: `fit(predictions)`, `fit(logits, labels)` or `fit(probs=…, labels=…)`.
+
+        Arrays may be NumPy's, torch's or pandas'.
+
+        >>> from calattn.posthoc import TemperatureScaling
+        >>> round(TemperatureScaling().fit([[2.0, 0.0]] * 4, [0, 0, 0, 1]).temperature_, 4)  # 2 / ln 3
+        1.8205
+        """
+        if probs is not None or (labels is not None and not isinstance(predictions, Predictions)):
+            predictions = given_predictions(logits=predictions, probs=probs, labels=labels)
+            labels = None
+        check_predictions(predictions, *([] if labels is None else [labels]))
+        predictions.check_labelled()
         return self._keep(predictions, self._fit(predictions))
 
     def _keep(self: F, predictions: Predictions, learned: dict[str, Learned]) -> F:

@@ -98,6 +98,7 @@ class PredictionSets(Fitted):
     def fit(self, predictions: Predictions, *, groups: Groups | None = None) -> PredictionSets:  # type: ignore[override]
         """Learn the thresholds from labelled predictions; `groups` names the group of each sample."""
         check_predictions(predictions)
+        predictions.check_labelled()
         return self._keep(predictions, self._fit(predictions, groups))
 
     def _fit(self, predictions: Predictions, groups: Groups | None = None) -> dict[str, Learned]:
