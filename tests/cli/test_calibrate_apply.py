@@ -25,9 +25,12 @@ def saved(tmp_path):
 
 
 def by_hand():
-    """softmax(w ⊙ ℓ + b) in numpy."""
+    """softmax(w ⊙ z + b) in numpy, z the logarithm of the probabilities that one temperature and a share of 1/C give."""
     it = fitted("vector")
-    z = NEW.logits.double().numpy() * it.weight_.numpy() + it.bias_.numpy()
+    logits = NEW.logits.double().numpy()
+    tempered = np.exp(np.maximum(logits - logits.max(axis=1, keepdims=True), -it.limit_) / it.temperature_)
+    probs = (1 - it.share_) * tempered / tempered.sum(axis=1, keepdims=True) + it.share_ / logits.shape[1]
+    z = np.log(probs) * it.weight_.numpy() + it.bias_.numpy()
     exp = np.exp(z - z.max(axis=1, keepdims=True))
     return exp / exp.sum(axis=1, keepdims=True)
 
