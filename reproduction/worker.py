@@ -53,7 +53,7 @@ def read_order(text: str) -> tuple[Cell, Work]:
     work = Work(
         store=ResultStore(Path(found["store"]), found["scale"]),
         runs=Path(found["runs"]),
-        runtime=Runtime(**runtime | {"data_root": None if root is None else Path(root)}),
+        runtime=Runtime(**runtime | {"data_root": None if root is None else Path(root), "track": ()}),
         keep=found["keep"],
         jobs=found["jobs"],
         cache=None if cache is None else Path(cache),

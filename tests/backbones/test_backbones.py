@@ -142,7 +142,7 @@ def test_native_resolution(name: str) -> None:
         assert net(torch.empty(2, 1, pixels, pixels)).shape == (2, 10)
     assert net.patch_embed.grid_size == (pixels // patch, pixels // patch)
     widths = {"nano": 32, "tiny": 192, "small": 384, "base": 768}
-    if not name.startswith("swin"):
+    if not name.startswith(("swin", "vit_micro")):
         assert net.num_features == widths[name.split("_")[1]]
 
 
@@ -178,7 +178,12 @@ def test_native_names() -> None:
     }
     tails = ("patch4_window4_32", "patch2_window4_32", "patch4_window4_64")
     swin = {f"swin_{size}_{tail}" for size in sizes for tail in tails}
-    assert set(NATIVE) == vit | swin | {"vit_nano_patch8_32", "swin_nano_patch4_window4_32"}
+    assert set(NATIVE) == vit | swin | {
+        "vit_nano_patch8_32",
+        "vit_micro_patch2_8",
+        "vit_micro_patch7_28",
+        "swin_nano_patch4_window4_32",
+    }
 
 
 def test_paper_names_fall_through_to_timm() -> None:

@@ -53,9 +53,12 @@ def saved(tmp_path):
 
 
 def by_hand(logits=LOGITS):
-    """softmax(w ⊙ ℓ + b) in numpy."""
+    """softmax(w ⊙ z + b) in numpy, z the logarithm of the probabilities that one temperature and a share of 1/C give."""
     it = fitted()
-    z = logits.astype(np.float64) * it.weight_.numpy() + it.bias_.numpy()
+    gaps = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    tempered = np.exp(np.maximum(gaps, -it.limit_) / it.temperature_)
+    probs = (1 - it.share_) * tempered / tempered.sum(axis=1, keepdims=True) + it.share_ / logits.shape[1]
+    z = np.log(probs) * it.weight_.numpy() + it.bias_.numpy()
     exp = np.exp(z - z.max(axis=1, keepdims=True))
     return exp / exp.sum(axis=1, keepdims=True)
 
@@ -128,8 +131,11 @@ def test_an_npy_file_without_labels(capsys, saved, tmp_path):
 @pytest.mark.parametrize("method", list(CALIBRATORS))
 def test_every_calibrator_says_the_same_in_blocks(capsys, tmp_path, monkeypatch, method):
     features = torch.randn(600, 5, generator=torch.Generator().manual_seed(1))
-    fitted(method, features=features).save(tmp_path / "it.safetensors")
-    np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS, features=features.numpy())
+    classes = 2 if method == "venn_abers" else 10
+    p = predictions(7, sharpness=2.0, features=features)
+    p = p.replace(logits=p.logits[:, :classes], labels=p.labels % classes, class_names=None)
+    CALIBRATORS[method]().fit(p).save(tmp_path / "it.safetensors")
+    np.savez(tmp_path / "a.npz", logits=LOGITS[:, :classes], labels=LABELS % classes, features=features.numpy())
     base = ("calibrate", tmp_path / "a.npz", "--apply", tmp_path / "it.safetensors", "--write")
     assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)

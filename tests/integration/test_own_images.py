@@ -124,7 +124,7 @@ def test_a_class_that_the_run_does_not_know_is_named(place, tmp_path):
     with pytest.raises(data.DataError, match=r"does not know: hound; it knows cat, dog, owl\. Rename .* --ood"):
         predicted(place, other)
     (written,) = predict_folder(place / "run", PredictOptions(data=f"imagefolder:{other}", ood=True), runtime=CPU)
-    assert RunFolder(place / "run").predictions(written.name).labels.tolist() == [0] * 8
+    assert RunFolder(place / "run").predictions(written.name).labels.tolist() == [-1] * 8  # none
 
 
 def test_the_runs_own_folder_with_a_class_renamed_is_refused(place, monkeypatch):

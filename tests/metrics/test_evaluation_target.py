@@ -154,7 +154,7 @@ def test_every_table_says_which_reading_it_is(tmp_path):
         assert "ECE of P(1)" in text
         assert "NLL of" not in text
         assert "against “the label is 1”" in text.replace("\n", " ")
-    rows = list(csv.DictReader(io.StringIO(report.evaluation_table(found).csv())))
+    rows = list(csv.DictReader(io.StringIO(report.leaderboard(found).csv())))
     assert {row["target"] for row in rows} == {"1"}
     plain = str(evaluate(p, num_bootstrap=0))
     assert "P(1)" not in plain

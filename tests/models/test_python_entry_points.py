@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import calattn
 from calattn import Predictions, evaluate, metrics, report
 from calattn.metrics import METRICS
 from tests.samples import logits_and_labels
@@ -30,7 +29,6 @@ REMEDY = r"predictions must be calattn\.Predictions.*Predictions\(logits=…, la
         report.confidence_histogram,
         report.risk_coverage_curve,
         report.accuracy_above_confidence,
-        calattn.posthoc.TemperatureScaling().fit,
     ],
 )
 def test_logits_and_labels_side_by_side_are_told_what_to_do(call):

@@ -94,7 +94,7 @@ def test_a_class_by_its_name_and_a_name_too_long_for_an_axis():
     [
         (lambda z: z + 1.2, "offset", "P(1) is too high: averages ", "A temperature cannot fix an offset"),
         (lambda z: z - 1.2, "offset", "P(1) is too low: averages ", "A temperature cannot fix an offset"),
-        (lambda z: 0.5 * z, "offset", "P(1) is too high: averages ", "--method all compares all methods"),
+        (lambda z: 0.5 * z, "offset", "P(1) is much too high: averages ", "--method all compares all methods"),
         (lambda z: z, "calibrated", "P(1) is calibrated, as far as", "no larger than chance makes them"),
     ],
 )

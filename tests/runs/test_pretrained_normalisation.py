@@ -30,7 +30,10 @@ from tests.small_runs import CPU, SMALL, small_spec
 
 TINY = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 PRETRAINED = "model.pretrained=true"
-HALF = ((0.5,), (0.5,))  # of timm's ViT-Ti, on which the backbone of the recipe is built; those of the digits are others
+HALF = (
+    (0.5,),
+    (0.5,),
+)  # of timm's ViT-Ti, on which the backbone of the recipe is built; those of the digits are others
 ONE_EPOCH = Runtime(accelerator="cpu", threads=1, until_epoch=1)
 
 

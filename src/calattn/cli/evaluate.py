@@ -119,7 +119,7 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
-    "calattn evaluate pixels.parquet --group camera --cluster image --out cameras.csv",
+    "calattn evaluate pixels.parquet --group camera --cluster image --write cameras.csv",
 )
 
 
