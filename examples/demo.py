@@ -99,7 +99,7 @@ Done in {seconds:.0f} s. Where everything lies:
   {out}/page.html                one temperature and the taught head side by side; open it in a browser
 
 What to read off it: on 629 clean images the differences may be chance, and the tables say where they are. On corrupted images
-they are not, though the intervals are too narrow there: they treat the fifteen copies of an image as fifteen images.
+they are not; the intervals there treat the fifteen copies of an image as one (629 clusters), not as fifteen images.
 docs/method.md has the same on CIFAR-10 and CIFAR-100, and how it works.
 
 Next, on real pictures (a GPU helps; --dry-run says what it would cost here):

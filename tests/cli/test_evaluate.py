@@ -209,6 +209,18 @@ def test_a_split_of_all_corruptions_is_clustered_by_image_and_grouped_by_corrupt
     assert "clusters" not in invoke(capsys, "evaluate", run, "--bootstrap", 0, "--json").json["results"][0]
 
 
+def test_what_calibrate_made_of_all_corruptions_is_clustered_too(capsys, tmp_path):
+    """The same images at the same width of interval; a random part of them says nothing of whole images."""
+    found = predictions(7).replace(split="test-all-5", indices=torch.arange(600))
+    for name, part in {"all": found, "part": found.select(torch.arange(0, 600, 2))}.items():
+        calattn.save_predictions(part, tmp_path / name)
+    flags = ("--bootstrap", 40, "-m", "nll", "--json")
+    (result,) = invoke(capsys, "evaluate", tmp_path / "all", *flags).json["results"]
+    want = calattn.evaluate(found, metrics="nll", num_bootstrap=40, clusters=torch.arange(600) % 40)
+    assert (result["clusters"], result["metrics"]) == (40, want.as_dict())
+    assert "clusters" not in invoke(capsys, "evaluate", tmp_path / "part", *flags).json["results"][0]
+
+
 def test_missing_split_names_those_that_are_there(capsys, tmp_path):
     run = with_checkpoint(write_run(tmp_path / "run"))
     result = invoke(capsys, "evaluate", run, "--checkpoint", "best-nll")

@@ -176,7 +176,15 @@ class PredictionSet:
 
     @property
     def _corrupted(self) -> bool:
-        return self.split is not None and self.split.startswith("test-all-")
+        """Whether it is all of a split under all corruptions: a run's, or what `calattn calibrate --out` made of it."""
+        from calattn.files.predictions import MANIFEST, load_predictions, read_manifest
+
+        if self.split is not None or not (self.path / MANIFEST).is_file():
+            return (self.split or "").startswith("test-all-")
+        if not str(read_manifest(self.path).get("split")).startswith("test-all-"):
+            return False
+        indices = load_predictions(self.path, features=False, verify=False).indices
+        return indices is not None and indices.tolist() == list(range(len(indices)))  # no random part (--fraction)
 
     @property
     def name(self) -> str:
