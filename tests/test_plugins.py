@@ -110,7 +110,7 @@ def test_the_variable_names_plugins_and_modules_are_found_by_name(capsys, monkey
         ("own_f.py", "1 / 0", "ZeroDivisionError: division by zero (own_f.py, line 1); fix the plugin"),
         ("own_g.py", "def (", "SyntaxError: invalid syntax (own_g.py, line 1); fix"),
         ("own_h.py", "import nothing_such", "ModuleNotFoundError: No module named 'nothing_such' (own_h.py, line 1)"),
-        ("own_i.py", "import sys; sys.exit(0)", "SystemExit: 0 (own_i.py, line 1)"),
+        ("own_i.py", "raise SystemExit(0)", "SystemExit: 0 (own_i.py, line 1)"),
         ("json.py", "", "the plugin json.py would be the module json, which is another one"),
         ("own_j.py", LOSS.format(name="ce"), "ValueError: loss 'ce' is registered twice; choose another name"),
     ],

@@ -97,14 +97,17 @@ def test_the_wheel_works_where_there_is_no_source(wheel, packages, tmp_path):
 
 
 def test_doctor_in_a_source_tree_that_was_not_installed(packages, tmp_path):
-    found = python("-m", "calattn", "doctor", "--json", path=(ROOT / "src", packages), folder=tmp_path)
+    tree = tmp_path / "tree"  # a copy: `pip install -e` leaves calattn.egg-info in the checkout's src
+    shutil.copytree(ROOT / "src" / "calattn", tree / "src" / "calattn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tree)
+    found = python("-m", "calattn", "doctor", "--json", path=(tree / "src", packages), folder=tmp_path)
     assert found.returncode == 0, found.stderr
     lines = {each["name"]: each for each in json.loads(found.stdout)["findings"]}
     assert lines["calattn"]["state"] == "warning"
-    assert lines["calattn"]["text"].startswith(f"{DECLARED['version']}+source, run from {ROOT}")
+    assert lines["calattn"]["text"].startswith(f"{DECLARED['version']}+source, run from {tree}")
     assert lines["calattn"]["remedy"].startswith("pip install -e ")
     assert lines["timm"]["state"] == "ok"  # the requirements are read, too
-    shown = python("-m", "calattn", "--version", path=(ROOT / "src", packages), folder=tmp_path)
+    shown = python("-m", "calattn", "--version", path=(tree / "src", packages), folder=tmp_path)
     assert shown.stdout == f"calattn {DECLARED['version']}+source\n"
 
 
