@@ -114,7 +114,8 @@ def _network(cell: Cell, scale: ScaleName) -> list[str]:
         tiny = _FILE["tiny"][cell.model if transformer else "cnn"]
         return [f"data.split_seed={sum(map(ord, cell.dataset)) % 1000}", *tiny]
     size = [f"data.size={_FILE['sizes'][cell.dataset]}"] if transformer and scale == "reduced" else []
-    return [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}", *size]
+    own = _FILE["datasets"].get(cell.dataset, []) if scale == "reduced" else []
+    return [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}", *size, *own]
 
 
 def _loss_options(cell: Cell) -> list[str]:
