@@ -350,10 +350,15 @@ def _temperature(result: CellResult | Hole, rule: Rule, phase: Phase) -> float |
 
 def _networks(layout: Layout, scale: ScaleName, planned: Collection[Cell]) -> str:
     """Which networks the names stand for at this scale."""
-    specs = {cell.model: spec_of(cell, scale) for cell in layout.cells() if cell in planned}
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for cell in (cell for cell in layout.cells() if cell in planned):
+        spec = spec_of(cell, scale)
+        size = f"{spec.data.size} px" if spec.data.size else "native size"
+        trained = f"{spec.model.backbone}, {size}, {spec.train.epochs} epochs of {spec.optimizer.name}"
+        found = kinds.setdefault(cell.model, {}).setdefault(trained, [])
+        found += [] if cell.dataset in found else [cell.dataset]
     shown = [
-        f"{model} = {spec.model.backbone}, {f'{spec.data.size} px' if spec.data.size else 'native size'}, "
-        f"{spec.train.epochs} epochs of {spec.optimizer.name}"
-        for model, spec in specs.items()
+        f"{model} = " + " / ".join(text if len(each) == 1 else f"{text} ({', '.join(on)})" for text, on in each.items())
+        for model, each in kinds.items()
     ]
     return f"Networks at this scale: {'; '.join(shown) or 'none planned'}."
