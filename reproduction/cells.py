@@ -114,7 +114,8 @@ def _network(cell: Cell, scale: ScaleName) -> list[str]:
         tiny = _FILE["tiny"][cell.model if transformer else "cnn"]
         return [f"data.split_seed={sum(map(ord, cell.dataset)) % 1000}", *tiny]
     size = [f"data.size={_FILE['sizes'][cell.dataset]}"] if transformer and scale == "reduced" else []
-    own = _FILE["datasets"].get(cell.dataset, []) if scale == "reduced" else []
+    changes = _FILE["datasets"].get(cell.dataset, {}) if scale == "reduced" else {}
+    own = [*changes.get("all", []), *changes.get(cell.model, [])]
     return [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}", *size, *own]
 
 

@@ -162,7 +162,8 @@ def measure(arguments: argparse.Namespace) -> None:
         methods, seconds = methods_of(network, spec, found, validation, arguments.without)
     else:
         methods, seconds = joint_methods(network, validation), {}
-    assert isinstance(found.test, data.ArrayImages)
+    assert found.test is not None
+    test = data.in_memory(found.test)
     tensors: dict[str, Tensor] = {}
     raw: dict[str, Tensor] = {"validation/labels": validation.labels.cpu()}
 
@@ -179,9 +180,9 @@ def measure(arguments: argparse.Namespace) -> None:
         for method, apply in methods.items():
             tensors[f"{method}/{name}"] = record(apply(seen), seen.labels)
 
-    add("test", found.test)
-    raw["test/labels"] = found.test.labels
-    for name, images in corrupted(found.test, spec.data.name, arguments.severities, arguments.cache):
+    add("test", test)
+    raw["test/labels"] = test.labels
+    for name, images in corrupted(test, spec.data.name, arguments.severities, arguments.cache):
         add(name, images)
     try:
         svhn = data.in_memory(data.load("svhn", "test", root=arguments.data_root))
