@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo docs test test-fast test-slow bench reproduction lint format clean
+.PHONY: demo docs test test-fast test-slow test-faults bench reproduction lint format clean
 
 $(VENV)/.base: pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (about two minutes the first time)"
@@ -47,6 +47,12 @@ test-fast: $(VENV)/.dev
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow
+
+# All faults, about half an hour; writes results/faults.json and the table of docs/reliability.md.
+test-faults: $(VENV)/.dev
+	rm -f runs/faults.jsonl; mkdir -p runs
+	CALATTN_FAULTS_FULL=1 CALATTN_FAULTS_TALLY=runs/faults.jsonl $(PY) -m pytest -n 2 --timeout 1800 tests/faults
+	$(PY) -m tests.faults.tally runs/faults.jsonl
 
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks.metrics
