@@ -4,6 +4,13 @@
 
 Predictions are drawn from a known posterior made over-confident by a temperature; the target is the mean of the metric over all
 simulated data sets. 500 simulations give a coverage a standard error of one per cent, 200 of one and a half.
+
+Clustered rows, clusters × rows: share of cases in which 95 % intervals hold the target.
+
+                accuracy, NLL, Brier, AURC   ECE, AdaECE, smECE    MCE   NLL, clusters ignored
+    50 × 10                        92–93 %             90–95 %   92 %                    78 %
+    100 × 10                       94–96 %             94–95 %   78 %                    82 %
+    200 × 15                       93–94 %             91–92 %   88 %
 """
 
 from __future__ import annotations
