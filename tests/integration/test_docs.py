@@ -46,3 +46,11 @@ def test_links_between_pages_lead_somewhere():
         prose = CODE.sub("", page.read_text())
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_files_that_the_architecture_names_exist():
+    named = re.findall(r"`([a-z_0-9]+(?:/[\w.]+)*/?(?:\.\w+)?)`", (ROOT / "docs/architecture.md").read_text())
+    paths = [name for name in named if "/" in name or name.endswith(".py")]
+    assert len(paths) > 40
+    for name in paths:
+        assert any((base / name).exists() for base in (ROOT, ROOT / "src/calattn", ROOT / "src/calattn/data")), name
