@@ -16,17 +16,46 @@ from calattn.comparison.trainings import student
 from calattn.runs.folder import read_json
 from reproduction.cells import CIFARS, Cell
 from reproduction.evidence import LEVEL, Outcome, decide, two_sided
+from reproduction.render import markdown_table, shown
+from reproduction.tables import DATASETS
 
 RIVALS = {"frozen_calattn": "the same head fitted on validation images", "taught": "the taught head"}
+METHODS = {"none": "as trained", "ts": "one temperature (NLL)", **RIVALS, "joint_ts": "trained jointly, then one temperature"}
 SEEDS = (0, 1, 2)
+
+
+def table(folder: Path) -> str:
+    """NLL and ECE of each way to calibrate, means over the networks that have it; CIFAR-10-C's kind at severity 5."""
+    groups = {"clean": "", "severity 5": ", corrupted"}
+    header = ["NLL, ECE", *(f"{DATASETS[dataset]}{where}" for dataset in CIFARS for where in groups.values())]
+    rows = []
+    for method, title in METHODS.items():
+        cells = [_cell(folder, dataset, method, group) for dataset in CIFARS for group in groups]
+        rows.append([title, *cells])
+    return markdown_table(header, rows)
+
+
+def _cell(folder: Path, dataset: str, method: str, group: str) -> str:
+    paths = _joint(folder, dataset) if method == "joint_ts" else _seeds(folder, dataset)
+    if not all(path.is_file() for path in paths):
+        return "–"
+    means = {m: statistics.fmean(_value(path, method, m, group) for path in paths) for m in ("nll", "ece")}
+    return ", ".join(shown(metric, value) for metric, value in means.items())
+
+
+def _joint(folder: Path, dataset: str) -> list[Path]:
+    return [folder / f"{dataset}-deit-joint-0.json"]
+
+
+def _seeds(folder: Path, dataset: str) -> list[Path]:
+    return [folder / f"{dataset}-deit-{seed}.json" for seed in SEEDS]
 
 
 def outcomes(folder: Path, metric: str = "ece") -> tuple[Outcome, ...]:
     """Joint + TS minus each rival on each data set; none where the documents are not there."""
     found = []
     for dataset in CIFARS:
-        joint = folder / f"{dataset}-deit-joint-0.json"
-        paths = [folder / f"{dataset}-deit-{seed}.json" for seed in SEEDS]
+        (joint,), paths = _joint(folder, dataset), _seeds(folder, dataset)
         if not all(path.is_file() for path in (joint, *paths)):
             continue
         b = _value(joint, "joint_ts", metric)
@@ -53,5 +82,5 @@ def outcomes(folder: Path, metric: str = "ece") -> tuple[Outcome, ...]:
     return decide(found)
 
 
-def _value(path: Path, method: str, metric: str) -> float:
-    return float(read_json(path)["values"][method]["clean"][metric]["value"])
+def _value(path: Path, method: str, metric: str, group: str = "clean") -> float:
+    return float(read_json(path)["values"][method][group][metric]["value"])

@@ -155,12 +155,11 @@ class Elsewhere:
         return []
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
-        found = self.read(_read(store).store.folder.parents[1] / "head")
+        found = self.read(_read(store).heads)
         return verdict_of({"last": found}, planned=self.planned, judge=self.judge)
 
     def beside(self, results: Results) -> Others:
-        folder = results.store.folder.parents[1] / "head"
-        return {metric: {"last": self.read(folder, metric)} for metric in self.other_metrics}
+        return {metric: {"last": self.read(results.heads, metric)} for metric in self.other_metrics}
 
 
 def _comparisons(pairs: Sequence[Pairs], scale: ScaleName) -> list[Comparison]:

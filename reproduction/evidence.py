@@ -24,6 +24,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scipy import stats
@@ -69,6 +70,11 @@ class Results:
     def __init__(self, store: ResultStore) -> None:
         self.store, self.scale = store, store.scale
         self._read: dict[Cell, CellResult | Hole] = {}
+
+    @property
+    def heads(self) -> Path:
+        """Where the documents of `benchmarks.head` lie, beside the store's."""
+        return self.store.folder.parents[1] / "head"
 
     def get(self, cell: Cell) -> CellResult | Hole:
         if cell not in self._read:

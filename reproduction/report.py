@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import baselines, best_nll, ledger, paper, schedule
+from reproduction import afterwards, baselines, best_nll, ledger, paper, schedule
 from reproduction.catalogue import TABLES, tables_of
-from reproduction.cells import SCALES
-from reproduction.claims import TOLD, verdicts
+from reproduction.cells import CIFARS, SCALES
+from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
 from reproduction.render import markdown_table, ours_text, shown, write_texts
@@ -22,6 +24,8 @@ from reproduction.verdicts import Finding, State, Verdict
 
 TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
+JUDGED_BY_MORE = ("complementary_to_ts", "joint_beats_posthoc")
+"""Claims of which the report says what other metrics have, too."""
 BY_HEART, AHEAD, POOR = 0.95, 0.01, 0.5
 """A network knows its training images by heart if it has 95 % of them right, and a point more than of new images."""
 
@@ -60,12 +64,13 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         "baselines_best_ece": str(baselines.reproduced(plain, "best-ece")),
         "baselines_best_nll": str(baselines.reproduced(plain, "best-nll")),
         "scale": results.scale,
-        "scale_title": SCALES[results.scale].title,
+        "scale_title": SCALES[results.scale].title.rstrip("?"),
         "planned": str(len(wanted)),
         "run": str(sum(isinstance(results.get(cell), CellResult) for cell in wanted)),
         "claims": str(len(found)),
         "claims_table": _claims_table(found, results),
-        "untested_table": _untested_table(found),
+        "afterwards_table": afterwards.table(results.heads),
+        "schedule_table": schedule.table(results),
         "nll_rises": best_nll.course_of("ece_falls", results).text("nll"),
         "not_run": missing([results.get(cell) for cell in wanted]) or "none",
         "three_seeds": _three_seeds(results),
@@ -76,11 +81,18 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         **_early(stored),
         **_contradictions(stored),
     }
+    for name in JUDGED_BY_MORE:
+        for metric, by_rule in CLAIMS[name].beside(results).items():
+            counts = Counter(outcome.decision for outcome in by_rule["last"])
+            texts |= {f"{name}_last_{metric}_{each}": str(counts[each]) for each in ("better", "worse")}
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
             key = f"{name}_{rule}".replace("-", "_")
             texts[key] = effect_text(finding)
             texts |= {f"{key}_{each}": str(finding.counts.get(each, 0)) for each in ("better", "worse")}
+            for dataset in CIFARS:
+                of_one = tuple(outcome for outcome in finding.outcomes if outcome.cell.dataset == dataset)
+                texts[f"{key}_{dataset}"] = effect_text(dataclasses.replace(finding, outcomes=of_one))
             texts[f"{key}_families"] = str(len(finding.outcomes))
             texts[f"{key}_one_seed"] = str(sum(len(outcome.seeds) == 1 for outcome in finding.outcomes))
     return texts
@@ -102,13 +114,15 @@ def effect_text(finding: Finding) -> str:
 
 
 def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
-    """Those that were tested: effect and state at each checkpoint. At `best-nll` by the logs, where they allow it."""
+    """All: effect and state at each checkpoint, or why it was not tested. At `best-nll` by the logs, where they allow it."""
     rows = []
     for name, verdict in found.items():
-        if _is_untested(verdict):
-            continue
         rules = [rule if rule in verdict.findings else "any" for rule in RULES]
         findings = [verdict.findings.get(rule) for rule in rules]
+        if all(verdict.state(rule) == "not tested" for rule in RULES):
+            reason = _trained(name, results) if verdict.planned else verdict.reading
+            rows.append([TOLD[name]["title"], NONE, f"not tested: {reason}", NONE, NONE])
+            continue
         said = [f"{effect_text(f)}, {verdict.state(r)}" if f else NONE for r, f in zip(rules, findings, strict=True)]
         course = best_nll.course_of(name, results) if name in best_nll.JUDGED else None
         said.append(f"{course.text(course.metric)}, {course.state}" if course else NONE)
@@ -117,17 +131,11 @@ def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
     return markdown_table(["claim", "families", *(f"`{rule}`" for rule in (*RULES, "best-nll"))], rows)
 
 
-def _is_untested(verdict: Verdict) -> bool:
-    return all(verdict.state(rule) == "not tested" for rule in RULES)
-
-
-def _untested_table(found: Mapping[str, Verdict]) -> str:
-    rows = [
-        [TOLD[name]["title"], "planned; no such network is trained yet" if v.planned else v.reading]
-        for name, v in found.items()
-        if _is_untested(v)
-    ]
-    return markdown_table(["not tested", "why"], rows)
+def _trained(name: str, results: Results) -> str:
+    """How many of the networks that a claim compares have results."""
+    cells = CLAIMS[name].cells(results.scale)
+    count = sum(isinstance(results.get(cell), CellResult) for cell in cells)
+    return f"{count or 'none'} of the {len(cells)} networks that it needs {'is' if count == 1 else 'are'} trained"
 
 
 def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
@@ -140,22 +148,24 @@ def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
 
 
 def _three_seeds(results: Results) -> str:
-    """Accuracy and ECE of every method but SATS under each checkpoint rule, ours and the paper's."""
-    tables, lines, titles = tables_of("three_seeds", results.store), [], list[str]()
-    for header in dict.fromkeys(row.header for row in tables[0].rows):
-        rows = [
-            (t, r) for t in tables for r in t.rows if r.header == header and r.quantity.metric in ("accuracy", "ece")
-        ]
-        titles = [f"{row.quantity.title} at `{table.rule}`" for table, row in rows]
-        for i, column in enumerate(tables[0].layout.columns):
-            if column.phase == "sats":
-                continue
-            # The number of seeds is said only where some are missing.
-            ours = [ours_text(t, r, r.entries[i]).replace(f" (n {len(r.entries[i].cells)})", "") for t, r in rows]
-            entry = rows[1][1].entries[i]
-            theirs = [shown("ece", each) for each in (entry.paper, entry.paper_spread) if each is not None]
-            lines.append([header[0], column.title, *ours, " ± ".join(theirs) or NONE])
-    return markdown_table(["data set", "method", *titles, "ECE in the paper"], lines)
+    """Accuracy, and ECE before and after temperature scaling, under each checkpoint rule; ours and the paper's."""
+    tables, lines = tables_of("three_seeds", results.store), []
+    places = {column.title: i for i, column in enumerate(tables[0].layout.columns)}
+    rows = {(table.rule, row.header[0], row.quantity.metric): row for table in tables for row in table.rows}
+    for dataset in dict.fromkeys(row.header[0] for row in tables[0].rows):
+        for method in (title for title in places if ", " not in title):
+            pair, line = (method, f"{method}, TS"), [dataset, method]
+            for table in tables:
+                for metric, title in (("accuracy", method), *(("ece", title) for title in pair)):
+                    row = rows[table.rule, dataset, metric]
+                    entry = row.entries[places[title]]
+                    # The number of seeds is said only where some are missing.
+                    line.append(ours_text(table, row, entry).replace(f" (n {len(entry.cells)})", ""))
+            printed = [rows["last", dataset, "ece"].entries[places[title]] for title in pair]
+            theirs = [[shown("ece", part) for part in (e.paper, e.paper_spread) if part is not None] for e in printed]
+            lines.append([*line, *(" ± ".join(parts) or NONE for parts in theirs)])
+    ours = [title for table in tables for title in (f"accuracy at `{table.rule}`", "ECE", "after TS")]
+    return markdown_table(["data set", "method", *ours, "paper: ECE", "after TS"], lines)
 
 
 def _memory(stored: Sequence[CellResult]) -> dict[str, str]:
