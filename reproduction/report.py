@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import afterwards, baselines, best_nll, ledger, paper, schedule
-from reproduction.catalogue import TABLES, tables_of
+from reproduction import afterwards, baselines, best_nll, ledger, paper, schedule, sizes
+from reproduction.catalogue import tables_of
 from reproduction.cells import CIFARS, SCALES
 from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
-from reproduction.render import markdown_table, ours_text, shown, write_texts
+from reproduction.render import markdown_table, ours_text, shown, with_spread, write_texts
 from reproduction.results import RULES, CellResult, missing
+from reproduction.tables import LAYOUTS
 from reproduction.verdicts import Finding, State, Verdict
 
+PAGES = {
+    "baselines": baselines.page,
+    "best_nll": best_nll.page,
+    "schedule": schedule.page,
+    "checkpoint_size": sizes.page,
+}
 TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
 JUDGED_BY_MORE = ("complementary_to_ts", "joint_beats_posthoc")
@@ -37,11 +44,8 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         path: report_text(results, tables=tables),
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
-        folder / "baselines.md": baselines.page(results),
-        folder / "best_nll.md": best_nll.page(results),
-        folder / "schedule.md": schedule.page(results),
     }
-    return write_texts(texts)
+    return write_texts(texts | {folder / f"{name}.md": page(results) for name, page in PAGES.items()})
 
 
 def report_text(results: Results, *, tables: str) -> str:
@@ -75,7 +79,7 @@ def numbers(results: Results, tables: str) -> dict[str, str]:
         "not_run": missing([results.get(cell) for cell in wanted]) or "none",
         "three_seeds": _three_seeds(results),
         "oddities": str(len(paper.oddities())),
-        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in TABLES),
+        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in (*LAYOUTS, "checkpoint_size")),
         **_kinds(found),
         **_memory(stored),
         **_early(stored),
@@ -162,8 +166,7 @@ def _three_seeds(results: Results) -> str:
                     # The number of seeds is said only where some are missing.
                     line.append(ours_text(table, row, entry).replace(f" (n {len(entry.cells)})", ""))
             printed = [rows["last", dataset, "ece"].entries[places[title]] for title in pair]
-            theirs = [[shown("ece", part) for part in (e.paper, e.paper_spread) if part is not None] for e in printed]
-            lines.append([*line, *(" ± ".join(parts) or NONE for parts in theirs)])
+            lines.append([*line, *(with_spread("ece", each.paper, each.paper_spread) or NONE for each in printed)])
     ours = [title for table in tables for title in (f"accuracy at `{table.rule}`", "ECE", "after TS")]
     return markdown_table(["data set", "method", *ours, "paper: ECE", "after TS"], lines)
 
