@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import os
 import statistics
 import string
@@ -18,7 +20,7 @@ from reproduction.cells import CIFARS, SCALES
 from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
-from reproduction.render import markdown_table, ours_text, shown, with_spread, write_texts
+from reproduction.render import markdown_table, ours_text, with_spread, write_texts
 from reproduction.results import RULES, CellResult, missing
 from reproduction.tables import LAYOUTS
 from reproduction.verdicts import Finding, State, Verdict
@@ -55,51 +57,49 @@ def report_text(results: Results, *, tables: str) -> str:
     return string.Template(template.read_text(encoding="utf-8")).substitute(numbers(results, tables), tables=tables)
 
 
-def numbers(results: Results, tables: str) -> dict[str, str]:
-    """Every placeholder that a template may have → its text.
+def numbers(results: Results, tables: str) -> dict[str, object]:
+    """Every placeholder that a template may have → what is put there.
 
     Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
     """
     found, stored = verdicts(results), list(results.stored())
-    wanted, plain = ordered_cells(results.scale), baselines.rows(results)
-    texts = {
-        "baselines": str(len(plain)),
-        "baselines_last": str(baselines.reproduced(plain, "last")),
-        "baselines_best_ece": str(baselines.reproduced(plain, "best-ece")),
-        "baselines_best_nll": str(baselines.reproduced(plain, "best-nll")),
+    wanted, plain = [results.get(cell) for cell in ordered_cells(results.scale)], baselines.rows(results)
+    values: dict[str, object] = {
+        "baselines": len(plain),
         "scale": results.scale,
         "scale_title": SCALES[results.scale].title.rstrip("?"),
-        "planned": str(len(wanted)),
-        "run": str(sum(isinstance(results.get(cell), CellResult) for cell in wanted)),
-        "claims": str(len(found)),
+        "planned": len(wanted),
+        "run": sum(isinstance(result, CellResult) for result in wanted),
+        "claims": len(found),
         "claims_table": _claims_table(found, results),
         "afterwards_table": afterwards.table(results.heads),
         "schedule_table": schedule.table(results),
         "nll_rises": best_nll.course_of("ece_falls", results).text("nll"),
-        "not_run": missing([results.get(cell) for cell in wanted]) or "none",
+        "not_run": missing(wanted) or "none",
         "three_seeds": _three_seeds(results),
-        "oddities": str(len(paper.oddities())),
+        "oddities": len(paper.oddities()),
         "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in (*LAYOUTS, "checkpoint_size")),
-        **_kinds(found),
         **_memory(stored),
         **_early(stored),
         **_contradictions(stored),
     }
+    values |= {f"baselines_{rule}": baselines.reproduced(plain, rule) for rule in baselines.RULES_SHOWN}
+    for state, rule in itertools.product(get_args(State), RULES):
+        values[f"{state.replace(' ', '_')}_{rule}"] = sum(verdict.state(rule) == state for verdict in found.values())
     for name in JUDGED_BY_MORE:
         for metric, by_rule in CLAIMS[name].beside(results).items():
             counts = Counter(outcome.decision for outcome in by_rule["last"])
-            texts |= {f"{name}_last_{metric}_{each}": str(counts[each]) for each in ("better", "worse")}
+            values |= {f"{name}_last_{metric}_{each}": counts[each] for each in ("better", "worse")}
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
-            key = f"{name}_{rule}".replace("-", "_")
-            texts[key] = effect_text(finding)
-            texts |= {f"{key}_{each}": str(finding.counts.get(each, 0)) for each in ("better", "worse")}
+            key = f"{name}_{rule}"
+            values |= {f"{key}_{each}": finding.counts.get(each, 0) for each in ("better", "worse")}
+            values |= {key: effect_text(finding), f"{key}_families": len(finding.outcomes)}
+            values[f"{key}_one_seed"] = sum(len(outcome.seeds) == 1 for outcome in finding.outcomes)
             for dataset in CIFARS:
                 of_one = tuple(outcome for outcome in finding.outcomes if outcome.cell.dataset == dataset)
-                texts[f"{key}_{dataset}"] = effect_text(dataclasses.replace(finding, outcomes=of_one))
-            texts[f"{key}_families"] = str(len(finding.outcomes))
-            texts[f"{key}_one_seed"] = str(sum(len(outcome.seeds) == 1 for outcome in finding.outcomes))
-    return texts
+                values[f"{key}_{dataset}"] = effect_text(dataclasses.replace(finding, outcomes=of_one))
+    return {name.replace("-", "_"): value for name, value in values.items()}
 
 
 def effect_text(finding: Finding) -> str:
@@ -142,15 +142,6 @@ def _trained(name: str, results: Results) -> str:
     return f"{count or 'none'} of the {len(cells)} networks that it needs {'is' if count == 1 else 'are'} trained"
 
 
-def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
-    """How many claims are in each state, as $undecided_last."""
-    return {
-        f"{state}_{rule}".replace(" ", "_").replace("-", "_"): str(sum(v.state(rule) == state for v in found.values()))
-        for state in get_args(State)
-        for rule in RULES
-    }
-
-
 def _three_seeds(results: Results) -> str:
     """Accuracy, and ECE before and after temperature scaling, under each checkpoint rule; ours and the paper's."""
     tables, lines = tables_of("three_seeds", results.store), []
@@ -171,34 +162,32 @@ def _three_seeds(results: Results) -> str:
     return markdown_table(["data set", "method", *ours, "paper: ECE", "after TS"], lines)
 
 
-def _memory(stored: Sequence[CellResult]) -> dict[str, str]:
+def _memory(stored: Sequence[CellResult]) -> dict[str, int]:
     """How many networks know their training images by heart; with mixup, accuracy is of mixed images and says nothing."""
     last = [each.log[-1] for each in stored if each.log and each.cell.recipe != "mixup"]
     pairs = [(row["train"].get("accuracy"), row["validation"].get("accuracy", 0.0)) for row in last]
     known = [train >= BY_HEART and train - new >= AHEAD for train, new in pairs if train is not None]
-    return {"by_heart": str(sum(known)), "by_heart_of": str(len(known))}
+    return {"by_heart": sum(known), "by_heart_of": len(known)}
 
 
-def _early(stored: Sequence[CellResult]) -> dict[str, str]:
+def _early(stored: Sequence[CellResult]) -> dict[str, object]:
     """What the epoch of the lowest validation ECE costs in accuracy."""
-    prices = [each.price for each in stored if each.price is not None]
-    rows = [row for each in stored if (row := each.metric("accuracy", rule="best-ece")) is not None]
-    mean = number("accuracy", statistics.fmean(prices), signed=True) if prices else NONE
-    return {
-        "best_ece_price": mean,
-        "best_ece_poor": str(sum(row.value < POOR for row in rows)),
-        "judged": str(len(rows)),
-    }
+    pairs = [[each.metric("accuracy", rule=rule) for rule in RULES] for each in stored]
+    both = [(last.value, best.value) for last, best in pairs if last and best]
+    price = statistics.fmean(best - last for last, best in both) if both else math.nan
+    poor = sum(best < POOR for _, best in both)
+    return {"best_ece_price": number("accuracy", price, signed=True), "best_ece_poor": poor, "judged": len(both)}
 
 
-def _contradictions(stored: Sequence[CellResult]) -> dict[str, str]:
+def _contradictions(stored: Sequence[CellResult]) -> dict[str, object]:
     """How our epochs of about the paper's NLL compare with the accuracy and the Brier score that it prints beside."""
     rows = [(result.cell.dataset, row["validation"]) for result in stored for row in result.log]
     hundred = [row["accuracy"] for name, row in rows if name == "cifar100" and 2.5 <= row.get("nll", 0.0) <= 2.7]
     ten = [row["brier"] for name, row in rows if name == "cifar10" and 0.8 <= row.get("nll", 0.0) <= 0.9]
+    highest, lowest = max(hundred, default=math.nan), min(ten, default=math.nan)
     return {
-        "nll_epochs": str(len(hundred)),
-        "nll_accuracy": shown("accuracy", max(hundred)) if hundred else NONE,
-        "brier_epochs": str(len(ten)),
-        "brier_lowest": shown("brier", min(ten)) if ten else NONE,
+        "nll_epochs": len(hundred),
+        "nll_accuracy": number("accuracy", highest),
+        "brier_epochs": len(ten),
+        "brier_lowest": number("brier", lowest),
     }
