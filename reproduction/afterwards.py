@@ -20,7 +20,12 @@ from reproduction.render import markdown_table, shown
 from reproduction.tables import DATASETS
 
 RIVALS = {"frozen_calattn": "the same head fitted on validation images", "taught": "the taught head"}
-METHODS = {"none": "as trained", "ts": "one temperature (NLL)", **RIVALS, "joint_ts": "trained jointly, then one temperature"}
+METHODS = {
+    "none": "as trained",
+    "ts": "one temperature (NLL)",
+    **RIVALS,
+    "joint_ts": "trained jointly, then one temperature",
+}
 SEEDS = (0, 1, 2)
 
 

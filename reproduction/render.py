@@ -72,7 +72,11 @@ def footnotes(table: Table) -> list[str]:
         notes.append(TEMPERATURE)
     if table.results:
         notes.append(UNITS)
-    notes += [*table.layout.notes, table.networks, *(DEFINITIONS[metric] for metric in metrics if metric in DEFINITIONS)]
+    notes += [
+        *table.layout.notes,
+        table.networks,
+        *(DEFINITIONS[metric] for metric in metrics if metric in DEFINITIONS),
+    ]
     if table.left_out:
         notes.append(f"Not run at this scale, in the CSV with the paper's numbers: {', '.join(table.left_out)}.")
     return [*notes, _runs(table)]

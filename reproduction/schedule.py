@@ -33,7 +33,12 @@ def table(results: Results) -> str:
         means = {name: statistics.fmean(row["validation"][name] for row in logged) for name in ("accuracy", "ece")}
         learnt = statistics.fmean(row["train"]["accuracy"] for row in logged)
         scale = statistics.fmean(_scale(row["validation"]) for row in logged)
-        texts = [shown("accuracy", means["accuracy"]), shown("accuracy", learnt), shown("ece", means["ece"]), f"{scale:.2f}"]
+        texts = [
+            shown("accuracy", means["accuracy"]),
+            shown("accuracy", learnt),
+            shown("ece", means["ece"]),
+            f"{scale:.2f}",
+        ]
         rows.append([f"ours, {WITH[result.cell.head]}, epochs {end - EVERY + 1} to {end}", *texts])
     for cell in PAIR:
         accuracy, before, _ = _printed(cell)
