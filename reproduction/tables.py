@@ -146,7 +146,7 @@ def _block(place: dict[str, str], columns: Sequence[Column], seeds: list[int], s
 
 def _range(name: str, weight: float) -> Keys:
     """The range of λ under which the paper's table has this weight; None where it leaves it out."""
-    ranges = {(row["lambda_min"], row["lambda_max"]) for row in paper.paper_table(name).rows}
+    ranges = {(row["lambda_min"], row["lambda_max"]) for row in paper.rows_of(name)}
     found = [(low, high) for low, high in ranges if float(str(low)) <= weight <= float(str(high))]
     return {"lambda_min": found[0][0], "lambda_max": found[0][1]} if found else None
 
