@@ -8,6 +8,7 @@ results were known.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -35,57 +36,54 @@ def table(folder: Path) -> str:
     header = ["NLL, ECE", *(f"{DATASETS[dataset]}{where}" for dataset in CIFARS for where in groups.values())]
     rows = []
     for method, title in METHODS.items():
-        cells = [_cell(folder, dataset, method, group) for dataset in CIFARS for group in groups]
-        rows.append([title, *cells])
+        rows.append([title])
+        for dataset, group in itertools.product(CIFARS, groups):
+            found = [_values(folder, dataset, method, metric, group) for metric in ("nll", "ece")]
+            means = zip(("nll", "ece"), found, strict=True)
+            rows[-1].append(
+                ", ".join(shown(name, statistics.fmean(values)) if values else "–" for name, values in means)
+            )
     return markdown_table(header, rows)
-
-
-def _cell(folder: Path, dataset: str, method: str, group: str) -> str:
-    paths = _joint(folder, dataset) if method == "joint_ts" else _seeds(folder, dataset)
-    if not all(path.is_file() for path in paths):
-        return "–"
-    means = {m: statistics.fmean(_value(path, method, m, group) for path in paths) for m in ("nll", "ece")}
-    return ", ".join(shown(metric, value) for metric, value in means.items())
-
-
-def _joint(folder: Path, dataset: str) -> list[Path]:
-    return [folder / f"{dataset}-deit-joint-0.json"]
-
-
-def _seeds(folder: Path, dataset: str) -> list[Path]:
-    return [folder / f"{dataset}-deit-{seed}.json" for seed in SEEDS]
 
 
 def outcomes(folder: Path, metric: str = "ece") -> tuple[Outcome, ...]:
     """Joint + TS minus each rival on each data set; none where the documents are not there."""
     found = []
-    for dataset in CIFARS:
-        (joint,), paths = _joint(folder, dataset), _seeds(folder, dataset)
-        if not all(path.is_file() for path in (joint, *paths)):
+    for dataset, (rival, title) in itertools.product(CIFARS, RIVALS.items()):
+        joint, values = (_values(folder, dataset, method, metric) for method in ("joint_ts", rival))
+        if not joint or not values:
             continue
-        b = _value(joint, "joint_ts", metric)
-        for rival, title in RIVALS.items():
-            values = [_value(path, rival, metric) for path in paths]
-            a, freedom = statistics.fmean(values), len(values) - 1.0
-            error = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
-            arm = student(freedom, 1 - LEVEL) * error
-            found.append(
-                Outcome(
-                    family=f"{dataset} deit: joint + TS against {title}",
-                    cell=Cell(dataset=dataset, model="deit", head="calattn", recipe="mixup"),
-                    metric=metric,
-                    a=a,
-                    b=b,
-                    effect=b - a,
-                    low=b - a - arm,
-                    high=b - a + arm,
-                    p_value=two_sided(b - a, error, freedom),
-                    seeds=SEEDS,
-                    cells=tuple(path.name for path in (*paths, joint)),
-                )
+        a, (b,), freedom = statistics.fmean(values), joint, len(values) - 1.0
+        error = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+        arm = student(freedom, 1 - LEVEL) * error
+        found.append(
+            Outcome(
+                family=f"{dataset} deit: joint + TS against {title}",
+                cell=Cell(dataset=dataset, model="deit", head="calattn", recipe="mixup"),
+                metric=metric,
+                a=a,
+                b=b,
+                effect=b - a,
+                low=b - a - arm,
+                high=b - a + arm,
+                p_value=two_sided(b - a, error, freedom),
+                seeds=SEEDS,
+                cells=(*_files(dataset, rival), *_files(dataset, "joint_ts")),
             )
+        )
     return decide(found)
 
 
-def _value(path: Path, method: str, metric: str, group: str = "clean") -> float:
-    return float(read_json(path)["values"][method][group][metric]["value"])
+def _files(dataset: str, method: str) -> list[str]:
+    """The joint network is one, the others three."""
+    return (
+        [f"{dataset}-deit-joint-0.json"] if method == "joint_ts" else [f"{dataset}-deit-{seed}.json" for seed in SEEDS]
+    )
+
+
+def _values(folder: Path, dataset: str, method: str, metric: str, group: str = "clean") -> list[float]:
+    """Of every network; none where a document is not there."""
+    paths = [folder / name for name in _files(dataset, method)]
+    if not all(path.is_file() for path in paths):
+        return []
+    return [float(read_json(path)["values"][method][group][metric]["value"]) for path in paths]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+from pathlib import Path
 from typing import Any
 
 from calattn.rules import Rule
@@ -16,13 +18,7 @@ from reproduction.tables import DATASETS, LOSS_TITLES, MODELS
 RULES_SHOWN: tuple[Rule, ...] = (*RULES, "best-nll")
 FACTOR = 2.0
 """A baseline counts as reproduced if its ECE is within this factor of the paper's."""
-NOTES = """
-- ECE before temperature scaling and accuracy in per cent; T* is the temperature of the lowest validation ECE. Seed 0.
-- At `last` and `best-ece`: test images, and so at `best-nll` where T* stands. Where it does not, no test images were predicted at
-  the epoch of the lowest validation NLL: ECE and accuracy are those of the **validation** images in the log (2,500; MNIST 3,000),
-  which also chose the epoch.
-- The paper prints accuracy for CE alone (tab:cls_acc), and none for MNIST and Tiny ImageNet.
-"""
+TEXT = string.Template((Path(__file__).parent / "templates/baselines.md").read_text(encoding="utf-8"))
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
@@ -54,14 +50,12 @@ def reproduced(found: list[dict[str, Any]], rule: str) -> int:
 
 def page(results: Results) -> str:
     """The whole table, as Markdown."""
-    places = ("paper", *RULES_SHOWN)
-    found = rows(results)
+    found, places = rows(results), ("paper", *RULES_SHOWN)
     cells = [(DATASETS[row["cell"].dataset], MODELS[row["cell"].model], LOSS_TITLES[row["cell"].loss]) for row in found]
     lines = [[*cell, *(_text(row[place]) for place in places)] for cell, row in zip(cells, found, strict=True)]
-    counts = "; ".join(f"at `{rule}` {reproduced(found, rule)}" for rule in places[1:])
-    said = f"Of {len(found)} baselines, within a factor of {FACTOR:g} of the paper's ECE: {counts}."
+    counts = "; ".join(f"at `{rule}` {reproduced(found, rule)}" for rule in RULES_SHOWN)
     header = ["data set", "network", "loss", *(f"{place}: ECE, T*, accuracy" for place in places)]
-    return f"# Are the baselines reproduced?\n\n{said}\n\n{markdown_table(header, lines)}\n{NOTES}"
+    return TEXT.substitute(count=len(found), factor=f"{FACTOR:g}", counts=counts, table=markdown_table(header, lines))
 
 
 def _text(values: tuple[float | None, ...]) -> str:

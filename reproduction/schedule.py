@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,12 @@ def table(results: Results) -> str:
     rows = []
     for result in found:
         logged = [row for row in result.log if end - EVERY < row["epoch"] <= end]
-        means = {name: statistics.fmean(row["validation"][name] for row in logged) for name in ("accuracy", "ece")}
-        learnt = statistics.fmean(row["train"]["accuracy"] for row in logged)
-        scale = statistics.fmean(_scale(row["validation"]) for row in logged)
-        texts = [
-            shown("accuracy", means["accuracy"]),
-            shown("accuracy", learnt),
-            shown("ece", means["ece"]),
-            f"{scale:.2f}",
+        columns = [
+            (row["validation"]["accuracy"], row["train"]["accuracy"], row["validation"]["ece"]) for row in logged
         ]
-        rows.append([f"ours, {WITH[result.cell.head]}, epochs {end - EVERY + 1} to {end}", *texts])
+        means = [shown("accuracy", statistics.fmean(column)) for column in zip(*columns, strict=True)]
+        scale = statistics.fmean(_scale(row["validation"]) for row in logged)
+        rows.append([f"ours, {WITH[result.cell.head]}, epochs {end - EVERY + 1} to {end}", *means, f"{scale:.2f}"])
     for cell in PAIR:
         accuracy, before, _ = _printed(cell)
         rows.append([f"paper, {WITH[cell.head]}", f"{accuracy['value']:.2f}", "–", f"{before['value']:.2f}", "–"])
@@ -69,12 +65,11 @@ def _far(store: ResultStore, cell: Cell) -> CellResult | None:
     return found if isinstance(found, CellResult) else store.unfinished(cell)
 
 
-def _printed(cell: Cell) -> list[dict[str, paper.Value]]:
+def _printed(cell: Cell) -> list[Mapping[str, paper.Value]]:
     """The paper's accuracy, and its ECE before and after temperature scaling."""
     keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": cell.head}
-    found = [paper.find("accuracy", **keys)]
-    found += [paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post")]
-    return [row for row in found if row is not None]
+    rows = [paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post")]
+    return [row for row in (paper.find("accuracy", **keys), *rows) if row is not None]
 
 
 def _scale(row: dict[str, Any]) -> float:
