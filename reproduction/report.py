@@ -83,9 +83,9 @@ def numbers(results: Results, tables: str) -> dict[str, object]:
         **_early(stored),
         **_contradictions(stored),
     }
-    values |= {f"baselines_{rule}": baselines.reproduced(plain, rule) for rule in baselines.RULES_SHOWN}
-    for state, rule in itertools.product(get_args(State), RULES):
-        values[f"{state.replace(' ', '_')}_{rule}"] = sum(verdict.state(rule) == state for verdict in found.values())
+    values |= {f"baselines_{each}": baselines.reproduced(plain, each) for each in baselines.RULES_SHOWN}
+    for state, at in itertools.product(get_args(State), RULES):
+        values[f"{state.replace(' ', '_')}_{at}"] = sum(verdict.state(at) == state for verdict in found.values())
     for name in JUDGED_BY_MORE:
         for metric, by_rule in CLAIMS[name].beside(results).items():
             counts = Counter(outcome.decision for outcome in by_rule["last"])

@@ -47,11 +47,11 @@ class Quantity(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What differs between the networks of a row. `phase`, where given, goes before the quantity's; `hole`: why there can be none."""
+    """What differs between the networks of a row. `phase` goes before the quantity's; `hole`: why there can be none."""
 
     title: str
     keys: Keys
-    cell: Mapping[str, Any] = {}  # noqa: RUF012
+    cell: Mapping[str, Any] = {}
     phase: Phase | None = None
     hole: str = ""
     hole_of_cnns: str = ""
@@ -161,7 +161,7 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Our number (a fraction; NLL in nats), from one source or several seeds, and the paper's. `cells`: those that are planned."""
+    """Our number (a fraction; NLL in nats), from one source or several seeds, and the paper's. `cells`: those planned."""
 
     sources: tuple[Source, ...] = ()
     paper: float | None = None
@@ -249,8 +249,8 @@ def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned:
             pairs = zip(layout.columns, block.cells, strict=True)
             entries = tuple(
                 dataclasses.replace(
-                    _ours(cells, found, each.metric, rule, column.phase or each.phase, planned),
-                    **_theirs(layout.name, block.keys, column.keys, each.keys),
+                    _theirs(layout.name, block.keys, column.keys, each.keys),
+                    **_ours(cells, found, each.metric, rule, column.phase or each.phase, planned),
                 )
                 for column, cells in pairs
             )
@@ -284,13 +284,13 @@ def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> Me
 
 def _ours(
     cells: tuple[Cell, ...] | str, found: Found, metric: str, rule: Rule, phase: Phase, planned: Collection[Cell]
-) -> Entry:
+) -> dict[str, Any]:
     """What was measured, and why the rest was not."""
     if isinstance(cells, str):
-        return Entry(hole=cells, planned=False)
+        return {"hole": cells, "planned": False}
     wanted = tuple(cell for cell in cells if cell in planned)
     if not wanted:
-        return Entry(hole=NOT_AT_THIS_SCALE, planned=False, cells=cells)
+        return {"hole": NOT_AT_THIS_SCALE, "planned": False, "cells": cells}
     sources, holes = list[Source](), list[str]()
     for result in (found[cell] for cell in wanted):
         if isinstance(result, Hole):
@@ -304,16 +304,17 @@ def _ours(
     hole = "; ".join(dict.fromkeys(holes))
     if hole and sources:  # it rests on fewer seeds than planned
         hole = f"{len(sources)} of {len(wanted)} seeds; the others: {hole}"
-    return Entry(sources=tuple(sources), hole=hole or None, cells=wanted)
+    return {"sources": tuple(sources), "hole": hole or None, "cells": wanted}
 
 
-def _theirs(name: str, *keys: Keys) -> dict[str, float | None]:
-    row = None if None in keys else paper.find(name, **{k: v for each in keys for k, v in (each or {}).items()})
+def _theirs(name: str, *keys: Keys) -> Entry:
+    known = [each for each in keys if each is not None]
+    row = paper.find(name, **{k: v for each in known for k, v in each.items()}) if len(known) == len(keys) else None
     if row is None:
-        return {}
+        return Entry()
     temperature = row.get("temperature")
     assert temperature is None or isinstance(temperature, float)
-    return {"paper": fraction(row), "paper_spread": fraction(row, "std"), "paper_temperature": temperature}
+    return Entry(paper=fraction(row), paper_spread=fraction(row, "std"), paper_temperature=temperature)
 
 
 def _networks(cells: Sequence[Cell], scale: ScaleName) -> str:
