@@ -52,10 +52,9 @@ def analyse(
         }
         for rule, found in phases.items()
     }
-    missing: dict[str, Any] = {"sets": {}, "missing": {}}
-    described = missing if ood is None else {"sets": _titles(ood), "missing": ood.missing}
+    titles = {} if ood is None else {name: {k: each[k] for k in ("title", "images")} for name, each in ood.sets.items()}
     run = {name: summary[name] for name in _RUN} | {
-        "ood": described,
+        "ood": {"sets": titles, "missing": {} if ood is None else ood.missing},
         "twin": None if twin is None else cell.twin.name,
     }
     return CellResult(
@@ -112,15 +111,9 @@ def _metrics(phases: Phases, phase: str, scale: ScaleName, summarised: dict[str,
 
 def _bins(predictions: Predictions) -> dict[str, Any]:
     sums = bin_sums(predictions)
-    filled = sums.count > 0
     means = {"confidence": sums.confidence / sums.count, "accuracy": sums.correct / sums.count}
-    return {
-        "counts": [int(count) for count in sums.count],
-        **{
-            name: [float(mean) if full else None for mean, full in zip(values, filled, strict=True)]
-            for name, values in means.items()
-        },
-    }
+    filled = {name: [float(v) if n else None for v, n in zip(m, sums.count, strict=True)] for name, m in means.items()}
+    return {"counts": [int(count) for count in sums.count], **filled}
 
 
 def _separated(ood: OodScores | None, rule: str) -> dict[str, Any]:
@@ -139,10 +132,6 @@ def _cls_norm(ood: OodScores | None, rule: str, test: Predictions) -> dict[str, 
     if norms is None:
         return {}
     return {"cls_norm_correlation": float(spearmanr(norms.numpy(), test.probs.amax(dim=1).numpy()).statistic)}
-
-
-def _titles(ood: OodScores) -> dict[str, Any]:
-    return {name: {"title": each["title"], "images": each["images"]} for name, each in ood.sets.items()}
 
 
 def _pictured(test: Predictions, cell: Cell) -> dict[str, Any]:
@@ -186,27 +175,22 @@ def _log_row(row: dict[str, Any], *, full: bool) -> dict[str, Any]:
 def _paired(
     phases: Mapping[Rule, Phases], twin: RunFolder, scale: ScaleName, ood: OodScores | None
 ) -> dict[str, dict[str, Any]]:
-    resamples = SCALES[scale].resamples
     other = OodScores.load(twin)
     found: dict[str, dict[str, Any]] = {}
     for rule, mine in phases.items():
         theirs = predictions_of_phases(twin, rule)
         found[rule] = {}
         for phase in ("pre", "post"):
+            resamples = SCALES[scale].resamples
             differences = compare(theirs.test[phase], mine.test[phase], metrics=PAIRED, num_bootstrap=resamples)
-            found[rule][phase] = {
-                name: {key: getattr(each, key) for key in ("difference", "low", "high", "p_value")}
-                for name, each in differences.items()
-            }
+            keys = ("difference", "low", "high", "p_value")
+            found[rule][phase] = {name: {k: getattr(each, k) for k in keys} for name, each in differences.items()}
         if ood is not None and other is not None and rule in other.scores:
-            found[rule]["pre"] |= _paired_ood(ood, other, rule)
+            ours, others = ood.separations(rule), other.separations(rule)
+            both = [name for name in PAIRED_OOD if name in ours and name in others]
+            found[rule]["pre"] |= {f"ood_{name}": ours[name].minus(others[name]) for name in both}
         found[rule] = {phase: _defined(each) for phase, each in found[rule].items()}
     return found
-
-
-def _paired_ood(mine: OodScores, theirs: OodScores, rule: str) -> dict[str, Any]:
-    ours, others = mine.separations(rule), theirs.separations(rule)
-    return {f"ood_{name}": ours[name].minus(others[name]) for name in PAIRED_OOD if name in ours and name in others}
 
 
 def _defined(differences: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

@@ -10,11 +10,7 @@ from reproduction.figures import FIGURES
 from reproduction.grid import ordered_cells
 from reproduction.render import write_tables
 from reproduction.results import RULES, Hole, ResultStore
-from reproduction.sizes import size_table
 from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, Found, Table, fill, layout_of
-
-SIZES = "checkpoint_size"
-TABLES = (*LAYOUTS, SIZES)
 
 
 class Experiment:
@@ -32,21 +28,17 @@ class Experiment:
     def write(self, store: ResultStore, out: Path) -> list[Path]:
         """Its files, in a folder of the scale."""
         folder = Path(out) / store.scale
-        if self.name in TABLES:
+        if self.name in LAYOUTS:
             return write_tables(tables_of(self.name, store), folder, self.name)
         found = results_of(store, self._shown(store.scale))
         return [path for drawn in FIGURES[self.name].draw(found) for path in drawn.write(folder)]
 
     def _shown(self, scale: ScaleName) -> set[Cell]:
-        if self.name in FIGURES:
-            return set(FIGURES[self.name].cells)
-        return set() if self.name == SIZES else set(layout_of(self.name, scale).cells())
+        return set(FIGURES[self.name].cells if self.name in FIGURES else layout_of(self.name, scale).cells())
 
 
 def tables_of(name: str, store: ResultStore) -> list[Table]:
-    """A table under both checkpoint rules; that of sizes, which needs no run, once."""
-    if name == SIZES:
-        return [size_table(store.scale)]
+    """A table under both checkpoint rules."""
     layout, planned = layout_of(name, store.scale), frozenset(ordered_cells(store.scale))
     found = results_of(store, set(layout.cells()))
     return [fill(layout, found, scale=store.scale, rule=rule, planned=planned) for rule in RULES]
@@ -59,5 +51,5 @@ def results_of(store: ResultStore, cells: set[Cell]) -> Found:
 
 
 EXPERIMENTS: Registry[Experiment] = Registry("table or figure")
-for _name in (*TABLES, *FIGURES):
+for _name in (*LAYOUTS, *FIGURES):
     EXPERIMENTS.add(_name, Experiment(_name))

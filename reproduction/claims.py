@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,50 +117,35 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Count:
-    """A claim that is read off each cell by itself, whatever the checkpoint rule."""
+class Reading:
+    """A claim that is read off networks one by one, of the grid (`needs`) or of `results/head`; under one checkpoint rule or any."""
 
-    cells: Callable[[ScaleName], list[Cell]]
-    read: Callable[[Cell, Results], Outcome | None]
+    read: Callable[[Results, str], Iterable[Outcome]]
     judge: Judge
+    planned: int
+    needs: Sequence[Cell] = ()
+    rule: str = "any"
+    other_metrics: Sequence[str] = ()
     not_tested_below_paper: str = ""
     compares: ClassVar[bool] = False
+
+    def cells(self, _scale: ScaleName) -> list[Cell]:
+        return list(self.needs)
 
     def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
         if self.not_tested_below_paper and store.scale != "paper":
             return not_tested(self.not_tested_below_paper)
-        return verdict_of({"any": self._outcomes(_read(store))}, planned=len(self.cells(store.scale)), judge=self.judge)
+        return verdict_of({self.rule: self._outcomes(_read(store))}, planned=self.planned, judge=self.judge)
 
     def beside(self, results: Results) -> Others:
-        """What was read where that is no test."""
-        tested = not self.not_tested_below_paper or results.scale == "paper"
-        return {} if tested else {"seen, not judged": {"any": self._outcomes(results)}}
+        """Other metrics, and what was read where that is no test."""
+        others = {metric: {self.rule: self._outcomes(results, metric)} for metric in self.other_metrics}
+        if self.not_tested_below_paper and results.scale != "paper":
+            others["seen, not judged"] = {self.rule: self._outcomes(results)}
+        return others
 
-    def _outcomes(self, results: Results) -> tuple[Outcome, ...]:
-        outcomes = (self.read(cell, results) for cell in self.cells(results.scale))
-        return tuple(outcome for outcome in outcomes if outcome is not None)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Elsewhere:
-    """A claim about networks of `results/head`, which no cell is, at their last epoch."""
-
-    read: Callable[..., tuple[Outcome, ...]]
-    judge: Judge
-    planned: int
-    other_metrics: Sequence[str]
-    compares: ClassVar[bool] = False
-
-    def cells(self, _scale: ScaleName) -> list[Cell]:
-        return []
-
-    def verdict(self, store: ResultStore | Results, rules: Rules = REGISTERED) -> Verdict:  # noqa: ARG002
-        found = self.read(_read(store).store.folder.parents[1] / "head")
-        return verdict_of({"last": found}, planned=self.planned, judge=self.judge)
-
-    def beside(self, results: Results) -> Others:
-        folder = results.store.folder.parents[1] / "head"
-        return {metric: {"last": self.read(folder, metric)} for metric in self.other_metrics}
+    def _outcomes(self, results: Results, metric: str = "ece") -> tuple[Outcome, ...]:
+        return tuple(self.read(results, metric))
 
 
 def _comparisons(pairs: Sequence[Pairs], scale: ScaleName) -> list[Comparison]:
@@ -179,49 +164,36 @@ def verdicts(store: ResultStore | Results, rules: Rules = REGISTERED) -> dict[st
 
 # --- claims that are counted, not estimated ----------------------------------------------------------------------------
 
-
-def _head_cells(_scale: ScaleName) -> list[Cell]:
-    return [Cell(dataset=data, model=model, head="calattn") for data in CIFARS for model in TRANSFORMERS]
-
-
-def _phase_cells(scale: ScaleName) -> list[Cell]:
-    return [cell for cell in _head_cells(scale) if cell.dataset == "cifar10"]
+HEADS = tuple(Cell(dataset=data, model=model, head="calattn") for data in CIFARS for model in TRANSFORMERS)
+OF_CIFAR10 = tuple(cell for cell in HEADS if cell.dataset == "cifar10")
+NORMED = tuple(Cell(dataset="cifar10", model="vit", head=head, seed=1) for head in ("none", "calattn"))
+"""The second seed: the norm is measured in networks that are trained now."""
 
 
-def _share(cell: Cell, _results: Results) -> Outcome:
-    """Of the paper's network, which need not be trained to be counted."""
-    cost = cost_of(cell.dataset, cell.model)
-    good = cost.fraction < PARAMETER_LIMIT
-    return _counted(cell, "parameters", cost.fraction, a=cost.backbone_params, b=cost.added_params, good=good)
+def _shares(_results: Results, _metric: str) -> Iterator[Outcome]:
+    """Of the paper's networks, which need not be trained to be counted."""
+    for cell in HEADS:
+        cost = cost_of(cell.dataset, cell.model)
+        ends = {"a": cost.backbone_params, "b": cost.added_params}
+        yield _counted(cell, "parameters", cost.fraction, **ends, good=cost.fraction < PARAMETER_LIMIT)
 
 
-def _phased(cell: Cell, results: Results) -> Outcome | None:
-    found = results.get(cell)
-    phases = find_phases(found.log) if isinstance(found, CellResult) else None
-    if phases is None:
-        return None
-    before, after = phases.middle.cv, phases.end.cv
-    return _counted(cell, "cv", after - before, a=before, b=after, good=phases.all)
+def _phased(results: Results, _metric: str) -> Iterator[Outcome]:
+    for cell in OF_CIFAR10:
+        found = results.get(cell)
+        phases = find_phases(found.log) if isinstance(found, CellResult) else None
+        if phases is not None:
+            before, after = phases.middle.cv, phases.end.cv
+            yield _counted(cell, "cv", after - before, a=before, b=after, good=phases.all)
 
 
-def _norm_cells(_scale: ScaleName) -> list[Cell]:
-    """The second seed: the norm is measured in networks that are trained now."""
-    return [Cell(dataset="cifar10", model="vit", head=head, seed=1) for head in ("none", "calattn")]
-
-
-def _correlated(cell: Cell, results: Results) -> Outcome | None:
-    found = results.get(cell)
-    value = found.rules["last"].get("cls_norm_correlation") if isinstance(found, CellResult) else None
-    if value is None:
-        return None
+def _correlated(results: Results, _metric: str) -> Iterator[Outcome]:
     low, high = MODERATE
-    return _counted(cell, "correlation", value, a=low, b=high, good=low <= value <= high)
-
-
-def _all_moderate(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
-    if all(each.decision == "better" for each in outcomes):
-        return True, "confirmed"
-    return False, "contradicted: outside 0.3 to 0.7 in at least one network"
+    for cell in NORMED:
+        found = results.get(cell)
+        value = found.rules["last"].get("cls_norm_correlation") if isinstance(found, CellResult) else None
+        if value is not None:
+            yield _counted(cell, "correlation", value, a=low, b=high, good=low <= value <= high)
 
 
 def _counted(cell: Cell, metric: str, effect: float, *, a: float, b: float, good: bool) -> Outcome:
@@ -239,13 +211,17 @@ def _counted(cell: Cell, metric: str, effect: float, *, a: float, b: float, good
     )
 
 
-def _below_limit(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
-    if any(each.decision == "worse" for each in outcomes):
-        return False, "contradicted: at or above the limit in at least one network"
-    return True, "confirmed"
+def needs_all(otherwise: str) -> Judge:
+    """Judges what has to be so in every network."""
+
+    def judge(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+        good = all(each.decision == "better" for each in outcomes)
+        return good, "confirmed" if good else f"contradicted: {otherwise}"
+
+    return judge
 
 
-def _mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+def mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
     if 2 * sum(each.decision == "better" for each in outcomes) > len(outcomes):
         return True, "confirmed"
     return False, "contradicted: the phases are not all seen in most networks"
@@ -254,14 +230,25 @@ def _mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
 # --- the claims --------------------------------------------------------------------------------------------------------
 
 _JUDGES: dict[str, Judge] = {"every": Gain("every"), "most": Gain("most"), "kept": kept, "same": same}
-_COUNTS: dict[str, Count | Elsewhere] = {
-    "joint_beats_posthoc": Elsewhere(read=afterwards.outcomes, judge=Gain("every"), planned=4, other_metrics=["nll"]),
-    "few_parameters": Count(cells=_head_cells, read=_share, judge=_below_limit),
-    "cls_norm": Count(cells=_norm_cells, read=_correlated, judge=_all_moderate),
-    "three_phases": Count(
-        cells=_phase_cells,
+_READINGS = {
+    "joint_beats_posthoc": Reading(
+        read=lambda results, metric: afterwards.outcomes(results.heads, metric),
+        judge=Gain("every"),
+        planned=4,
+        rule="last",
+        other_metrics=["nll"],
+    ),
+    "few_parameters": Reading(
+        read=_shares, judge=needs_all("at or above the limit in at least one network"), planned=len(HEADS)
+    ),
+    "cls_norm": Reading(
+        read=_correlated, judge=needs_all("outside 0.3 to 0.7 in at least one network"), planned=2, needs=NORMED
+    ),
+    "three_phases": Reading(
         read=_phased,
-        judge=_mostly_seen,
+        judge=mostly_seen,
+        planned=len(OF_CIFAR10),
+        needs=OF_CIFAR10,
         not_tested_below_paper=TOLD["three_phases"]["not_tested_below_paper"],
     ),
 }
@@ -278,6 +265,6 @@ def _claim(told: Mapping[str, Any]) -> Claim:
     )
 
 
-CLAIMS: Registry[Claim | Count | Elsewhere] = Registry("claim")
+CLAIMS: Registry[Claim | Reading] = Registry("claim")
 for _name, _told in TOLD.items():
-    CLAIMS.add(_name, _COUNTS.get(_name) or _claim(_told))
+    CLAIMS.add(_name, _READINGS.get(_name) or _claim(_told))

@@ -24,6 +24,7 @@ import functools
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scipy import stats
@@ -69,6 +70,11 @@ class Results:
     def __init__(self, store: ResultStore) -> None:
         self.store, self.scale = store, store.scale
         self._read: dict[Cell, CellResult | Hole] = {}
+
+    @property
+    def heads(self) -> Path:
+        """Where the documents of `benchmarks.head` lie, beside the store's."""
+        return self.store.folder.parents[1] / "head"
 
     def get(self, cell: Cell) -> CellResult | Hole:
         if cell not in self._read:
@@ -210,15 +216,17 @@ def outcomes_of(
 
 def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> SeedDifference | None:
     """The difference of one pair of networks (rule 1 of this file); None where either side was not measured."""
-    (a, row_a, accuracy_a), (b, row_b, accuracy_b) = (
-        _measured(arm, comparison.metric, rule, results) for arm in (comparison.a, comparison.b)
-    )
-    if a is None or b is None or row_a is None or row_b is None:
+    a, b = comparison.a, comparison.b
+    row_a, row_b = (_measured(arm, comparison.metric, rule, results) for arm in (a, b))
+    if row_a is None or row_b is None:
         return None
-    accuracy = None if accuracy_a is None or accuracy_b is None else accuracy_b.value - accuracy_a.value
+    prices = [_measured(arm, "accuracy", rule, results) for arm in (a, b)]
+    before, after = (None if row is None else row.value for row in prices)
+    accuracy = None if before is None or after is None else after - before
     made = functools.partial(SeedDifference, comparison=comparison, a=row_a.value, b=row_b.value, accuracy=accuracy)
-    if b.cell.twin == a.cell and comparison.a.phase == comparison.b.phase:
-        pair = b.paired(comparison.metric, rule=rule, phase=comparison.b.phase)
+    tested = results.get(b.cell)
+    if b.cell.twin == a.cell and a.phase == b.phase and isinstance(tested, CellResult):
+        pair = tested.paired(comparison.metric, rule=rule, phase=b.phase)
         if pair is not None:
             return made(value=pair.difference, low=pair.low, high=pair.high, paired=True, counted=pair.p_value)
     value = row_b.value - row_a.value
@@ -269,17 +277,14 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     return mean, mean - arm, mean + arm
 
 
-def _measured(
-    arm: Arm, metric: str, rule: Rule, results: Results
-) -> tuple[CellResult | None, MetricRow | None, MetricRow | None]:
-    """The result of a side, its metric and its accuracy, as far as they are there."""
+def _measured(arm: Arm, metric: str, rule: Rule, results: Results) -> MetricRow | None:
+    """A metric of a side, as far as it is there."""
     found = results.get(arm.cell)
     if isinstance(found, Hole):
-        return None, None, None
-    accuracy = found.metric("accuracy", rule=rule, phase=arm.phase)
+        return None
     if metric.startswith("ood_"):
-        return found, found.ood(metric.removeprefix("ood_"), rule=rule), accuracy
-    return found, found.metric(metric, rule=rule, phase=arm.phase), accuracy
+        return found.ood(metric.removeprefix("ood_"), rule=rule)
+    return found.metric(metric, rule=rule, phase=arm.phase)
 
 
 def _over_seeds(

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HEADS = ("none", "calattn")
-METHODS = (("ce", "none", "CE"), ("ce_brier", "none", "CE+BS"), ("ce_brier", "calattn", "CE+BS + CalAttn"))
-NORM_CELLS = tuple(Cell(dataset=d, model="deit", head=head) for d, head in product(CIFARS, HEADS))
+METHODS = {("ce", "none"): "CE", ("ce_brier", "none"): "CE+BS", ("ce_brier", "calattn"): "CE+BS + CalAttn"}
+NORMS = (("none", "scaled_max_prob", ""), ("calattn", "max_prob", ", before s"), ("calattn", "scaled_max_prob", ""))
+NORM_CELLS = tuple(Cell(dataset=d, model="deit", head=head) for d, (head, *_) in product(CIFARS, NORMS))
 CHANGE_CELLS = tuple(
     Cell(dataset=d, model=model, loss=loss, head=head)
-    for d, model, loss, head in product(CIFARS, TRANSFORMERS, LOSSES, HEADS)
+    for d, model, loss, head in product(CIFARS, TRANSFORMERS, LOSSES, ("none", "calattn"))
 )
 DYNAMICS_CELLS = tuple(Cell(dataset=d, model=model, head="calattn") for model, d in product(TRANSFORMERS, CIFARS))
 RELIABILITY_CELLS = tuple(
     Cell(dataset=d, model=model, loss=loss, head=head)
-    for model, d, (loss, head, _) in product(TRANSFORMERS, CIFARS, METHODS)
+    for model, d, (loss, head) in product(TRANSFORMERS, CIFARS, METHODS)
 )
 CAPTIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8"))
 _SUFFIXES = ("png", "pdf", "svg")
@@ -91,15 +91,15 @@ class PaperFigure:
             figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
             figure.subplots(rows, columns)
             changes = self.fill(figure.axes, found, rule)
-        results = [result for cell in self.cells if isinstance(result := found[cell], CellResult)]
+        results = [result for cell in dict.fromkeys(self.cells) if isinstance(result := found[cell], CellResult)]
         # A result alone does not show a change: its twin's is needed too.
-        count = 2 * len({each.cell for each in changes if each.last is not None}) if changes else len(results)
-        lacks = missing(found[cell] for cell in self.cells)
+        count = 2 * len({each.cell for each in changes if each.values["last"] is not None}) if changes else len(results)
+        lacks = missing(found[cell] for cell in dict.fromkeys(self.cells))
         parts = [
             self.caption,
             f"Checkpoint: {RULE_TITLES[rule]}." if self.by_rule else "",
             f"Scale {results[0].scale}." if results else "",
-            f"Runs shown: {count} of {len(self.cells)}.",
+            f"Runs shown: {count} of {len(set(self.cells))}.",
             f"Missing: {lacks}." if lacks else "",
         ]
         return Drawn(
@@ -115,15 +115,9 @@ class PaperFigure:
 
 def fill_norms(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence[Change]:
     """‖z‖ of the classifier's input against the largest probability, before and after the head divides the logits."""
-    shown = (
-        ("none", "scaled_max_prob", "CE+BS"),
-        ("calattn", "max_prob", "CE+BS + CalAttn, before s"),
-        ("calattn", "scaled_max_prob", "CE+BS + CalAttn"),
-    )
-    for ax, (dataset, (head, column, method)) in zip(axes, product(CIFARS, shown), strict=True):
-        result = found[Cell(dataset=dataset, model="deit", head=head)]
-        title = f"{DATASETS[dataset]}, {method}"
-        panels.norms(ax, result, rule=rule, title=title, column=column, first=head == "none")
+    for ax, cell, (_, column, when) in zip(axes, NORM_CELLS, NORMS * len(CIFARS), strict=True):
+        title = f"{DATASETS[cell.dataset]}, {METHODS[cell.loss, cell.head]}{when}"
+        panels.norms(ax, found[cell], rule=rule, title=title, column=column, first=cell.head == "none")
     return ()
 
 
@@ -163,27 +157,26 @@ def fill_dynamics(axes: Sequence[Axes], found: Found, _rule: Rule) -> Sequence[C
 
 def fill_reliability(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence[Change]:
     """Accuracy against confidence before temperature scaling, the baselines beside CalAttn."""
-    for i, (model, dataset, (loss, head, method)) in enumerate(product(TRANSFORMERS, CIFARS, METHODS)):
-        result = found[Cell(dataset=dataset, model=model, loss=loss, head=head)]
-        title = f"{DATASETS[dataset]}, {MODELS[model]}\n{method}"
-        panels.reliability(axes[i], result, rule=rule, title=title, first=i % 6 == 0, last=i >= 12)
+    for i, cell in enumerate(RELIABILITY_CELLS):
+        title = f"{DATASETS[cell.dataset]}, {MODELS[cell.model]}\n{METHODS[cell.loss, cell.head]}"
+        panels.reliability(axes[i], found[cell], rule=rule, title=title, first=i % 6 == 0, last=i >= 12)
     return ()
 
 
 def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -> Change:
     """The change from a cell's twin to the cell, which has a head."""
     keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "loss": cell.loss, "phase": phase}
-    theirs = [paper.find(table, head=head, **keys) for head in ("none", cell.head)]
-    values = [None if row is None else fraction(row) for row in theirs]
-    return Change(
-        cell=cell,
-        metric=metric,
-        phase=phase,
-        last=_ours(metric, cell, "last", phase, found),
-        best_ece=_ours(metric, cell, "best-ece", phase, found),
-        paper=relative(values[0], values[1]),
-        sure=tuple(rule for rule in RULES if _sure(metric, cell, rule, phase, found)),
-    )
+    printed = [paper.find(table, head=head, **keys) for head in ("none", cell.head)]
+    values = {"paper": relative(*(None if row is None else fraction(row) for row in printed))}
+    pair, sure = [found[each] for each in (cell.twin, cell)], []
+    for rule in RULES:
+        rows = [
+            result.metric(metric, rule=rule, phase=phase) if isinstance(result, CellResult) else None for result in pair
+        ]
+        values[rule] = relative(*(None if row is None else row.value for row in rows))
+        paired = pair[1].paired(metric, rule=rule, phase=phase) if isinstance(pair[1], CellResult) else None
+        sure += [rule] if paired is not None and not paired.low <= 0 <= paired.high else []
+    return Change(cell=cell, metric=metric, phase=phase, values=values, sure=tuple(sure))
 
 
 def relative(before: float | None, after: float | None) -> float | None:
@@ -195,27 +188,12 @@ def relative(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None or before == 0 else (after - before) / before
 
 
-def _ours(metric: str, cell: Cell, rule: Rule, phase: Phase, found: Found) -> float | None:
-    values = []
-    for each in (cell.twin, cell):
-        result = found[each]
-        row = result.metric(metric, rule=rule, phase=phase) if isinstance(result, CellResult) else None
-        values.append(None if row is None else row.value)
-    return relative(*values)
-
-
-def _sure(metric: str, cell: Cell, rule: Rule, phase: Phase, found: Found) -> bool:
-    result = found[cell]
-    paired = result.paired(metric, rule=rule, phase=phase) if isinstance(result, CellResult) else None
-    return paired is not None and not paired.low <= 0 <= paired.high
-
-
 def _change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
     """One change a row, as fractions."""
-    names = ("metric", "phase", "last", "best_ece", "paper")
     return [
         {"data_set": each.cell.dataset, "network": each.cell.model, "loss": each.cell.loss}
-        | {name: getattr(each, name) for name in names}
+        | {"metric": each.metric, "phase": each.phase}
+        | {name.replace("-", "_"): each.values[name] for name in (*RULES, "paper")}
         | {"cell": each.cell.name, "sure": " ".join(each.sure)}
         for each in changes
     ]

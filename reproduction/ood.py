@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import json
@@ -68,12 +69,10 @@ class OodScores:
     def separations(self, rule: str) -> dict[str, Separation]:
         """By set; "cifar10_c" is the mean over the corruptions."""
         found = self.scores[rule]
-        known = found["test"]
 
         def of(names: list[str]) -> Separation:
-            return Separation.between(
-                known, [found[name] for name in names], same_images=all(self.sets[name]["of_test"] for name in names)
-            )
+            same = all(self.sets[name]["of_test"] for name in names)
+            return Separation.between(found["test"], [found[name] for name in names], same_images=same)
 
         corruptions = [name for name, described in self.sets.items() if described["corruption"]]
         parts = {name: of([name]) for name in self.sets}
@@ -185,34 +184,25 @@ def ood_sets(
 
 def prepare(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None, cache: Path) -> None:
     """Makes the corrupted images once for several processes, which map the files in `cache` instead of making their own."""
-    if scale == "smoke" or not any(cell.dataset in CIFARS for cell in cells):
-        return
-    try:
-        sets = _cifar10_c(root, None)
-    except data.DataError:
-        return  # each cell says so itself
-    for each in sets:
-        np.save(cache / f"{each.name}.npy", each.images.array.numpy())
-    (cache / "titles.json").write_text(json.dumps({each.name: each.title for each in sets}), encoding="utf-8")
+    if scale != "smoke" and any(cell.dataset in CIFARS for cell in cells):
+        with contextlib.suppress(data.DataError):  # each cell says so itself
+            _cifar10_c(root, cache)
 
 
 def _foreign(array: UInt8[Tensor, "n c h w"]) -> data.ArrayImages:
     """Images whose labels mean nothing to the network."""
-    return data.ArrayImages(
-        array=array, labels=torch.zeros(len(array), dtype=torch.int64), class_names=("foreign", "-")
-    )
+    labels = torch.zeros(len(array), dtype=torch.int64)
+    return data.ArrayImages(array=array, labels=labels, class_names=("foreign", "-"))
 
 
 def _smoke_sets(test: data.ArrayImages) -> list[OodSet]:
-    def corrupted(name: str) -> OodSet:
-        made = corrupt(test.array, name, SEVERITY, generator=torch.Generator().manual_seed(0))
+    inverted = _foreign(255 - test.array)
+    sets = [OodSet(name="svhn", title="digits, inverted, in SVHN's place", images=inverted, of_test=True)]
+    for name in _SMOKE_CORRUPTIONS:
+        images = _foreign(corrupt(test.array, name, SEVERITY, generator=torch.Generator().manual_seed(0)))
         title = f"digits, {name} at severity {SEVERITY}"
-        return OodSet(name=name, title=title, images=_foreign(made), corruption=True, of_test=True)
-
-    inverted = OodSet(
-        name="svhn", title="digits, inverted, in SVHN's place", images=_foreign(255 - test.array), of_test=True
-    )
-    return [inverted, *map(corrupted, _SMOKE_CORRUPTIONS)]
+        sets.append(OodSet(name=name, title=title, images=images, corruption=True, of_test=True))
+    return sets
 
 
 @functools.lru_cache(maxsize=1)
@@ -235,8 +225,12 @@ def _cifar10_c(root: Path | None, cache: Path | None) -> tuple[OodSet, ...]:
         loaded = dict(zip(CORRUPTIONS, images, strict=True))
         titles = {name: getattr(each, "title", f"CIFAR-10-C {name}-{SEVERITY}") for name, each in loaded.items()}
         arrays = {name: data.in_memory(each).array for name, each in loaded.items()}
+        if cache is not None:
+            for name, array in arrays.items():
+                np.save(cache / f"{name}.npy", array.numpy())
+            (cache / "titles.json").write_text(json.dumps(titles), encoding="utf-8")
     return tuple(
-        OodSet(name=name, title=titles[name], images=_foreign(array), corruption=True) for name, array in arrays.items()
+        OodSet(name=name, title=titles[name], images=_foreign(arrays[name]), corruption=True) for name in titles
     )
 
 
@@ -284,9 +278,8 @@ class Separation:
 
     def minus(self, other: Separation) -> dict[str, float]:
         """This AUROC minus that of another network on the same images: difference, 95 % interval, p-value (normal)."""
-        moved = Separation(
-            known=self.known - other.known, foreign=self.foreign - other.foreign, same_images=self.same_images
-        )
+        known, foreign = self.known - other.known, self.foreign - other.foreign
+        moved = Separation(known=known, foreign=foreign, same_images=self.same_images)
         difference, error = moved.auroc, moved._error()
         p_value = math.erfc(abs(difference) / error / math.sqrt(2)) if error else float(difference == 0)
         reach = _Z95 * error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +20,10 @@ Result = CellResult | Hole
 
 _NORM_BINS = 10
 _TOP, _BOTTOM = 150.0, -100.0  # per cent; a change below −100 cannot be
-_SERIES: tuple[tuple[str, Rule | None, str, str], ...] = (
-    ("last", "last", "ours, last epoch", BLUE),
-    ("best_ece", "best-ece", "ours, lowest validation ECE", GREEN),
-    ("paper", None, "paper", GREY),
+_SERIES = (
+    ("last", "ours, last epoch", BLUE),
+    ("best-ece", "ours, lowest validation ECE", GREEN),
+    ("paper", "paper", GREY),
 )
 _PALE = 0.15
 FEW = 20  # images; the accuracy of so few says little
@@ -42,6 +41,8 @@ def empty(ax: Axes, reason: str) -> None:
 
 def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, first: bool) -> None:
     """Feature norm against the largest probability: dots, and means of bins of equal count."""
+    from scipy.stats import spearmanr
+
     ax.set_title(title, fontsize=8)
     points = _part(result, rule, "scatter")
     if points is None:
@@ -51,7 +52,7 @@ def norms(ax: Axes, result: Result, *, rule: Rule, title: str, column: str, firs
         ax.scatter(norm[chosen], prob[chosen], s=6, color=colour, alpha=0.4, linewidths=0, rasterized=True, label=label)
     ax.plot(*equal_count_means(norm, prob, _NORM_BINS), color=INK, linewidth=1.6, marker="o", markersize=3)
     ax.set(ylim=(0, 1.03), xlabel="‖z‖", ylabel="largest probability" if first else "")
-    correlation = f"ρ = {_rank_correlation(norm, prob):.2f}".replace("-", "−")
+    correlation = f"ρ = {float(spearmanr(norm, prob).statistic):.2f}".replace("-", "−")
     ax.set_title(f"{title}; {correlation}", fontsize=8)
     if first:
         ax.legend(fontsize=7.5, loc="lower left", handletextpad=0.1, borderaxespad=0.3, frameon=True, edgecolor=GREY)
@@ -66,18 +67,15 @@ def equal_count_means(x: np.ndarray, y: np.ndarray, num_bins: int) -> tuple[np.n
     return np.array([x[part].mean() for part in parts]), np.array([y[part].mean() for part in parts])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Change:
-    """(with − without) / without of one metric; None where a side is missing, or where without is zero. `sure`: the rules
-    under which the paired difference has an interval without zero."""
+class Change(NamedTuple):
+    """(with − without) / without of one metric, by checkpoint rule and in the "paper"; None where a side is missing, or where
+    without is zero. `sure`: the rules under which the paired difference has an interval without zero."""
 
     cell: Cell
     metric: str
     phase: Phase
-    last: float | None
-    best_ece: float | None
-    paper: float | None
-    sure: tuple[Rule, ...] = ()
+    values: Mapping[str, float | None]
+    sure: tuple[str, ...]
 
 
 def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[str], label: str, legend: bool) -> None:
@@ -88,13 +86,13 @@ def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[st
     from matplotlib.patches import Patch
 
     width = 0.27
-    for k, (name, rule, _, colour) in enumerate(_SERIES):
+    for k, (name, _, colour) in enumerate(_SERIES):
         places = np.arange(len(found)) + (k - 1) * width
-        values = [getattr(change, name) for change in found]
+        values = [change.values[name] for change in found]
         heights = [0.0 if value is None else min(100 * value, _TOP) for value in values]
         bars = ax.bar(places, heights, width * 0.92, color=colour, edgecolor=colour, linewidth=0.6, zorder=2)
         for bar, change in zip(bars, found, strict=True):
-            if rule is not None and rule not in change.sure:
+            if name != "paper" and name not in change.sure:
                 bar.set_facecolor(to_rgba(colour, _PALE))
         for place, value in zip(places, values, strict=True):
             if value is None:
@@ -107,7 +105,7 @@ def changes(ax: Axes, found: Sequence[Change], *, title: str, ticks: Sequence[st
     ax.tick_params(axis="x", length=0)
     ax.set_title(title, fontsize=8.5, pad=12)
     if legend:
-        handles: list[Any] = [Patch(color=colour, label=series) for _, _, series, colour in _SERIES]
+        handles: list[Any] = [Patch(color=colour, label=series) for _, series, colour in _SERIES]
         handles.append(Patch(facecolor=to_rgba(BLUE, _PALE), edgecolor=BLUE, label="pale: interval has 0 in it"))
         handles.append(Line2D([], [], color=INK, linestyle="", marker="x", markersize=3, label="no such pair"))
         ax.legend(handles=handles, fontsize=6.5, frameon=False, loc="upper left", handlelength=1.2, ncols=2)
@@ -179,14 +177,8 @@ def reliability(ax: Axes, result: Result, *, rule: Rule, title: str, first: bool
     accuracy, confidence = (np.array([v for v in bins[name] if v is not None]) for name in ("accuracy", "confidence"))
     strength = np.where(counts[filled] < FEW, 0.3, 1.0)
     ax.bar(centre, accuracy, width, color=[to_rgba(BLUE, 0.85 * each) for each in strength], zorder=2)
-    gap: Any = {
-        "facecolor": to_rgba("white", 0.55),
-        "edgecolor": [to_rgba(ORANGE, each) for each in strength],
-        "hatch": "/////",
-        "linewidth": 0.7,
-        "zorder": 3,
-    }
-    ax.bar(centre, confidence - accuracy, width, bottom=accuracy, **gap)
+    gap: Any = {"facecolor": to_rgba("white", 0.55), "edgecolor": [to_rgba(ORANGE, each) for each in strength]}
+    ax.bar(centre, confidence - accuracy, width, bottom=accuracy, hatch="/////", linewidth=0.7, zorder=3, **gap)
     ax.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", zorder=4)
     ax.step(edges, np.append(counts, counts[-1]) / counts.sum(), where="post", color=INK, linewidth=0.8, zorder=5)
     ece = float((counts[filled] * np.abs(confidence - accuracy)).sum() / counts.sum())
@@ -209,9 +201,3 @@ def _reason(result: Result, otherwise: str) -> str:
 def _moving(result: CellResult, name: str) -> list[tuple[int, dict[str, Any]]]:
     """(epoch, distribution) of what the log follows."""
     return [(row["epoch"], row["validation"][name]) for row in result.log if name in row["validation"]]
-
-
-def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x, y).statistic)

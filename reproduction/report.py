@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 import os
 import statistics
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import baselines, best_nll, ledger, paper, schedule
-from reproduction.catalogue import TABLES, tables_of
-from reproduction.cells import SCALES
-from reproduction.claims import TOLD, verdicts
+from reproduction import afterwards, baselines, best_nll, ledger, paper, schedule, sizes
+from reproduction.catalogue import tables_of
+from reproduction.cells import CIFARS, SCALES
+from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.evidence import Results
 from reproduction.grid import ordered_cells
-from reproduction.render import markdown_table, ours_text, shown, write_texts
+from reproduction.render import markdown_table, ours_text, with_spread, write_texts
 from reproduction.results import RULES, CellResult, missing
+from reproduction.tables import LAYOUTS
 from reproduction.verdicts import Finding, State, Verdict
 
+PAGES = {
+    "baselines": baselines.page,
+    "best_nll": best_nll.page,
+    "schedule": schedule.page,
+    "checkpoint_size": sizes.page,
+}
 TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
+JUDGED_BY_MORE = ("complementary_to_ts", "joint_beats_posthoc")
+"""Claims of which the report says what other metrics have, too."""
 BY_HEART, AHEAD, POOR = 0.95, 0.01, 0.5
 """A network knows its training images by heart if it has 95 % of them right, and a point more than of new images."""
 
@@ -33,11 +46,8 @@ def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
         path: report_text(results, tables=tables),
         folder / "verdicts.csv": ledger.verdicts_csv(results),
         folder / "evidence.csv": ledger.evidence_csv(results),
-        folder / "baselines.md": baselines.page(results),
-        folder / "best_nll.md": best_nll.page(results),
-        folder / "schedule.md": schedule.page(results),
     }
-    return write_texts(texts)
+    return write_texts(texts | {folder / f"{name}.md": page(results) for name, page in PAGES.items()})
 
 
 def report_text(results: Results, *, tables: str) -> str:
@@ -47,43 +57,49 @@ def report_text(results: Results, *, tables: str) -> str:
     return string.Template(template.read_text(encoding="utf-8")).substitute(numbers(results, tables), tables=tables)
 
 
-def numbers(results: Results, tables: str) -> dict[str, str]:
-    """Every placeholder that a template may have → its text.
+def numbers(results: Results, tables: str) -> dict[str, object]:
+    """Every placeholder that a template may have → what is put there.
 
     Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
     """
     found, stored = verdicts(results), list(results.stored())
-    wanted, plain = ordered_cells(results.scale), baselines.rows(results)
-    texts = {
-        "baselines": str(len(plain)),
-        "baselines_last": str(baselines.reproduced(plain, "last")),
-        "baselines_best_ece": str(baselines.reproduced(plain, "best-ece")),
-        "baselines_best_nll": str(baselines.reproduced(plain, "best-nll")),
+    wanted, plain = [results.get(cell) for cell in ordered_cells(results.scale)], baselines.rows(results)
+    values: dict[str, object] = {
+        "baselines": len(plain),
         "scale": results.scale,
-        "scale_title": SCALES[results.scale].title,
-        "planned": str(len(wanted)),
-        "run": str(sum(isinstance(results.get(cell), CellResult) for cell in wanted)),
-        "claims": str(len(found)),
+        "scale_title": SCALES[results.scale].title.rstrip("?"),
+        "planned": len(wanted),
+        "run": sum(isinstance(result, CellResult) for result in wanted),
+        "claims": len(found),
         "claims_table": _claims_table(found, results),
-        "untested_table": _untested_table(found),
+        "afterwards_table": afterwards.table(results.heads),
+        "schedule_table": schedule.table(results),
         "nll_rises": best_nll.course_of("ece_falls", results).text("nll"),
-        "not_run": missing([results.get(cell) for cell in wanted]) or "none",
+        "not_run": missing(wanted) or "none",
         "three_seeds": _three_seeds(results),
-        "oddities": str(len(paper.oddities())),
-        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in TABLES),
-        **_kinds(found),
+        "oddities": len(paper.oddities()),
+        "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in (*LAYOUTS, "checkpoint_size")),
         **_memory(stored),
         **_early(stored),
         **_contradictions(stored),
     }
+    values |= {f"baselines_{each}": baselines.reproduced(plain, each) for each in baselines.RULES_SHOWN}
+    for state, at in itertools.product(get_args(State), RULES):
+        values[f"{state.replace(' ', '_')}_{at}"] = sum(verdict.state(at) == state for verdict in found.values())
+    for name in JUDGED_BY_MORE:
+        for metric, by_rule in CLAIMS[name].beside(results).items():
+            counts = Counter(outcome.decision for outcome in by_rule["last"])
+            values |= {f"{name}_last_{metric}_{each}": counts[each] for each in ("better", "worse")}
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
-            key = f"{name}_{rule}".replace("-", "_")
-            texts[key] = effect_text(finding)
-            texts |= {f"{key}_{each}": str(finding.counts.get(each, 0)) for each in ("better", "worse")}
-            texts[f"{key}_families"] = str(len(finding.outcomes))
-            texts[f"{key}_one_seed"] = str(sum(len(outcome.seeds) == 1 for outcome in finding.outcomes))
-    return texts
+            key = f"{name}_{rule}"
+            values |= {f"{key}_{each}": finding.counts.get(each, 0) for each in ("better", "worse")}
+            values |= {key: effect_text(finding), f"{key}_families": len(finding.outcomes)}
+            values[f"{key}_one_seed"] = sum(len(outcome.seeds) == 1 for outcome in finding.outcomes)
+            for dataset in CIFARS:
+                of_one = tuple(outcome for outcome in finding.outcomes if outcome.cell.dataset == dataset)
+                values[f"{key}_{dataset}"] = effect_text(dataclasses.replace(finding, outcomes=of_one))
+    return {name.replace("-", "_"): value for name, value in values.items()}
 
 
 def effect_text(finding: Finding) -> str:
@@ -102,13 +118,15 @@ def effect_text(finding: Finding) -> str:
 
 
 def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
-    """Those that were tested: effect and state at each checkpoint. At `best-nll` by the logs, where they allow it."""
+    """All: effect and state at each checkpoint, or why it was not tested. At `best-nll` by the logs, where they allow it."""
     rows = []
     for name, verdict in found.items():
-        if _is_untested(verdict):
-            continue
         rules = [rule if rule in verdict.findings else "any" for rule in RULES]
         findings = [verdict.findings.get(rule) for rule in rules]
+        if all(verdict.state(rule) == "not tested" for rule in RULES):
+            reason = _trained(name, results) if verdict.planned else verdict.reading
+            rows.append([TOLD[name]["title"], NONE, f"not tested: {reason}", NONE, NONE])
+            continue
         said = [f"{effect_text(f)}, {verdict.state(r)}" if f else NONE for r, f in zip(rules, findings, strict=True)]
         course = best_nll.course_of(name, results) if name in best_nll.JUDGED else None
         said.append(f"{course.text(course.metric)}, {course.state}" if course else NONE)
@@ -117,75 +135,59 @@ def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
     return markdown_table(["claim", "families", *(f"`{rule}`" for rule in (*RULES, "best-nll"))], rows)
 
 
-def _is_untested(verdict: Verdict) -> bool:
-    return all(verdict.state(rule) == "not tested" for rule in RULES)
-
-
-def _untested_table(found: Mapping[str, Verdict]) -> str:
-    rows = [
-        [TOLD[name]["title"], "planned; no such network is trained yet" if v.planned else v.reading]
-        for name, v in found.items()
-        if _is_untested(v)
-    ]
-    return markdown_table(["not tested", "why"], rows)
-
-
-def _kinds(found: Mapping[str, Verdict]) -> dict[str, str]:
-    """How many claims are in each state, as $undecided_last."""
-    return {
-        f"{state}_{rule}".replace(" ", "_").replace("-", "_"): str(sum(v.state(rule) == state for v in found.values()))
-        for state in get_args(State)
-        for rule in RULES
-    }
+def _trained(name: str, results: Results) -> str:
+    """How many of the networks that a claim compares have results."""
+    cells = CLAIMS[name].cells(results.scale)
+    count = sum(isinstance(results.get(cell), CellResult) for cell in cells)
+    return f"{count or 'none'} of the {len(cells)} networks that it needs {'is' if count == 1 else 'are'} trained"
 
 
 def _three_seeds(results: Results) -> str:
-    """Accuracy and ECE of every method but SATS under each checkpoint rule, ours and the paper's."""
-    tables, lines, titles = tables_of("three_seeds", results.store), [], list[str]()
-    for header in dict.fromkeys(row.header for row in tables[0].rows):
-        rows = [
-            (t, r) for t in tables for r in t.rows if r.header == header and r.quantity.metric in ("accuracy", "ece")
-        ]
-        titles = [f"{row.quantity.title} at `{table.rule}`" for table, row in rows]
-        for i, column in enumerate(tables[0].layout.columns):
-            if column.phase == "sats":
-                continue
-            # The number of seeds is said only where some are missing.
-            ours = [ours_text(t, r, r.entries[i]).replace(f" (n {len(r.entries[i].cells)})", "") for t, r in rows]
-            entry = rows[1][1].entries[i]
-            theirs = [shown("ece", each) for each in (entry.paper, entry.paper_spread) if each is not None]
-            lines.append([header[0], column.title, *ours, " ± ".join(theirs) or NONE])
-    return markdown_table(["data set", "method", *titles, "ECE in the paper"], lines)
+    """Accuracy, and ECE before and after temperature scaling, under each checkpoint rule; ours and the paper's."""
+    tables, lines = tables_of("three_seeds", results.store), []
+    places = {column.title: i for i, column in enumerate(tables[0].layout.columns)}
+    rows = {(table.rule, row.header[0], row.quantity.metric): row for table in tables for row in table.rows}
+    for dataset in dict.fromkeys(row.header[0] for row in tables[0].rows):
+        for method in (title for title in places if ", " not in title):
+            pair, line = (method, f"{method}, TS"), [dataset, method]
+            for table in tables:
+                for metric, title in (("accuracy", method), *(("ece", title) for title in pair)):
+                    row = rows[table.rule, dataset, metric]
+                    entry = row.entries[places[title]]
+                    # The number of seeds is said only where some are missing.
+                    line.append(ours_text(table, row, entry).replace(f" (n {len(entry.cells)})", ""))
+            printed = [rows["last", dataset, "ece"].entries[places[title]] for title in pair]
+            lines.append([*line, *(with_spread("ece", each.paper, each.paper_spread) or NONE for each in printed)])
+    ours = [title for table in tables for title in (f"accuracy at `{table.rule}`", "ECE", "after TS")]
+    return markdown_table(["data set", "method", *ours, "paper: ECE", "after TS"], lines)
 
 
-def _memory(stored: Sequence[CellResult]) -> dict[str, str]:
+def _memory(stored: Sequence[CellResult]) -> dict[str, int]:
     """How many networks know their training images by heart; with mixup, accuracy is of mixed images and says nothing."""
     last = [each.log[-1] for each in stored if each.log and each.cell.recipe != "mixup"]
     pairs = [(row["train"].get("accuracy"), row["validation"].get("accuracy", 0.0)) for row in last]
     known = [train >= BY_HEART and train - new >= AHEAD for train, new in pairs if train is not None]
-    return {"by_heart": str(sum(known)), "by_heart_of": str(len(known))}
+    return {"by_heart": sum(known), "by_heart_of": len(known)}
 
 
-def _early(stored: Sequence[CellResult]) -> dict[str, str]:
+def _early(stored: Sequence[CellResult]) -> dict[str, object]:
     """What the epoch of the lowest validation ECE costs in accuracy."""
-    prices = [each.price for each in stored if each.price is not None]
-    rows = [row for each in stored if (row := each.metric("accuracy", rule="best-ece")) is not None]
-    mean = number("accuracy", statistics.fmean(prices), signed=True) if prices else NONE
-    return {
-        "best_ece_price": mean,
-        "best_ece_poor": str(sum(row.value < POOR for row in rows)),
-        "judged": str(len(rows)),
-    }
+    pairs = [[each.metric("accuracy", rule=rule) for rule in RULES] for each in stored]
+    both = [(last.value, best.value) for last, best in pairs if last and best]
+    price = statistics.fmean(best - last for last, best in both) if both else math.nan
+    poor = sum(best < POOR for _, best in both)
+    return {"best_ece_price": number("accuracy", price, signed=True), "best_ece_poor": poor, "judged": len(both)}
 
 
-def _contradictions(stored: Sequence[CellResult]) -> dict[str, str]:
+def _contradictions(stored: Sequence[CellResult]) -> dict[str, object]:
     """How our epochs of about the paper's NLL compare with the accuracy and the Brier score that it prints beside."""
     rows = [(result.cell.dataset, row["validation"]) for result in stored for row in result.log]
     hundred = [row["accuracy"] for name, row in rows if name == "cifar100" and 2.5 <= row.get("nll", 0.0) <= 2.7]
     ten = [row["brier"] for name, row in rows if name == "cifar10" and 0.8 <= row.get("nll", 0.0) <= 0.9]
+    highest, lowest = max(hundred, default=math.nan), min(ten, default=math.nan)
     return {
-        "nll_epochs": str(len(hundred)),
-        "nll_accuracy": shown("accuracy", max(hundred)) if hundred else NONE,
-        "brier_epochs": str(len(ten)),
-        "brier_lowest": shown("brier", min(ten)) if ten else NONE,
+        "nll_epochs": len(hundred),
+        "nll_accuracy": number("accuracy", highest),
+        "brier_epochs": len(ten),
+        "brier_lowest": number("brier", lowest),
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from calattn.engine.log import plain
 from calattn.files.atomic import atomic_write
@@ -25,16 +25,14 @@ Phase = Literal["pre", "post", "post_nll", "sats"]
 """As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hole:
+class Hole(NamedTuple):
     """A cell without a result, and why."""
 
     cell: Cell
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PairedDifference:
+class PairedDifference(NamedTuple):
     """A metric of a cell minus that of its twin without the head, resampled together."""
 
     difference: float
@@ -96,12 +94,6 @@ class CellResult:
         rows = [row["validation"] for row in self.log if row["validation"].get("nll") is not None]
         return min(rows, key=lambda row: row["nll"], default=None)
 
-    @property
-    def price(self) -> float | None:
-        """What the epoch of the lowest validation ECE changes in accuracy, from the last one."""
-        last, best = self.metric("accuracy", rule="last"), self.metric("accuracy", rule="best-ece")
-        return None if last is None or best is None else best.value - last.value
-
     def ood(self, name: str, *, rule: Rule = "last") -> MetricRow | None:
         """AUROC of 1 − max probability against out-of-distribution images: "svhn", or "cifar10_c" (the mean over fifteen)."""
         found = self.rules.get(rule, {})
@@ -120,11 +112,11 @@ def missing(found: Iterable[CellResult | Hole]) -> str:
     for hole in found:
         if isinstance(hole, Hole):
             reasons.setdefault(hole.reason, []).append(f"`{hole.cell.name}`")
-    return "; ".join(f"{_named(names)} ({reason})" for reason, names in reasons.items())
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= NAMED else f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
+    texts = []
+    for reason, names in reasons.items():
+        more = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
+        texts.append(f"{', '.join(names[:NAMED])}{more} ({reason})")
+    return "; ".join(texts)
 
 
 def document_text(document: dict[str, Any]) -> str:
@@ -137,13 +129,8 @@ def document_text(document: dict[str, Any]) -> str:
     """
     text = json.dumps(plain(document, "result"), indent=1, ensure_ascii=False, allow_nan=False)
     # A line break inside a string is written as an escape: those found here all stand between values.
-    innermost = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-    return innermost.sub(lambda found: re.sub(r"\n *", " ", _trimmed(found[0])), text) + "\n"
-
-
-def _trimmed(text: str) -> str:
-    """Without the line breaks after the bracket that opens and before the one that closes."""
-    return re.sub(r"^(.)\n *", r"\1", re.sub(r"\n *(.)$", r"\1", text))
+    innermost = re.compile(r"([\[{])\n *([^\[\]{}]*?)\n *([\]}])")
+    return innermost.sub(lambda found: found[1] + re.sub(r"\n *", " ", found[2]) + found[3], text) + "\n"
 
 
 class ResultStore:

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reproduction import paper
 from reproduction.cells import BACKBONES, Cell, rules_of
 from reproduction.evidence import Results
-from reproduction.grid import ordered_cells
 from reproduction.render import markdown_table, shown
 from reproduction.results import CellResult, ResultStore
 
+PAIR = tuple(Cell(dataset="cifar10", model="deit", head=head, recipe="350") for head in ("none", "calattn"))
+WITH = {"none": "without", "calattn": "with CalAttn"}
 EVERY = 25
 """Epochs from one row of the course to the next."""
 TEXT = string.Template((Path(__file__).parent / "templates/schedule.md").read_text(encoding="utf-8"))
 HEADER = ["network", "checkpoint", "epoch", "accuracy", "ECE", "T*", "ECE after TS", "NLL"]
 
 
+def table(results: Results) -> str:
+    """For the report: both in the mean over the last epochs that both have logged, and the paper's."""
+    found = [result for cell in PAIR if (result := _far(results.store, cell)) is not None]
+    end = min((result.log[-1]["epoch"] for result in found), default=0)
+    rows = []
+    for result in found:
+        logged = [row for row in result.log if end - EVERY < row["epoch"] <= end]
+        columns = [
+            (row["validation"]["accuracy"], row["train"]["accuracy"], row["validation"]["ece"]) for row in logged
+        ]
+        means = [shown("accuracy", statistics.fmean(column)) for column in zip(*columns, strict=True)]
+        scale = statistics.fmean(_scale(row["validation"]) for row in logged)
+        rows.append([f"ours, {WITH[result.cell.head]}, epochs {end - EVERY + 1} to {end}", *means, f"{scale:.2f}"])
+    for cell in PAIR:
+        accuracy, before, _ = _printed(cell)
+        rows.append([f"paper, {WITH[cell.head]}", f"{accuracy['value']:.2f}", "–", f"{before['value']:.2f}", "–"])
+    return markdown_table(["", "validation accuracy", "training accuracy", "ECE", "mean s"], rows)
+
+
 def page(results: Results) -> str:
     """What ran, as Markdown."""
-    cells = [cell for cell in ordered_cells(results.scale) if cell.recipe == "350"]
     full = ResultStore(results.store.folder.parent, "paper")
-    pair = [_far(full, Cell(dataset="cifar10", model="deit", head=head)) for head in ("none", "calattn")]
+    pair = [_far(full, dataclasses.replace(cell, recipe="paper")) for cell in PAIR]
     both = list(zip(*(found.log for found in pair if found is not None), strict=False)) if None not in pair else []
     rows = [(epochs[0]["epoch"], *(epoch["validation"]["accuracy"] for epoch in epochs)) for epochs in both]
     return TEXT.substitute(
-        judged=markdown_table(HEADER, [row for cell in cells for row in _judged(results.get(cell), cell)]),
-        course=_course([found for cell in cells if (found := _far(results.store, cell)) is not None]),
+        judged=markdown_table(HEADER, [row for cell in PAIR for row in _judged(results.get(cell), cell)]),
+        course=_course([found for cell in PAIR if (found := _far(results.store, cell)) is not None]),
         ahead=sum(with_head > plain for _, plain, with_head in rows),
         epochs=len(rows),
         pair=markdown_table(
@@ -44,12 +65,21 @@ def _far(store: ResultStore, cell: Cell) -> CellResult | None:
     return found if isinstance(found, CellResult) else store.unfinished(cell)
 
 
+def _printed(cell: Cell) -> list[Mapping[str, paper.Value]]:
+    """The paper's accuracy, and its ECE before and after temperature scaling."""
+    keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": cell.head}
+    rows = [paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post")]
+    return [row for row in (paper.find("accuracy", **keys), *rows) if row is not None]
+
+
+def _scale(row: dict[str, Any]) -> float:
+    """The mean scale s of a row of the log; 1 of a network without a head."""
+    return float(row["scale"]["mean"]) if "scale" in row else 1.0
+
+
 def _judged(result: object, cell: Cell) -> list[list[str]]:
     """A row for each checkpoint rule, then the paper's."""
-    keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "head": cell.head}
-    found = [paper.find("accuracy", **keys)]
-    found += [paper.find("ece", loss=cell.loss, phase=phase, **keys) for phase in ("pre", "post")]
-    top1, before, after = (row for row in found if row is not None)
+    top1, before, after = _printed(cell)
     theirs = [f"{top1['value']:.2f}", f"{before['value']:.2f}", f"{after['temperature']:.1f}", f"{after['value']:.2f}"]
     rows = []
     for rule in rules_of(cell):
@@ -81,5 +111,4 @@ def _course(stored: Sequence[CellResult]) -> str:
 
 
 def _epoch(epoch: int, row: dict[str, Any]) -> str:
-    scale = row["scale"]["mean"] if "scale" in row else 1.0
-    return f"{epoch}, {shown('accuracy', row['accuracy'])}, {shown('ece', row['ece'])}, {scale:.2f}"
+    return f"{epoch}, {shown('accuracy', row['accuracy'])}, {shown('ece', row['ece'])}, {_scale(row):.2f}"

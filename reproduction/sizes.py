@@ -1,45 +1,27 @@
-"""The table of checkpoint sizes: counted on the paper's networks, with nothing trained."""
+"""What the head adds to the paper's networks at 224 px: counted, with nothing trained."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 
 import torch
 
 from calattn.models.attach import Overhead, overhead
 from calattn.runs.build import build_model
-from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import BACKBONES, TRANSFORMERS, Cell, ScaleName, spec_of
-from reproduction.tables import DATASETS, MODELS, Column, Entry, Layout, Quantity, Row, Table, fraction
+from reproduction.cells import BACKBONES, CIFARS, TRANSFORMERS, Cell, spec_of
+from reproduction.render import markdown_table
+from reproduction.tables import DATASETS, MODELS
 
 _CLASSES = {"cifar10": 10, "cifar100": 100}
 _MIB = 2**20
-_SIZE = Quantity(title="checkpoint, MiB", metric="checkpoint_size")
-_SHARE = Quantity(title="parameters added, %", metric="parameters_added")
-_COLUMNS = (Column(title="backbone"), Column(title="+ CalAttn"), Column(title="added"))
+TEXT = """# Size of the checkpoint with and without CalAttn
 
+Bytes of the tensors in MiB, which is what the paper's MB are, float32: ours, the paper's. The paper's text says that fewer than
+0.1 % of parameters are added.
 
-def size_table(scale: ScaleName) -> Table:
-    """Bytes with and without the head, and the share of parameters that the head adds, of the networks at 224 px."""
-    layout = Layout(
-        name="checkpoint_size",
-        title="Size of the checkpoint with and without CalAttn",
-        columns=_COLUMNS,
-        blocks=(),
-        quantities=(_SIZE, _SHARE),
-    )
-    return Table(
-        layout=layout,
-        scale=scale,
-        rule=None,
-        title=f"{layout.title}; counted, no run",
-        rows=tuple(row for data in _CLASSES for model in TRANSFORMERS for row in _rows(data, model)),
-        notes=(
-            "Always the paper's networks at 224 px (ViT-B/16, DeiT-S/16, Swin-S), whatever the scale; float32.",
-            "The paper's text says that fewer than 0.1 % of parameters are added.",
-        ),
-    )
+"""
 
 
 @functools.cache
@@ -52,24 +34,15 @@ def cost_of(dataset: str, model: str) -> Overhead:
     return overhead(built)
 
 
-def _rows(dataset: str, model: str) -> tuple[Row, Row]:
-    cost = cost_of(dataset, model)
-    header = (DATASETS[dataset], MODELS[model])
-    base, head = (
-        paper.find("checkpoint_size", dataset=dataset, backbone=BACKBONES[model], head=head)
-        for head in ("none", "calattn")
-    )
-    assert base is not None
-    assert head is not None
-    ours = (cost.backbone_bytes, cost.backbone_bytes + cost.added_bytes, cost.added_bytes)
-    theirs = (fraction(base), fraction(head), fraction(head, "change"))
-    sizes = tuple(
-        Entry(ours=MetricRow(name="checkpoint_size", value=mine / _MIB), paper=printed_size)
-        for mine, printed_size in zip(ours, theirs, strict=True)
-    )
-    added = MetricRow(name="parameters_added", value=cost.added_params / cost.backbone_params)
-    nothing = Entry(hole="a backbone adds nothing to itself", planned=False)
-    return (
-        Row(header=header, quantity=_SIZE, entries=sizes),
-        Row(header=header, quantity=_SHARE, entries=(nothing, nothing, Entry(ours=added))),
-    )
+def page(_results: object) -> str:
+    """The table of checkpoint sizes, as Markdown."""
+    rows = []
+    for dataset, model in itertools.product(CIFARS, TRANSFORMERS):
+        cost, keys = cost_of(dataset, model), {"dataset": dataset, "backbone": BACKBONES[model]}
+        base, head = (paper.find("checkpoint_size", head=head, **keys) or {} for head in ("none", "calattn"))
+        ours = (cost.backbone_bytes, cost.backbone_bytes + cost.added_bytes, cost.added_bytes)
+        theirs = (base["value"], head["value"], head["change"])
+        pairs = [f"{mine / _MIB:.2f}, {printed:.2f}" for mine, printed in zip(ours, theirs, strict=True)]
+        rows.append([DATASETS[dataset], MODELS[model], *pairs, f"{100 * cost.fraction:.3f}"])
+    header = ["data set", "network", "backbone", "+ CalAttn", "added", "parameters added, %"]
+    return TEXT + markdown_table(header, rows) + "\n"

@@ -10,7 +10,7 @@ import functools
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
@@ -28,6 +28,8 @@ LAYOUTS: tuple[str, ...] = tuple(_FILE["tables"])
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
 
 Found = Mapping[Cell, CellResult | Hole]
+Keys = Mapping[str, paper.Value] | None
+"""What finds a number among the paper's rows; None where the paper has no such number."""
 
 RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE"}
 OOD_SETS = ("svhn", "cifar10_c")
@@ -35,47 +37,47 @@ NOT_AT_THIS_SCALE = "not run at this scale"
 _TEMPERED: dict[Phase, Literal["ece", "nll"]] = {"post": "ece", "post_nll": "nll"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What is shown of a cell. `keys` finds it among the paper's rows; None where the paper has no such number."""
+class Quantity(NamedTuple):
+    """What is shown of a cell."""
 
     title: str
     metric: str
     phase: Phase = "pre"
-    keys: Mapping[str, paper.Value] | None = None
+    keys: Keys = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column of a table; its `phase`, where given, goes before the quantity's."""
+class Column(NamedTuple):
+    """What differs between the networks of a row. `phase` goes before the quantity's; `hole`: why there can be none."""
 
     title: str
-    keys: Mapping[str, paper.Value] | None = dataclasses.field(default_factory=dict)
+    keys: Keys
+    cell: Mapping[str, Any] = {}
     phase: Phase | None = None
+    hole: str = ""
+    hole_of_cnns: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """Rows of one network: for each column its cells (several are seeds), or a reason why there can be none."""
 
-    header: tuple[str, ...]
-    keys: Mapping[str, paper.Value] | None
+    header: tuple[str, str]
+    keys: Mapping[str, paper.Value]
     cells: tuple[tuple[Cell, ...] | str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A table before it is filled. `notes` are for this table alone; `intervals` says whether entries have room for them.
-    `paper_network`: what the paper's numbers are of, where the rows are of another network."""
+    """A table before it is filled. `intervals`: entries have room for them. `paper_network`: what the paper's numbers are of,
+    where the rows are of another network."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     quantities: tuple[Quantity, ...]
-    notes: tuple[str, ...] = ()
-    intervals: bool = False
-    paper_network: str = ""
+    notes: tuple[str, ...]
+    intervals: bool
+    paper_network: str
 
     def cells(self) -> tuple[Cell, ...]:
         """Every cell that the table shows, once, in the order of the table."""
@@ -89,19 +91,16 @@ def layout_of(name: str, scale: ScaleName) -> Layout:
     found = _FILE["tables"][name]
     columns = _columns(name, found["columns"])
     places = [place for group in found["rows"] for place in combinations(group)]
-    notes = found.get("notes", []) + (found.get("notes_reduced", []) if scale == "reduced" else [])
     return Layout(
         name=name,
         title=found["title"],
-        columns=tuple(Column(title=each["title"], keys=each["keys"], phase=each.get("phase")) for each in columns),
+        columns=columns,
         blocks=tuple(_block(place, columns, found.get("seeds", [0]), scale) for place in places),
         quantities=(
             *(Quantity(**each) for each in found.get("quantities", [])),
-            *(quantity(text, "stated") for text in found.get("stated", [])),
-            *(quantity(text, "printed") for text in found.get("printed", [])),
-            *(quantity(text) for text in found.get("beside", [])),
+            *(quantity(text, kind) for kind in ("stated", "printed", "beside") for text in found.get(kind, [])),
         ),
-        notes=tuple(notes),
+        notes=(*found.get("notes", []), *(found.get("notes_reduced", []) if scale == "reduced" else [])),
         intervals=found.get("intervals", False),
         paper_network=found.get("paper_network", ""),
     )
@@ -119,25 +118,24 @@ def quantity(text: str, kind: str = "beside") -> Quantity:
     return Quantity(title=f"{_NAMES['metric'][metric]}{_NAMES['phase'][phase]}", metric=metric, phase=phase, keys=keys)
 
 
-def _columns(name: str, columns: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _columns(name: str, columns: str | list[dict[str, Any]]) -> tuple[Column, ...]:
     if columns == "losses":
-        return [{"title": LOSS_TITLES[loss], "cell": {"loss": loss}, "keys": {"loss": loss}} for loss in LOSSES]
+        return tuple(Column(LOSS_TITLES[loss], {"loss": loss}, {"loss": loss}) for loss in LOSSES)
     if columns == "weights":
-        return [{"title": f"λ = {w:g}", "cell": {"weight": w}, "keys": _range(name, w)} for w in WEIGHTS]
-    assert isinstance(columns, list)
-    return columns
+        return tuple(Column(f"λ = {weight:g}", _range(name, weight), {"weight": weight}) for weight in WEIGHTS)
+    return tuple(Column(**each) for each in columns)  # type: ignore[arg-type]
 
 
-def _block(place: dict[str, str], columns: list[dict[str, Any]], seeds: list[int], scale: ScaleName) -> Block:
+def _block(place: dict[str, str], columns: Sequence[Column], seeds: list[int], scale: ScaleName) -> Block:
     """The rows of one network; `below_paper` is what takes its place below the paper's scale."""
     dataset, model = place["dataset"], place["model"]
     head: dict[str, Any] = {"head": place["head"]} if "head" in place else {}
     shown = model if scale == "paper" else place.get("below_paper", model)
 
-    def cells(column: dict[str, Any]) -> tuple[Cell, ...] | str:
-        if hole := column.get("hole") or (model not in TRANSFORMERS and column.get("hole_of_cnns")):
+    def cells(column: Column) -> tuple[Cell, ...] | str:
+        if hole := column.hole or (model not in TRANSFORMERS and column.hole_of_cnns):
             return str(hole)
-        return tuple(Cell(dataset=dataset, model=shown, seed=seed, **head, **column["cell"]) for seed in seeds)
+        return tuple(Cell(dataset=dataset, model=shown, seed=seed, **head, **column.cell) for seed in seeds)
 
     return Block(
         header=(DATASETS[dataset], MODELS[shown] + (" + CalAttn" if head.get("head") == "calattn" else "")),
@@ -146,43 +144,56 @@ def _block(place: dict[str, str], columns: list[dict[str, Any]], seeds: list[int
     )
 
 
-def _range(name: str, weight: float) -> dict[str, paper.Value] | None:
+def _range(name: str, weight: float) -> Keys:
     """The range of λ under which the paper's table has this weight; None where it leaves it out."""
-    ranges = {(row["lambda_min"], row["lambda_max"]) for row in paper.paper_table(name).rows}
+    ranges = {(row["lambda_min"], row["lambda_max"]) for row in paper.rows_of(name)}
     found = [(low, high) for low, high in ranges if float(str(low)) <= weight <= float(str(high))]
     return {"lambda_min": found[0][0], "lambda_max": found[0][1]} if found else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where a number comes from: the cell, the hash of its spec, and what was measured."""
+class Source(NamedTuple):
+    """Where a number comes from."""
 
-    cell: Cell
-    cell_hash: str
+    result: CellResult
     row: MetricRow
+    temperature: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Our number (a fraction; NLL in nats) and the paper's. Of several seeds: mean, and `spread`, the standard deviation."""
+    """Our number (a fraction; NLL in nats), from one source or several seeds, and the paper's. `cells`: those planned."""
 
-    ours: MetricRow | None = None
-    spread: float | None = None
-    temperature: float | None = None
+    sources: tuple[Source, ...] = ()
     paper: float | None = None
     paper_spread: float | None = None
     paper_temperature: float | None = None
     hole: str | None = None
     planned: bool = True
-    sources: tuple[Source, ...] = ()
     cells: tuple[Cell, ...] = ()
 
+    @property
+    def ours(self) -> MetricRow | None:
+        """The row itself; of several seeds their mean, whose interval is the spread of the seeds instead."""
+        rows = [source.row for source in self.sources]
+        if len(rows) < 2:
+            return rows[0] if rows else None
+        return MetricRow(name=rows[0].name, value=statistics.fmean(row.value for row in rows))
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds."""
+        return statistics.stdev(source.row.value for source in self.sources) if len(self.sources) > 1 else None
+
+    @property
+    def temperature(self) -> float | None:
+        known = [source.temperature for source in self.sources if source.temperature is not None]
+        return statistics.fmean(known) if known else None
+
+
+class Row(NamedTuple):
     """One quantity of one block, an entry for each column."""
 
-    header: tuple[str, ...]
+    header: tuple[str, str]
     quantity: Quantity
     entries: tuple[Entry, ...]
 
@@ -197,10 +208,15 @@ class Table:
 
     layout: Layout
     scale: ScaleName
-    rule: Rule | None
-    title: str
+    rule: Rule
     rows: tuple[Row, ...]
-    notes: tuple[str, ...]
+    networks: str
+
+    @property
+    def title(self) -> str:
+        # It must stand where nobody overlooks it: the rows are named after the paper's data sets, and are of digits.
+        warning = "SMOKE TEST, tiny networks on digits whatever the row says. " if self.scale == "smoke" else ""
+        return f"{warning}{self.layout.title}; checkpoint: {RULE_TITLES[self.rule]}"
 
     @property
     def shown_rows(self) -> list[Row]:
@@ -213,43 +229,34 @@ class Table:
         return [i for i in every if any(row.entries[i].planned for row in rows)] or list(every)
 
     @property
-    def sources(self) -> dict[str, str]:
-        """Cell → hash of everything that has a number in this table."""
-        entries = (entry for row in self.rows for entry in row.entries)
-        return {source.cell.name: source.cell_hash for entry in entries for source in entry.sources}
+    def results(self) -> dict[Cell, CellResult]:
+        """Everything that has a number in this table."""
+        return {s.result.cell: s.result for row in self.rows for entry in row.entries for s in entry.sources}
 
     @property
     def left_out(self) -> list[str]:
         """The paper's rows and columns that this scale does not plan."""
         shown = {row.header for row in self.shown_rows}
         rows = dict.fromkeys(" ".join(row.header) for row in self.rows if row.header not in shown)
-        columns = [c.title for i, c in enumerate(self.layout.columns) if i not in self.shown_columns] if shown else []
-        return [*rows, *columns]
+        return [*rows, *(c.title for i, c in enumerate(self.layout.columns) if i not in self.shown_columns)]
 
 
 def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned: Collection[Cell]) -> Table:
     """The table under a checkpoint rule; what was not planned at this scale, or has no result, is a hole with its reason."""
     rows = []
     for block in layout.blocks:
-        for quantity in layout.quantities:
+        for each in layout.quantities:
+            pairs = zip(layout.columns, block.cells, strict=True)
             entries = tuple(
-                _entry(layout, block, quantity, i, found, rule=rule, planned=planned)
-                for i in range(len(layout.columns))
+                dataclasses.replace(
+                    _theirs(layout.name, block.keys, column.keys, each.keys),
+                    **_ours(cells, found, each.metric, rule, column.phase or each.phase, planned),
+                )
+                for column, cells in pairs
             )
-            rows.append(Row(header=block.header, quantity=quantity, entries=entries))
-    return Table(
-        layout=layout,
-        scale=scale,
-        rule=rule,
-        title=f"{_no_evidence(scale)}{layout.title}; checkpoint: {RULE_TITLES[rule]}",
-        rows=tuple(rows),
-        notes=(*layout.notes, _networks(layout, scale, planned)),
-    )
-
-
-def _no_evidence(scale: ScaleName) -> str:
-    """What must stand where nobody overlooks it: the rows are named after the paper's data sets, and are of digits."""
-    return "SMOKE TEST, tiny networks on digits whatever the row says. " if scale == "smoke" else ""
+            rows.append(Row(block.header, each, entries))
+    networks = _networks([cell for cell in layout.cells() if cell in planned], scale)
+    return Table(layout=layout, scale=scale, rule=rule, rows=tuple(rows), networks=networks)
 
 
 def fraction(row: Mapping[str, paper.Value], column: str = "value") -> float | None:
@@ -275,35 +282,34 @@ def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> Me
     return result.metric(metric, rule=rule, phase=phase)
 
 
-def _entry(
-    layout: Layout, block: Block, quantity: Quantity, place: int, found: Found, *, rule: Rule, planned: Collection[Cell]
-) -> Entry:
-    column, cells = layout.columns[place], block.cells[place]
-    theirs = _theirs(layout.name, block, column, quantity)
+def _ours(
+    cells: tuple[Cell, ...] | str, found: Found, metric: str, rule: Rule, phase: Phase, planned: Collection[Cell]
+) -> dict[str, Any]:
+    """What was measured, and why the rest was not."""
     if isinstance(cells, str):
-        return dataclasses.replace(theirs, hole=cells, planned=False)
-    if not any(cell in planned for cell in cells):
-        return dataclasses.replace(theirs, hole=NOT_AT_THIS_SCALE, planned=False, cells=cells)
-    wanted = [cell for cell in cells if cell in planned]
-    phase = column.phase or quantity.phase
-    sources, holes = _sources([found[cell] for cell in wanted], quantity.metric, rule, phase)
-    temperatures = [_temperature(found[source.cell], rule, phase) for source in sources]
-    known = [temperature for temperature in temperatures if temperature is not None]
-    return dataclasses.replace(
-        theirs,
-        ours=_mean([source.row for source in sources]),
-        spread=statistics.stdev([s.row.value for s in sources]) if len(sources) > 1 else None,
-        temperature=statistics.fmean(known) if known and quantity.metric != "accuracy" else None,
-        hole=_hole(holes, len(sources), len(wanted)),
-        sources=tuple(sources),
-        cells=tuple(wanted),
-    )
+        return {"hole": cells, "planned": False}
+    wanted = tuple(cell for cell in cells if cell in planned)
+    if not wanted:
+        return {"hole": NOT_AT_THIS_SCALE, "planned": False, "cells": cells}
+    sources, holes = list[Source](), list[str]()
+    for result in (found[cell] for cell in wanted):
+        if isinstance(result, Hole):
+            holes.append(result.reason)
+        elif (row := measured(result, metric, rule=rule, phase=phase)) is not None:
+            objective = None if metric == "accuracy" else _TEMPERED.get(phase)
+            sources.append(Source(result, row, objective and result.temperature(rule=rule, objective=objective)))
+        else:
+            known = result.rules.get(rule, {}).get("phases", {}).get(phase, {})
+            holes.append("no image that it could be measured on" if metric in known else f"{metric} was not measured")
+    hole = "; ".join(dict.fromkeys(holes))
+    if hole and sources:  # it rests on fewer seeds than planned
+        hole = f"{len(sources)} of {len(wanted)} seeds; the others: {hole}"
+    return {"sources": tuple(sources), "hole": hole or None, "cells": wanted}
 
 
-def _theirs(name: str, block: Block, column: Column, quantity: Quantity) -> Entry:
-    if block.keys is None or column.keys is None or quantity.keys is None:
-        return Entry()
-    row = paper.find(name, **block.keys, **column.keys, **quantity.keys)
+def _theirs(name: str, *keys: Keys) -> Entry:
+    known = [each for each in keys if each is not None]
+    row = paper.find(name, **{k: v for each in known for k, v in each.items()}) if len(known) == len(keys) else None
     if row is None:
         return Entry()
     temperature = row.get("temperature")
@@ -311,47 +317,10 @@ def _theirs(name: str, block: Block, column: Column, quantity: Quantity) -> Entr
     return Entry(paper=fraction(row), paper_spread=fraction(row, "std"), paper_temperature=temperature)
 
 
-def _sources(
-    found: Sequence[CellResult | Hole], metric: str, rule: Rule, phase: Phase
-) -> tuple[list[Source], list[str]]:
-    """What was measured, and why the rest was not."""
-    sources, holes = [], []
-    for result in found:
-        if isinstance(result, Hole):
-            holes.append(result.reason)
-            continue
-        row = measured(result, metric, rule=rule, phase=phase)
-        if row is None:
-            known = result.rules.get(rule, {}).get("phases", {}).get(phase, {})
-            holes.append("no image that it could be measured on" if metric in known else f"{metric} was not measured")
-        else:
-            sources.append(Source(cell=result.cell, cell_hash=result.cell_hash, row=row))
-    return sources, holes
-
-
-def _hole(reasons: Sequence[str], measured: int, wanted: int) -> str | None:
-    """Why a number is missing, or rests on fewer seeds than planned."""
-    text = "; ".join(dict.fromkeys(reasons))
-    return f"{measured} of {wanted} seeds; the others: {text}" if text and measured else text or None
-
-
-def _mean(rows: Sequence[MetricRow]) -> MetricRow | None:
-    """The row itself; of several seeds their mean, whose interval is the spread of the seeds instead."""
-    if len(rows) < 2:
-        return rows[0] if rows else None
-    return MetricRow(name=rows[0].name, value=statistics.fmean(row.value for row in rows))
-
-
-def _temperature(result: CellResult | Hole, rule: Rule, phase: Phase) -> float | None:
-    assert isinstance(result, CellResult)
-    objective = _TEMPERED.get(phase)
-    return None if objective is None else result.temperature(rule=rule, objective=objective)
-
-
-def _networks(layout: Layout, scale: ScaleName, planned: Collection[Cell]) -> str:
+def _networks(cells: Sequence[Cell], scale: ScaleName) -> str:
     """Which networks the names stand for at this scale."""
     kinds: dict[str, dict[str, list[str]]] = {}
-    for cell in (cell for cell in layout.cells() if cell in planned):
+    for cell in cells:
         spec = spec_of(cell, scale)
         size = f"{spec.data.size} px" if spec.data.size else "native size"
         trained = f"{spec.model.backbone}, {size}, {spec.train.epochs} epochs of {spec.optimizer.name}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import NamedTuple
 
 import yaml
@@ -31,52 +32,42 @@ class Printed(NamedTuple):
     title: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaperTable:
-    """A table as the paper prints it: numbers are not rescaled, and `unit` says what they are."""
-
-    name: str
-    label: str
-    title: str
-    unit: str
-    rows: list[dict[str, Value]]
-
-
 PAPER_TABLES: Registry[Printed] = Registry("paper table")
 for _name, _printed in _INDEX["tables"].items():
     PAPER_TABLES.add(_name, Printed(**_printed))
 
 
-def paper_table(name: str) -> PaperTable:
-    """The table of that name with our names beside the paper's.
+@functools.cache
+def rows_of(name: str) -> tuple[Mapping[str, Value], ...]:
+    """The rows of a table, our names beside the paper's; numbers are not rescaled, and `unit` says what they are.
 
-    >>> table = paper_table("ece")
-    >>> table.label, table.unit, len(table.rows)
-    ('tab:ece_comparison', 'per cent', 448)
+    >>> rows = rows_of("ece")
+    >>> len(rows), rows[0]["unit"], rows[0]["dataset"]
+    (448, 'per cent', 'cifar100')
     """
-    label, title = PAPER_TABLES[name]
-    names = _names(name)
+    _ = PAPER_TABLES[name]  # or the error that names the nearest
+    names: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in _read("names"):  # those for every table (`*`) and those for this one
+        if entry["table"] in ("*", name):
+            names.setdefault((entry["column"], entry["paper"]), {})[entry["key"]] = entry["ours"]
     rows = [_with_our_names(printed, names) for printed in _read(name)]
-    columns = list(dict.fromkeys(column for cells in rows for column in cells))
-    unit = ", ".join(dict.fromkeys(str(cells["unit"]) for cells in rows))
-    complete = [{column: cells.get(column) for column in columns} for cells in rows]
-    return PaperTable(name=name, label=label, title=title, unit=unit, rows=complete)
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return tuple(MappingProxyType(dict.fromkeys(columns) | row) for row in rows)
 
 
-def find(table: PaperTable | str, **keys: Value) -> dict[str, Value] | None:
-    """The only row that agrees with all keys; None where the paper has none.
+def find(name: str, **keys: Value) -> Mapping[str, Value] | None:
+    """The only row of a table that agrees with all keys; None where the paper has none.
 
     >>> find("three_seeds", dataset="cifar10", calibrator="temperature", metric="ece")["value"]
     0.92
     >>> find("ece", dataset="mnist", backbone="resnet50_cifar") is None
     True
     """
-    table = _once(table) if isinstance(table, str) else table
-    columns = table.rows[0]
-    found = [cells for cells in table.rows if all(cells.get(key) == wanted for key, wanted in keys.items())]
-    if len(found) > 1 or not keys.keys() <= columns.keys():
-        raise ValueError(f"table {table.name!r} has {len(found)} rows with {keys}; choose by {', '.join(columns)}")
-    return dict(found[0]) if found else None
+    rows = rows_of(name)
+    found = [row for row in rows if all(row.get(key) == wanted for key, wanted in keys.items())]
+    if len(found) > 1 or not keys.keys() <= rows[0].keys():
+        raise ValueError(f"table {name!r} has {len(found)} rows with {keys}; choose by {', '.join(rows[0])}")
+    return found[0] if found else None
 
 
 def oddities() -> list[dict[str, str]]:
@@ -84,24 +75,9 @@ def oddities() -> list[dict[str, str]]:
     return _read("oddities")
 
 
-@functools.cache
-def _once(name: str) -> PaperTable:
-    """For looking up: nobody else gets its rows, so nobody changes them."""
-    return paper_table(name)
-
-
 def _read(name: str) -> list[dict[str, str]]:
     text = resources.files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
-
-
-def _names(table: str) -> dict[tuple[str, str], dict[str, str]]:
-    """(column, the paper's name) → our names: those for every table (`*`) and those for this one."""
-    names: dict[tuple[str, str], dict[str, str]] = {}
-    for entry in _read("names"):
-        if entry["table"] in ("*", table):
-            names.setdefault((entry["column"], entry["paper"]), {})[entry["key"]] = entry["ours"]
-    return names
 
 
 def _with_our_names(printed: dict[str, str], names: dict[tuple[str, str], dict[str, str]]) -> dict[str, Value]:

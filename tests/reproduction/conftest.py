@@ -21,7 +21,7 @@ HEAD = dataclasses.replace(PLAIN, head="calattn")
 COMMITTED = ResultStore(Path(__file__).parents[2] / "results" / "reproduce", "reduced")
 
 
-def value(table: paper.PaperTable | str, **keys: paper.Value) -> float:
+def value(table: str, **keys: paper.Value) -> float:
     """A number of the paper."""
     found = paper.find(table, **keys)
     assert found is not None, (table, keys)

@@ -491,7 +491,7 @@ def test_every_table_that_a_claim_cites_is_one() -> None:
 def test_the_winners_of_the_ablation_are_those_in_bold() -> None:
     backbones = {"vit_base": "vit", "deit_small": "deit", "swin_small": "swin"}
     bold: dict[str, set[tuple[str, str]]] = {"cls": set(), "patch_mean": set(), "concat": set()}
-    for row in paper.paper_table("feature_ablation").rows:
+    for row in paper.rows_of("feature_ablation"):
         if row["bold"] and row["metric"] == "ece":
             bold[str(row["features"])].add((str(row["dataset"]), backbones[str(row["backbone"])]))
     tested: dict[str, set[tuple[str, str]]] = {"cls": set(), "patch_mean": set(), "concat": set()}

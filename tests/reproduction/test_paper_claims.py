@@ -40,7 +40,7 @@ def claims() -> Iterator[Found]:
 
 def size_claim() -> Iterator[Found]:
     shares = {}
-    for r in TABLES["checkpoint_size"].rows:
+    for r in TABLES["checkpoint_size"]:
         if r["change"] is not None and r["dataset"] == "cifar10":
             base = value("checkpoint_size", dataset="cifar10", backbone=r["backbone"], head="none")
             shares[r["paper_model"]] = 100 * r["change"] / base
@@ -56,13 +56,13 @@ def size_claim() -> Iterator[Found]:
 def accuracy_claims() -> Iterator[Found]:
     gains = [
         r["value"] - value("accuracy", dataset=r["dataset"], backbone=r["backbone"], head="none")
-        for r in TABLES["accuracy"].rows
+        for r in TABLES["accuracy"]
         if r["head"] == "calattn"
     ]
     if max(gains) > 1:
         values = f"+{min(gains):.1f} to +{max(gains):.1f} points"
         yield "claim", "accuracy", "main results", "Top-1 kept, within a small range", values
-    top1 = {r["paper_method"]: r["value"] for r in TABLES["imagenet1k"].rows if r["metric"] == "accuracy"}
+    top1 = {r["paper_method"]: r["value"] for r in TABLES["imagenet1k"] if r["metric"] == "accuracy"}
     ours = top1.pop("CE+BS+CalAttn (Ours)")
     if max(abs(ours - other) for other in top1.values()) > 1:
         values = f"CalAttn {ours:.2f}; " + ", ".join(f"{method} {other:.2f}" for method, other in top1.items())
@@ -72,14 +72,14 @@ def accuracy_claims() -> Iterator[Found]:
 def lambda_claims() -> Iterator[Found]:
     ranges = {}
     for name in ("lambda_cebs", "lambda_full"):
-        eces = [r["value"] for r in TABLES[name].rows if r["metric"] == "ece"]
+        eces = [r["value"] for r in TABLES[name] if r["metric"] == "ece"]
         ranges[name] = max(eces) - min(eces)
     if ranges["lambda_full"] > ranges["lambda_cebs"]:
         values = "; ".join(f"{name} {size:.2f} points" for name, size in ranges.items())
         what = "ECE depends less on λ with CalAttn than without"
         yield "claim", "lambda_cebs lambda_full", "main results / sensitivity to λ", what, values
     for name in ("lambda_cebs", "lambda_full"):
-        spans = {(r["lambda_min"], r["lambda_max"]) for r in TABLES[name].rows}
+        spans = {(r["lambda_min"], r["lambda_max"]) for r in TABLES[name]}
         missing = [n / 10 for n in range(1, 11) if not any(low <= n / 10 <= high for low, high in spans)]
         if missing:
             values = f"no λ = {', '.join(map(str, missing))}"
@@ -88,14 +88,14 @@ def lambda_claims() -> Iterator[Found]:
 
 def sats_claims() -> Iterator[Found]:
     backbones = {
-        method: {r["paper_model"] for r in TABLES["sats"].rows if r["paper_method"] == method}
+        method: {r["paper_model"] for r in TABLES["sats"] if r["paper_method"] == method}
         for method in ("SATS", "CalAttn")
     }
     if not backbones["SATS"] & backbones["CalAttn"]:
         values = "; ".join(f"{method}: {', '.join(sorted(models))}" for method, models in backbones.items())
         yield "claim", "sats", "ImageNet-1K", "SATS compared under the same protocol", f"no backbone has both: {values}"
-    if not any(r["calibrator"] == "sats" and r["head"] == "none" for r in TABLES["three_seeds"].rows):
-        methods = dict.fromkeys(r["paper_method"] for r in TABLES["three_seeds"].rows)
+    if not any(r["calibrator"] == "sats" and r["head"] == "none" for r in TABLES["three_seeds"]):
+        methods = dict.fromkeys(r["paper_method"] for r in TABLES["three_seeds"])
         yield (
             "claim",
             "three_seeds",

@@ -22,7 +22,7 @@ from calattn.losses import LOSSES
 from calattn.metrics import METRICS
 from calattn.posthoc import CALIBRATORS
 from reproduction import paper
-from reproduction.paper import PAPER_TABLES, find, paper_table
+from reproduction.paper import PAPER_TABLES, find, rows_of
 from tests.reproduction.conftest import value
 
 SUMS = {
@@ -74,7 +74,7 @@ def test_every_file_is_a_table():
 @pytest.mark.parametrize("name", ["ece", "smece", "adaece", "classece"])
 def test_the_grid_has_no_holes(name: str):
     """Ten models on CIFAR, six elsewhere, seven losses, before and after; T* on its grid of tenths, only after."""
-    rows = paper_table(name).rows
+    rows = rows_of(name)
     models = {"cifar100": 10, "cifar10": 10, "mnist": 6, "tiny_imagenet": 6}
     cells = {(r["dataset"], r["backbone"], r["head"], r["loss"], r["phase"]) for r in rows}
     assert len(cells) == len(rows) == sum(models.values()) * 7 * 2
@@ -116,7 +116,7 @@ def test_no_name_is_left_over():
 
 def test_printed_changes_follow_from_the_values():
     for name, relative in (("high_confidence", True), ("checkpoint_size", False)):
-        for r in paper_table(name).rows:
+        for r in rows_of(name):
             if r["change"] is not None:
                 base = value(name, dataset=r["dataset"], backbone=r["backbone"], metric=r["metric"], head="none")
                 change = 100 * (r["value"] - base) / base if relative else r["value"] - base
@@ -126,7 +126,7 @@ def test_printed_changes_follow_from_the_values():
 def test_one_cell_is_read():
     cell = {"dataset": "mnist", "backbone": "vit_base", "head": "none", "loss": "brier", "phase": "post"}
     assert find("ece", **cell)["temperature"] == 8.7
-    assert find(paper_table("lambda_cebs"), lambda_max=1.0, metric="ece")["value"] == 2.48
+    assert find("lambda_cebs", lambda_max=1.0, metric="ece")["value"] == 2.48
     assert find("three_seeds", dataset="cifar10", calibrator="sats", metric="nll")["std"] == 0.019
     assert find("accuracy", dataset="cifar11") is None
 
@@ -139,7 +139,7 @@ def test_what_names_no_single_cell_is_refused(keys: dict[str, str], rows: int):
 
 def test_unknown_table_names_the_nearest():
     with pytest.raises(ValueError, match="unknown paper table 'eces'; did you mean 'ece'"):
-        paper_table("eces")
+        rows_of("eces")
 
 
 # --- against the paper's source -----------------------------------------------------------------------------------------------

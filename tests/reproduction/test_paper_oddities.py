@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from calattn import metrics
-from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, paper_table
+from reproduction.paper import ODDITIES, PAPER_TABLES, oddities, rows_of
 from tests.reproduction.conftest import value
 
 FOUR = ("ece", "smece", "adaece", "classece")
 THREE = FOUR[:3]
 TABLE_OF = {"ece": "ece", "smooth_ece": "smece", "adaptive_ece": "adaece", "classwise_ece": "classece"}
-TABLES = {name: paper_table(name) for name in PAPER_TABLES}
+TABLES = {name: rows_of(name) for name in PAPER_TABLES}
 
 Found = tuple[str, str, str, str, str]  # kind, table, where, what, values
 Key = tuple[str, str, str]  # dataset, model, loss, in the paper's words
 
 GRID = {
-    name: {(r["paper_dataset"], r["paper_model"], r["paper_method"], r["phase"]): r for r in TABLES[name].rows}
+    name: {(r["paper_dataset"], r["paper_model"], r["paper_method"], r["phase"]): r for r in TABLES[name]}
     for name in FOUR
 }
 KEYS: list[Key] = [cell[:3] for cell in GRID["ece"] if cell[3] == "pre"]
@@ -120,7 +120,7 @@ def copied() -> Iterator[Found]:
 def copied_lambdas() -> Iterator[Found]:
     for name in ("lambda_cebs", "lambda_full"):
         results = defaultdict(list)
-        for r in TABLES[name].rows:
+        for r in TABLES[name]:
             results[r["lambda_min"], r["lambda_max"]].append(r["value"])
         alike = defaultdict(list)
         for span, numbers in results.items():
@@ -132,7 +132,7 @@ def copied_lambdas() -> Iterator[Found]:
 
 
 def digits() -> Iterator[Found]:
-    rows = [r for r in TABLES["high_confidence"].rows if r["paper_metric"] == "HCFP@0.90"]
+    rows = [r for r in TABLES["high_confidence"] if r["paper_metric"] == "HCFP@0.90"]
     if all(round(r["value"] % 1, 2) == 0.99 for r in rows):
         yield "digits", "high_confidence", "HCFP@0.90", "all end in .99", ", ".join(f"{r['value']:.2f}" for r in rows)
 
@@ -140,7 +140,7 @@ def digits() -> Iterator[Found]:
 def best_in_group(name: str, group: tuple[str, ...]) -> Iterator[Found]:
     """Marks that are not on the best of their group."""
     groups = defaultdict(list)
-    for r in TABLES[name].rows:
+    for r in TABLES[name]:
         groups[tuple(r[column] for column in group)].append(r)
     for key, rows in groups.items():
         best = min(rows, key=lambda r: r["value"])
@@ -171,37 +171,37 @@ def bold() -> Iterator[Found]:
     yield from best_in_group("sats", ("paper_dataset", "paper_metric"))
     for name in ("adaece", "classece"):
         column, line = (marks_on_best(name, by) for by in ("paper_method", "paper_model"))
-        total = sum(r["bold"] for r in TABLES[name].rows)
+        total = sum(r["bold"] for r in TABLES[name])
         if total not in (column, line):
             values = f"{total} marks: {column} on the best of a column, {line} on the best of a row"
             yield "bold", name, "all", "neither rule explains the marks", values
-    seeds = [r for r in TABLES["three_seeds"].rows if r["metric"] == "accuracy"]
+    seeds = [r for r in TABLES["three_seeds"] if r["metric"] == "accuracy"]
     if not any(r["bold"] for r in seeds):
         yield "bold", "three_seeds", "Top-1", "CalAttn+TS is marked in every metric but this", "nothing marked"
 
 
 def marks_on_best(name: str, by: str) -> int:
     groups = defaultdict(list)
-    for r in TABLES[name].rows:
+    for r in TABLES[name]:
         groups[r["paper_dataset"], r[by], r["phase"]].append(r)
     return sum(r["bold"] and r["value"] == min(o["value"] for o in g) for g in groups.values() for r in g)
 
 
 def disagreement() -> Iterator[Found]:
     cells = {"head": "calattn", "loss": "ce", "phase": "pre"}
-    for r in TABLES["feature_ablation"].rows:
+    for r in TABLES["feature_ablation"]:
         if r["features"] == "cls":
             yield from differs(r, "feature_ablation", TABLE_OF[r["metric"]], cells)
-    for r in TABLES["sats"].rows:
+    for r in TABLES["sats"]:
         if r["head"] == "calattn":
             yield from differs(
                 r, "sats", TABLE_OF[r["metric"]], {"head": "calattn", "loss": "ce_brier", "phase": "post"}
             )
     for name, head in (("lambda_cebs", "none"), ("lambda_full", "calattn")):
-        for r in TABLES[name].rows:
+        for r in TABLES[name]:
             if r["lambda_min"] == 0.1:
                 yield from differs(r, name, TABLE_OF[r["metric"]], {"head": head, "loss": "ce_brier", "phase": "post"})
-    for r in TABLES["dirichlet"].rows:
+    for r in TABLES["dirichlet"]:
         if r["head"] == "calattn" and r["metric"] in TABLE_OF:
             patches = value(
                 "feature_ablation", dataset="cifar100", backbone="vit_base", features="patch_mean", metric=r["metric"]
@@ -217,7 +217,7 @@ def disagreement() -> Iterator[Found]:
 
 def seeds_disagreement() -> Iterator[Found]:
     """One seed elsewhere against mean and deviation here: three deviations are no chance."""
-    for r in TABLES["three_seeds"].rows:
+    for r in TABLES["three_seeds"]:
         if r["calibrator"] == "sats" or r["metric"] in ("nll", "brier"):
             continue
         if r["metric"] == "accuracy":
@@ -247,7 +247,7 @@ def impossible() -> Iterator[Found]:
         if before != after:
             what = "dividing the logits by a positive number cannot change Top-1"
             yield "impossible", "three_seeds", text(dataset, method), what, f"{before:.2f} → {after:.2f}"
-    for r in TABLES["three_seeds"].rows:
+    for r in TABLES["three_seeds"]:
         if r["metric"] == "brier":
             keys = {c: r[c] for c in ("dataset", "head", "calibrator")}
             accuracy, ece = (value("three_seeds", metric=m, **keys) / 100 for m in ("accuracy", "ece"))

@@ -138,9 +138,9 @@ def test_every_number_of_the_paper_stands_in_the_csv(name: str, scale: str, tmp_
     rows = [row for row in csv_rows(tables[:1]) if row["paper"] is not None]
     percent = {"nll": 1, "checkpoint_size": 1, "brier": 1}
     ours = Counter(round(row["paper"] * percent.get(row["metric"], 100), 6) for row in rows)
-    theirs = Counter(value for row in paper.paper_table(name).rows for value in [row["value"]])
+    theirs = Counter(value for row in paper.rows_of(name) for value in [row["value"]])
     if name == "checkpoint_size":  # and the differences, which the paper gives beside them
-        theirs += Counter(row["change"] for row in paper.paper_table(name).rows if row["change"] is not None)
+        theirs += Counter(row["change"] for row in paper.rows_of(name) if row["change"] is not None)
     if name in ("lambda_cebs", "lambda_full", "high_confidence"):  # one number beside several of ours
         assert set(ours) == set(theirs)
     else:
