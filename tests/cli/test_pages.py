@@ -385,13 +385,15 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
 
 def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     page, table = tmp_path / "p.html", tmp_path / "t.csv"
-    methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json")
+    methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json", "--sets", 0.9)
     found = invoke(capsys, "calibrate", npz, *methods, "--html", page, "--table", table)
     assert found.code == 0, found.err
     document, leader = document_in(page), found.json["leader"]
     assert document["title"] == "Calibration of test.npz"
     assert document["contest"]["leader"] == leader
     assert document["contest"]["verdict"] == found.json["verdict"]
+    assert document["sets"] == found.json["sets"]
+    assert [each["score"] for each in (document["sets"], *document["sets"]["others"])] == ["raps", "aps", "lac"]
     ranking = [each["method"] for each in found.json["methods"]]
     assert [row["method"] for row in document["contest"]["rows"]] == ["(as it is)", *ranking]
     assert [each["title"] for each in document["subjects"]] == ["as it is", *dict.fromkeys([leader, "temperature"])]
@@ -403,6 +405,23 @@ def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     assert [line.partition(",")[0] for line in lines] == ["title", "(as it is)", *ranking]
     both = ("--apply", "x", "--write", tmp_path / "w.csv")
     assert "--html is about metrics" in refused(capsys, "calibrate", npz, *both, "--html", page)
+
+
+def test_groups_on_the_page_are_those_of_the_json(capsys, tmp_path, npz):
+    p = predictions()
+    columns = [*(f"logit_{k}" for k in range(p.num_classes)), "label", "camera"]
+    lines = [[*row, label, "ab"[k % 2]] for k, (row, label) in enumerate(zip(p.logits.tolist(), p.labels.tolist(), strict=True))]
+    path, page = tmp_path / "t.csv", tmp_path / "p.html"
+    path.write_text("\n".join(",".join(map(str, line)) for line in [columns, *lines]))
+    few = ("--group", "camera", "--bootstrap", 50, "--json", "--html", page)
+    found = invoke(capsys, "evaluate", path, *few).json["results"][0]["groups"]
+    assert document_in(page)["subjects"][0]["groups"] == found
+    assert sorted(each["group"] for each in found) == ["a", "b"]
+    sets = invoke(capsys, "calibrate", path, "--sets", 0.8, *few).json["sets"]
+    assert document_in(page)["sets"] == sets
+    assert sets["by_group"].keys() == {"a", "b"}
+    assert "is about prediction sets" in refused(capsys, "calibrate", path, *few)
+    assert "--fraction judges a part" in refused(capsys, "calibrate", path, "--sets", 0.8, "--fraction", 0.5, *few)
 
 
 def test_a_leaderboard_is_written_as_a_table(capsys, tmp_path, npz):
@@ -425,6 +444,9 @@ def test_the_caveat_of_single_trainings_is_on_the_page(capsys, tmp_path):
     assert document_in(tmp_path / "p.html")["remark"] == remark
     assert invoke(capsys, "evaluate", runs[0], *few).code == 0
     assert document_in(tmp_path / "p.html")["remark"] is None
+    for paths, said in ((runs, remark), (runs[:1], None)):
+        assert invoke(capsys, "report", *paths, "--out", tmp_path / "r", *few[:4]).code == 0
+        assert document_in(tmp_path / "r" / "index.html")["remark"] == said
 
 
 def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):

@@ -66,16 +66,12 @@ def _apart(group: GroupEvaluation, metric: str) -> dict[str, float | None]:
 
 
 def described_groups(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The groups as JSON has them, worst first: NaN as None."""
-
-    def known(value: float | None) -> float | None:
-        return None if value is None or math.isnan(value) else value
-
+    """The groups as JSON and the page have them, worst first; `mark`: better or worse, more than chance."""
     return [
         {"group": name, "samples": each.evaluation.num_samples, "clusters": each.evaluation.num_clusters}
         | {
             "metrics": {
-                metric: row | {key: known(value) for key, value in _apart(each, metric).items()}
+                metric: row | _apart(each, metric) | {"mark": getattr(each.differences.get(metric), "mark", "")}
                 for metric, row in each.evaluation.as_dict().items()
             }
         }

@@ -26,7 +26,7 @@ _PAGE = (
     *_SHARED,
     *("chance", "profile", "plot", "copying", "chart", "state", "panel"),
     *("summary", "reliability", "temperature", "acting", "risk", "metrics", "scale", "dynamics", "errors", "classes"),
-    *("provenance", "forest", "comparison", "contest", "overview", "controls", "page"),
+    *("provenance", "forest", "groups", "comparison", "contest", "sets", "overview", "controls", "page"),
 )
 _LEADERBOARD = (*_SHARED, "leaderboard")
 
