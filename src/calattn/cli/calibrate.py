@@ -95,10 +95,13 @@ def calibrate(
     from calattn.cli import subjects
     from calattn.posthoc import Methods, PredictionSets, contest
     from calattn.report import contest_tables, contest_verdict
+    from calattn.report.page.writing import check_page
 
     part.check_one_split("calibrate")
     check_output(table, TABLES, "--table")
     check_output(html, PAGES, "--html")
+    if html is not None:
+        check_page(html, "--html")
     if out is None:
         options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)

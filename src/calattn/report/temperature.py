@@ -13,7 +13,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.posthoc.newton import check_labels_possible
 from calattn.posthoc.temperature import TemperatureScaling, ece_curve, temperature_blocks
-from calattn.report.canvas import DASHES, figure_of, headline, headroom, stacked, upright
+from calattn.report.canvas import DASHES, figure_of, headline, headroom, line_label, stacked, upright
 from calattn.report.style import GREY, INK, figure_style
 from calattn.types import Predictions
 
@@ -144,7 +144,7 @@ def _draw(panel: Axes, curves: Mapping[str, TemperatureCurve], name: str) -> Non
     for place, (title, curve) in enumerate(curves.items()):
         values, best = factor * getattr(curve, name).numpy(), curve.best[name]
         found = "no T*" if best is None else f"T* = {best:.3g}"
-        label = f"{title}: {found}" if title else found
+        label = line_label(title, found)
         (line,) = panel.plot(curve.temperature, values, linestyle=DASHES[place % len(DASHES)], label=label)
         if best is None or best not in curve.temperature.tolist():
             continue
