@@ -16,11 +16,9 @@ METRICS = [
 
 
 def row(title: str, accuracy: float | None, ece: float | None, head: str, **more: object) -> dict:
-    """A run whose numbers are known to a tenth of a point, or to `arm`."""
-    arm = more.pop("arm", 0.001)
 
     def known(value: float | None) -> dict:
-        return {"value": value, "low": value and value - arm, "high": value and value + arm}
+        return {"value": value, "low": value and value - 0.001, "high": value and value + 0.001}
 
     values = {"accuracy": known(accuracy), "ece": known(ece)}
     return {
@@ -38,7 +36,7 @@ def board(tmp_path):
     (tmp_path / "pages" / "a.html").write_text("<title>page of a</title>", encoding="utf-8")
     rows = [
         row("a", 0.8, 0.05, "none", href="pages/a.html"),
-        row("b", 0.9, 0.07, "calattn"),
+        row("b", 0.9, 0.07, "calattn", better_than={"accuracy": [0, 2]}),
         row("<img src=x onerror=alert(1)>", 0.7, 0.02, "calattn"),
         row("unfinished", None, None, "calattn", note="no predictions yet"),
     ]
@@ -86,9 +84,9 @@ def best(page, metric: str) -> set[str]:
 
 def test_only_runs_on_the_same_samples_compete(opened, tmp_path):
     rows = [
-        row("a", 0.80, 0.05, "none", group="test"),
-        row("b", 0.90, 0.07, "calattn", group="test"),
-        row("c", 0.70, 0.02, "none", group="shifted"),
+        row("a", 0.80, 0.05, "none", group="test", better_than={"ece": [1]}),
+        row("b", 0.90, 0.07, "calattn", group="test", better_than={"accuracy": [0]}),
+        row("c", 0.70, 0.02, "none", group="shifted", better_than={"ece": [3]}),
         row("d", 0.70, 0.03, "calattn", group="shifted"),
         row("alone", 0.99, 0.01, "calattn", group="other"),
         row("broken.npz", None, None, "none", note="broken.npz: no labels; " + "x" * 200, group="broken.npz"),
@@ -108,15 +106,16 @@ def test_only_runs_on_the_same_samples_compete(opened, tmp_path):
     assert box["x"] + box["width"] <= cell["x"] + cell["width"] + 1, "a long message stays in its cell"
 
 
-@pytest.mark.parametrize(("arm", "stars"), [(0.006, {"a"}), (0.008, set()), (None, set())])
-def test_a_star_needs_more_than_chance(opened, tmp_path, arm, stars):
-    """Two arms of 0.006 allow for √2 · 0.006 = 0.0085, two of 0.008 for 0.0113; the two differ by 0.01."""
-    rows = [row(name, 0.8, value, "none", group="test", arm=arm or 0) for name, value in (("a", 0.05), ("b", 0.06))]
-    for each in rows if arm is None else ():
-        each["values"]["ece"] |= {"low": None, "high": None}
+@pytest.mark.parametrize(("beaten", "stars"), [([1, 2], {"a"}), ([1], set()), ([], set())])
+def test_a_star_needs_a_paired_difference_from_each_other(opened, tmp_path, beaten, stars):
+    """Whatever the intervals, which are of one run each."""
+    rows = [row(name, 0.8, 0.05 + k / 100, "none", group="test") for k, name in enumerate("abc")]
+    rows[0]["better_than"] = {"ece": beaten}
     page = opened(written(rows, tmp_path / "i.html"))
     assert best(page, "ece") == stars
     assert best(page, "accuracy") == set()
+    page.locator("[data-control=filter]").fill("a")
+    assert best(page, "ece") == set(), "alone it is no best"
 
 
 @pytest.mark.parametrize(

@@ -260,23 +260,41 @@ def test_a_damaged_side_file_costs_a_panel_not_the_page(capsys, tmp_path, run, n
 
 def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
     runs = tmp_path / "runs"
-    for name in ("a", "b", "z"):
+    damages = {
+        "b": "{}",
+        "c": '{"files": 3, "schema": [], "format": {}}',
+        "d": "[" * 100_000,
+        "e": "null",
+    }
+    for name in ("a", "z", "f", *damages):
         copied(run, runs / name)
-    (runs / "b" / "predictions" / "test" / "manifest.json").write_text("{}", encoding="utf-8")
+    for name, text in damages.items():
+        (runs / name / "predictions" / "test" / "manifest.json").write_text(text, encoding="utf-8")
     (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: digits, size: 2024-01-01}\n", encoding="utf-8")
+    (runs / "f" / "spec.yaml").write_text("[" * 3000, encoding="utf-8")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "linked").symlink_to(runs / "a")
     (tmp_path / "links" / "loop").symlink_to(tmp_path / "links")
     found = invoke(capsys, "report", runs, tmp_path / "links", "--out", tmp_path / "out", "--bootstrap", 0)
     assert found.code == 1
-    assert "not measured: b" in found.err
+    assert all(f"{runs.name}/{name} has no page" in found.err or f"{name} has no page" in found.err for name in damages)
     rows = {row["title"].rpartition("/")[2]: row for row in document_in(tmp_path / "out" / "index.html")["rows"]}
-    assert rows.keys() == {"a", "b", "z"}, "the link leads to a run that is there already"
+    assert rows.keys() == {"a", "z", "f", *damages}, "the link leads to a run that is there already"
     assert "manifest" in rows["b"]["note"]
     assert rows["a"]["group"] == rows["z"]["group"]
     assert rows["a"]["facts"]["samples"] == len(calattn.load_predictions(run / "predictions" / "test"))
     again = invoke(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
     assert again.code == 0, again.err
+
+
+def test_a_run_that_breaks_us_is_listed_and_the_rest_goes_on(capsys, tmp_path, npz, monkeypatch):
+    other = shutil.copy(npz, tmp_path / "other.npz")
+    write = pages.write
+    monkeypatch.setattr(pages, "write", lambda page, *more, **options: write(page, *more, **options) if "other" in page.name else {}["x"])
+    found = invoke(capsys, "report", npz, other, "--out", tmp_path / "out", "--bootstrap", 0, "--json")
+    assert found.code == 1
+    assert [row["href"] for row in found.json["rows"]] == [None, "pages/other.npz.html"]
+    assert "KeyError" in found.json["rows"][0]["note"]
 
 
 def test_only_runs_on_the_same_data_are_ranked_together(capsys, tmp_path):
@@ -322,6 +340,15 @@ def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
     assert "did not write" in refused(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
     assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
+    page = tmp_path / "r" / "pages" / "a.html"
+    page.parent.mkdir(parents=True)
+    for line in (("report", run, "--out", tmp_path / "r"), ("calibrate", run, "--html", page)):
+        page.write_text("mine", encoding="utf-8")
+        assert "did not write" in refused(capsys, *line, "--bootstrap", 0)
+        assert page.read_text(encoding="utf-8") == "mine"
+    page.unlink()
+    for _ in range(2):
+        assert invoke(capsys, "report", run, "--out", tmp_path / "r", "--bootstrap", 0).code == 0
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
@@ -385,13 +412,15 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
 
 def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     page, table = tmp_path / "p.html", tmp_path / "t.csv"
-    methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json")
+    methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json", "--sets", 0.9)
     found = invoke(capsys, "calibrate", npz, *methods, "--html", page, "--table", table)
     assert found.code == 0, found.err
     document, leader = document_in(page), found.json["leader"]
     assert document["title"] == "Calibration of test.npz"
     assert document["contest"]["leader"] == leader
     assert document["contest"]["verdict"] == found.json["verdict"]
+    assert document["sets"] == found.json["sets"]
+    assert [each["score"] for each in (document["sets"], *document["sets"]["others"])] == ["raps", "aps", "lac"]
     ranking = [each["method"] for each in found.json["methods"]]
     assert [row["method"] for row in document["contest"]["rows"]] == ["(as it is)", *ranking]
     assert [each["title"] for each in document["subjects"]] == ["as it is", *dict.fromkeys([leader, "temperature"])]
@@ -403,6 +432,23 @@ def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     assert [line.partition(",")[0] for line in lines] == ["title", "(as it is)", *ranking]
     both = ("--apply", "x", "--write", tmp_path / "w.csv")
     assert "--html is about metrics" in refused(capsys, "calibrate", npz, *both, "--html", page)
+
+
+def test_groups_on_the_page_are_those_of_the_json(capsys, tmp_path, npz):
+    p = predictions()
+    columns = [*(f"logit_{k}" for k in range(p.num_classes)), "label", "camera"]
+    lines = [[*row, label, "ab"[k % 2]] for k, (row, label) in enumerate(zip(p.logits.tolist(), p.labels.tolist(), strict=True))]
+    path, page = tmp_path / "t.csv", tmp_path / "p.html"
+    path.write_text("\n".join(",".join(map(str, line)) for line in [columns, *lines]))
+    few = ("--group", "camera", "--bootstrap", 50, "--json", "--html", page)
+    found = invoke(capsys, "evaluate", path, *few).json["results"][0]["groups"]
+    assert document_in(page)["subjects"][0]["groups"] == found
+    assert sorted(each["group"] for each in found) == ["a", "b"]
+    sets = invoke(capsys, "calibrate", path, "--sets", 0.8, *few).json["sets"]
+    assert document_in(page)["sets"] == sets
+    assert sets["by_group"].keys() == {"a", "b"}
+    assert "is about prediction sets" in refused(capsys, "calibrate", path, *few)
+    assert "--fraction judges a part" in refused(capsys, "calibrate", path, "--sets", 0.8, "--fraction", 0.5, *few)
 
 
 def test_a_leaderboard_is_written_as_a_table(capsys, tmp_path, npz):
@@ -425,6 +471,9 @@ def test_the_caveat_of_single_trainings_is_on_the_page(capsys, tmp_path):
     assert document_in(tmp_path / "p.html")["remark"] == remark
     assert invoke(capsys, "evaluate", runs[0], *few).code == 0
     assert document_in(tmp_path / "p.html")["remark"] is None
+    for paths, said in ((runs, remark), (runs[:1], None)):
+        assert invoke(capsys, "report", *paths, "--out", tmp_path / "r", *few[:4]).code == 0
+        assert document_in(tmp_path / "r" / "index.html")["remark"] == said
 
 
 def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):

@@ -176,7 +176,7 @@ def test_after_a_contest_nothing_is_judged_on_what_was_fitted(given):
     judge, validation = drawn(4000, 0, c=40), drawn(400, 1, c=40)
     found = contest(judge, validation if given else None, methods="structured_vector", num_bootstrap=0)
     sets = PredictionSets(0.9)
-    report = sets_after(found.rows[0], validation if given else None, sets)
+    (report,) = sets_after(found.rows[0], validation if given else None, [sets])
     assert abs(report.coverage.value - 0.9) < 0.03
     assert sets.num_samples_ == (400 if given else 4000)
 

@@ -7,15 +7,15 @@ import io
 import math
 
 import pytest
+import torch
 from rich.console import Console
 
 import calattn
-from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.evaluation import Difference, Evaluation, paired
 from calattn.report import Cell, Table, difference_rows, difference_table, evaluation_table, leaderboard, sentence
 from calattn.report.evaluations import clear_best
 from calattn.report.style import between, number, percent
 from calattn.report.table import latex_text
-from calattn.types import MetricRow
 from tests.cli_runner import predictions
 
 
@@ -92,29 +92,36 @@ def test_leaderboard_keeps_order_and_marks_the_best(evaluations):
     assert [row[1].mark for row in table.rows] == ["", ""], "accuracy is the same"
 
 
-@pytest.mark.parametrize(
-    ("values", "arms", "best"),
-    [
-        ((1.0, 2.0, 3.0), (0.1, 0.1, 0.1), "a"),
-        ((1.0, 1.1, 3.0), (0.1, 0.1, 0.1), None),  # within √(0.1² + 0.1²) of each other
-        ((1.0, 1.15, 3.0), (0.1, 0.1, 0.1), "a"),
-        ((1.0, math.inf, 3.0), (0.1, math.nan, 0.1), "a"),
-        ((1.0, 2.0, math.nan), (0.1, 0.1, 0.1), "a"),
-        ((1.0, 2.0, 3.0), (None, None, None), None),
-    ],
-)
-def test_the_best_is_marked_only_beyond_chance(values, arms, best):
-    options = calattn.evaluate(predictions(), metrics="nll", num_bootstrap=0).options
+def test_the_best_is_so_by_its_paired_difference():
+    """Intervals of accuracy overlap by far, yet one is right wherever the other is, and on twelve samples more."""
+    a = predictions()
+    wrong = (a.logits.argmax(dim=1) != a.labels).nonzero().squeeze(1)
 
-    def made(value, arm, samples=9):
-        ends = {} if arm is None else {"low": value - arm, "high": value + arm}
-        row = MetricRow(name="nll", value=value, **{"low": None, "high": None} | ends)
-        about = {"num_samples": samples, "num_classes": 2, "options": options, "level": 0.95, "num_bootstrap": 9}
-        return Evaluation(rows={"nll": row}, **about)
+    def righted(count: int) -> Evaluation:
+        logits = a.logits.clone()
+        logits[wrong[:count], a.labels[wrong[:count]]] += 50
+        return calattn.evaluate(a.replace(logits=logits), metrics="accuracy", num_bootstrap=200)
 
-    found = {name: made(*each) for name, each in zip("abc", zip(values, arms, strict=True), strict=True)}
-    assert clear_best("nll", found) == best
-    assert clear_best("nll", found | {"a": made(values[0], arms[0], 10)}) is None, "of other samples"
+    found = {"a": righted(0), "more": righted(12), "one": righted(1)}
+    low, high = found["more"]["accuracy"].low, found["a"]["accuracy"].high
+    assert low < high, "unpaired, nothing would be clear"
+    assert clear_best("accuracy", found) == "more"
+    assert clear_best("accuracy", {name: found[name] for name in ("a", "one")}) is None, "one sample is chance"
+    assert clear_best("accuracy", {"more": found["more"], "one": found["one"]}) == "more"
+    part = calattn.evaluate(a.select(torch.arange(100)), metrics="accuracy", num_bootstrap=200)
+    assert clear_best("accuracy", found | {"part": part}) is None, "of other samples"
+    bare = calattn.evaluate(a, metrics="accuracy", num_bootstrap=0)
+    assert clear_best("accuracy", found | {"bare": bare}) is None
+    assert clear_best("accuracy", {"alone": found["more"]}) is None
+
+
+def test_resamples_of_evaluations_are_paired_as_those_of_compare(evaluations):
+    a, b = evaluations.values()
+    again = calattn.compare(predictions(), predictions(sharpness=2.0), num_bootstrap=50)
+    for name, each in again.items():
+        mine = paired(a, b, name)
+        assert mine.difference == each.difference
+        assert mine.high - mine.low == pytest.approx(each.high - each.low, rel=0.6, abs=1e-12)
 
 
 @pytest.mark.parametrize(

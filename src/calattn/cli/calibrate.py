@@ -20,6 +20,8 @@ from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from calattn import Predictions
     from calattn.cli.subjects import PredictionSet
     from calattn.posthoc import Contest, PredictionSets, Skipped, Watcher
@@ -68,6 +70,9 @@ def calibrate(
             "--sets", text="Prediction sets too, which hold the true class this often: 0.9; of all, after the leader."
         ),
     ] = None,
+    group: Annotated[
+        str | None, _fit("--group", metavar="COLUMN", text="How --sets cover each group of rows, such as --group camera.")
+    ] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
     write: Annotated[
@@ -90,10 +95,13 @@ def calibrate(
     from calattn.cli import subjects
     from calattn.posthoc import Methods, PredictionSets, contest
     from calattn.report import contest_tables, contest_verdict
+    from calattn.report.page.writing import check_page
 
     part.check_one_split("calibrate")
     check_output(table, TABLES, "--table")
     check_output(html, PAGES, "--html")
+    if html is not None:
+        check_page(html, "--html")
     if out is None:
         options.unused("is about the folder of --out", overwrite=overwrite)
     labels = None if reader.labels is None else Path(reader.labels)
@@ -104,13 +112,17 @@ def calibrate(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
         fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
-        fitting |= {"sets": sets, "seed": seed or None}
+        fitting |= {"sets": sets, "group": group, "seed": seed or None}
         options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
         nothing = "is about metrics, and --apply measures nothing"
         options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
         calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
         return
+    if sets is None:
+        options.unused("is about prediction sets, and there is no --sets", group=group)
+    if fraction is not None:
+        options.unused("is of every row of PATH, and --fraction judges a part", group=group)
     wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
@@ -131,25 +143,27 @@ def calibrate(
     if not found.rows:
         raise _nothing_done(found, material)
     report = material.document(found)
-    conformal = None if unfitted is None else _sets(found, material, unfitted, report)
+    groups = None if group is None else subject.with_columns(groups=group)[1]["groups"]
+    if unfitted is not None:
+        report["sets"] = _sets(found, material, unfitted, groups)
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
-        if conformal is not None and out is not None:
-            then.callback(conformal.save, out / "sets.safetensors")
+        if unfitted is not None and out is not None:
+            then.callback(unfitted.save, out / "sets.safetensors")
         if out is not None:
             then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
         if html is not None:
-            then.callback(_write_page, html, found, material, subject)
+            then.callback(_write_page, html, found, material, subject, report.get("sets"))
         if json:
             print_json(report)
         else:
             _show(found, material, single=single)
-            if conformal is not None:
+            if unfitted is not None:
                 results_to().print(report["sets"]["words"], markup=False, soft_wrap=True)
     if found.not_run:
         raise KeyboardInterrupt
@@ -166,15 +180,17 @@ calibrate.epilog = examples(  # type: ignore[attr-defined]
 )
 
 
-def _sets(found: Contest, material: Material, sets: PredictionSets, report: dict[str, Any]) -> PredictionSets:
-    """Fitted on top of the first method; what they are worth goes into the report."""
-    from calattn.posthoc import sets_after
+def _sets(found: Contest, material: Material, sets: PredictionSets, groups: np.ndarray | None) -> dict[str, Any]:
+    """`sets` fitted on top of the first method, and what they and those of the other scores are worth."""
+    from calattn.posthoc import SCORES, sets_after
     from calattn.report.contest import sets_document
 
     row = found.rows[0]
-    judged = sets_after(row, material.fit, sets, folds=found.folds or _FOLDS, seed=material.seed)
-    report["sets"] = sets_document(row.method, sets, judged)
-    return sets
+    several = [sets, *(dataclasses.replace(sets, score=score) for score in SCORES if score != sets.score)]
+    folds = found.folds or _FOLDS
+    reports = sets_after(row, material.fit, several, folds=folds, seed=material.seed, groups=groups)
+    first, *others = (sets_document(row.method, *each) for each in zip(several, reports, strict=True))
+    return first | {"others": others}
 
 
 def _each(texts: list[str] | None) -> list[str]:
@@ -337,11 +353,14 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _write_page(path: Path, found: Contest, material: Material, subject: PredictionSet) -> None:
+def _write_page(
+    path: Path, found: Contest, material: Material, subject: PredictionSet, sets: dict[str, Any] | None
+) -> None:
     """The contest as a page: every method, and in full the predictions as they are, the leader's and temperature scaling's."""
     from calattn.cli.judgement import plain
     from calattn.report.page import Exhibit, build_document, page_html, write_page
     from calattn.report.page.contest import contest_entry
+    from calattn.report.page.document import finite
 
     rows = [row for place, row in enumerate(found.rows) if place == 0 or row.method == "temperature"]
     origin = [(name, str(value)) for name, value in material.origin.items() if value is not None]
@@ -349,7 +368,8 @@ def _write_page(path: Path, found: Contest, material: Material, subject: Predict
     exhibits += [Exhibit(title=row.method, predictions=row.predictions, evaluation=row.evaluation) for row in rows]
     compared = {place: row.from_before for place, row in enumerate(rows, start=1) if row.from_before is not None}
     document = build_document(exhibits, comparisons=compared, title=f"Calibration of {plain(subject.title)}")
-    write_page(page_html(document | {"contest": contest_entry(found, reason=material.reason)}), path)
+    more = {"contest": contest_entry(found, reason=material.reason), "sets": finite(sets)}
+    write_page(page_html(document | more), path)
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -12,7 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from calattn.files.text import visible
 
 if TYPE_CHECKING:
     from calattn.report import Table
@@ -41,14 +45,26 @@ def _spelt_out(error: UnicodeError) -> tuple[str, int]:
     return "".join(spelt), error.end
 
 
+class PlainConsole(Console):
+    """A console on which names are seen as they are: control characters in text become escapes, and `:bug:` no picture."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=visible(part.text))
+
+    def render_str(self, text: str, **more: Any) -> Text:
+        return super().render_str(visible(text), **more)  # Rich would drop some
+
+
 def results_to() -> Console:
     """stdout; a new object each time, so that whoever has replaced sys.stdout gets the output."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    return PlainConsole(file=sys.stdout, width=width, highlight=False, emoji=False)
 
 
 def errors_to() -> Console:
     """stderr, for errors, notes and progress."""
-    return Console(file=sys.stderr, highlight=False)
+    return PlainConsole(file=sys.stderr, highlight=False, emoji=False)
 
 
 def only_helps(processes: int, *, on_machine: bool = False) -> bool:
@@ -90,7 +106,7 @@ def json_text(document: Any, *, ascii_only: bool = False) -> str:
     >>> json_text({"nll": math.inf, "auroc": math.nan}).split()
     ['{', '"nll":', '"Infinity",', '"auroc":', 'null', '}']
     """
-    return json.dumps(_plain(document), indent=2, ensure_ascii=ascii_only, allow_nan=False) + "\n"
+    return visible(json.dumps(_plain(document), indent=2, ensure_ascii=ascii_only, allow_nan=False)) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from rich.markup import escape
 
 from calattn.cli.console import errors_to, takes_any_letter
 from calattn.errors import Args, InputError, InputWarning
+from calattn.files.text import visible
 
 OK, FAILED, WRONG_INPUT, BUG, INTERRUPTED, BROKEN_PIPE, TERMINATED = 0, 1, 2, 70, 130, 141, 143
 _STOPPED = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
@@ -175,7 +176,7 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
     """The error line, on stderr."""
     if as_json:
         document = {"error": message, "exit_code": code}
-        print(json.dumps(document, ensure_ascii=not takes_any_letter(sys.stderr)), file=sys.stderr)
+        print(visible(json.dumps(document, ensure_ascii=not takes_any_letter(sys.stderr))), file=sys.stderr)
         return
     word = "" if code in _STOPPED else "[bold red]error[/bold red]: "
     errors_to().print(f"calattn: {word}{escape(message)}", soft_wrap=True, highlight=False)

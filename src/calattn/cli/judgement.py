@@ -61,12 +61,14 @@ class Judgement:
 
 def write_table(table: Table, path: Path, *, said: Sequence[str] = (), remarks: Sequence[str] = ()) -> None:
     """As the file's name says: .csv in full precision, .md and .tex as it is shown, with what was said of it."""
+    from calattn.report.table import markdown_text
+
     if path.suffix == ".csv":
         text = table.csv()
     elif path.suffix == ".tex":
         text = dataclasses.replace(table, label=f"calattn-{path.stem}").latex(notes=remarks)
     else:
-        text = table.markdown() + "".join(f"\n- {each}" for each in (*said, *remarks))
+        text = table.markdown() + "".join(f"\n- {markdown_text(each)}" for each in (*said, *remarks))
         text = text.rstrip("\n") + "\n"
     write_text(path, text)
 

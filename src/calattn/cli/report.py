@@ -13,7 +13,7 @@ import typer
 
 from calattn.cli import options
 from calattn.cli.console import note, print_json, results_to
-from calattn.cli.errors import FAILED, examples
+from calattn.cli.errors import FAILED, examples, message_of, reraise_if_stopped
 
 if TYPE_CHECKING:
     from calattn import Evaluation
@@ -56,7 +56,7 @@ def report(
     from calattn.cli.judgement import TABLES, check_output, write_table
     from calattn.report import leaderboard
     from calattn.report.page.leaderboard import leaderboard_document
-    from calattn.report.page.writing import leaderboard_html, write_page
+    from calattn.report.page.writing import check_page, leaderboard_html, write_page
 
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("report")
@@ -66,6 +66,8 @@ def report(
     places = list(_places(given))
     titles = subjects.titles(places, given=given)
     names = _file_names(titles)
+    for name in names.values():
+        check_page(out / "pages" / f"{name}.html", "--out:")
     part.check_of_runs(map(subjects.is_run, places))
     rows = []
 
@@ -130,7 +132,12 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
         return
     seen.add(path.resolve())
     yield path
-    for below in sorted(path.iterdir()):
+    try:
+        inside = sorted(path.iterdir())
+    except OSError as error:
+        note(f"not searched: {message_of(error)}")
+        inside = []
+    for below in inside:
         if below.is_dir() and below.name not in ("checkpoints", "predictions", "trackers"):
             yield from _folders(below, seen)
 
@@ -138,16 +145,15 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
 def _check_folder(out: Path) -> None:
     """Refuses to replace a page that is not ours, or to write among a run's files, or where nothing can be written."""
     from calattn.files.atomic import check_writable
+    from calattn.report.page.writing import check_page
     from calattn.runs.folder import SPEC
 
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out} is a file; name a folder")
     if (out / SPEC).exists():
         raise ValueError(f"--out {out} is a run folder; name another")
-    index = out / "index.html"
-    if index.exists() and 'id="document"' not in index.read_text(encoding="utf-8", errors="replace"):
-        raise ValueError(f"--out {out} has an index.html that calattn did not write; name another folder")
-    check_writable(index)
+    check_page(out / "index.html", "--out:")
+    check_writable(out / "index.html")
 
 
 def _judged(folder: Path) -> bool:
@@ -167,31 +173,32 @@ def _row(
 ) -> Standing:
     import calattn
     from calattn.cli import pages
-    from calattn.cli.errors import words_of
     from calattn.cli.judgement import working
     from calattn.comparison import labels_of
     from calattn.readers import PredictionFileMissing
     from calattn.report.page.leaderboard import Standing
 
-    facts = _facts(place)
+    facts: dict[str, Any] = {}
     try:
+        facts = _facts(place)
         subject = dataclasses.replace(find(place), title=title)
         source = subject.source()
         with working(f"evaluating {title}", source):
             evaluation = calattn.evaluate(source, **measure.arguments())
-        labels = labels_of(source).digest[:16]
-    except ValueError as error:
-        reason = words_of(error)
+        labels, data = labels_of(source).digest[:16], subject.data()
+        scaled, temperature = _scaled(subject, measure)
+        judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
+        pages.write(page, [judged], data_root=data_root, more={"title": title, "home": "../index.html"})
+    except Exception as error:  # one bad run is one line, whatever is wrong with it
+        reraise_if_stopped(error)
+        reason = message_of(error)
         note(f"{title} has no page: {reason}")
         return Standing(title=title, facts=facts, reason=reason, damaged=not isinstance(error, PredictionFileMissing))
-    scaled, temperature = _scaled(subject, measure)
-    judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
-    pages.write(page, [judged], data_root=data_root, more={"title": title, "home": "../index.html"})
     return Standing(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
         labels=labels,
-        data=subject.data(),
+        data=data,
         page=f"pages/{page.name}",
         evaluation=evaluation,
         scaled=scaled,

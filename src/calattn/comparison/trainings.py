@@ -95,6 +95,12 @@ def common_seeds(a: Method, b: Method) -> list[int]:
     return common
 
 
+ONE_EACH = (
+    "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
+    "compare them over seeds"
+)
+
+
 def remark_on(trainings: Mapping[str, Training]) -> str:
     """What the interval of a comparison of single trainings does not cover."""
     seen: dict[str, str] = {}
@@ -106,10 +112,7 @@ def remark_on(trainings: Mapping[str, Training]) -> str:
                 "method"
             )
         seen[method] = shown
-    return (
-        "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
-        "compare them over seeds"
-    )
+    return ONE_EACH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

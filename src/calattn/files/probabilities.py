@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import shutil
 import tempfile
 import warnings
@@ -17,12 +16,12 @@ import numpy as np
 
 from calattn.files.atomic import PathArg, atomic_write
 from calattn.files.predictions import alike
+from calattn.files.text import is_formula, visible
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # line breaks, control characters, half letters
 # Of a row group of Parquet. Its description takes 1.6 MB of memory per thousand columns: one for each block of 4 MB would add up.
 _GROUP_BYTES = 64 << 20
 
@@ -159,9 +158,11 @@ def _unfit(names: tuple[str, ...]) -> str:
         return f"several classes are named {twice!r}"
     missing = pa_csv.ConvertOptions().null_values  # NA, null, nan, …: a label of that name would read as none
     for name in names:
-        if not name.strip() or name in missing or _NO_TEXT.search(name):
+        if not name.strip() or name in missing or visible(name) != name or "\n" in name or "\t" in name:
             return f"the class name {name!r} is not plain text"
         with contextlib.suppress(ValueError):
             float(name)
             return f"the class name {name!r} is a number, which readers take for a position"
+        if is_formula(name):
+            return f"the class name {name!r} is a formula for spreadsheets"
     return ""

@@ -52,6 +52,8 @@ class Evaluation(Mapping[str, MetricRow]):
     num_bootstrap: int
     num_clusters: int | None = None
     groups: Mapping[str, GroupEvaluation] = dataclasses.field(default_factory=dict)
+    draws: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Each metric in every resample. Evaluations of the same samples, of one seed, are resampled alike: see `paired`."""
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -210,6 +212,7 @@ def evaluate(
         level=level,
         num_bootstrap=job.count,
         num_clusters=None if together is None else len(together),
+        draws=draws,
     )
     return found if groups is None else dataclasses.replace(found, groups=_by_group(job, found, groups))
 
@@ -266,13 +269,25 @@ def compare(
     return {name: _difference(name, one, other, level, options) for name in known}
 
 
+def paired(a: Evaluation, b: Evaluation, metric: str) -> Difference | None:
+    """b − a of one metric, from the resamples that the two evaluations share; None where they share none.
+
+    The caller knows that they are of the same samples in the same order. `compare` checks it, and draws resamples of its own.
+    """
+    alike = (a.num_samples, a.num_clusters, a.num_bootstrap) == (b.num_samples, b.num_clusters, b.num_bootstrap)
+    if not alike or metric not in a.draws or metric not in b.draws:
+        return None
+    one, other = (_Side(e.num_samples, torch.empty(0), {metric: e[metric].value}, e.draws) for e in (a, b))
+    return _difference(metric, one, other, a.level, a.options)
+
+
 class _Side(NamedTuple):
     """One of two sets of predictions: its size, the samples of each class, the values and their replicates."""
 
     n: int
     labels: Float[Tensor, " c"]
-    values: dict[str, float]
-    draws: dict[str, Float[Tensor, " r"]]
+    values: Mapping[str, float]
+    draws: Mapping[str, Float[Tensor, " r"]]
 
 
 def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
@@ -347,17 +362,16 @@ def _by_group(job: Resampled, overall: Evaluation, given: object) -> dict[str, G
         options["clusters"] = None if job.clusters is None else job.clusters.codes[rows]
         options["generator"] = torch.Generator().manual_seed(job.seed)
         part = job.source.select(rows.to(job.source.labels.device))
-        evaluations.append(
-            evaluate(part, metrics=tuple(overall), num_bootstrap=job.count, level=overall.level, **options)
-        )
+        found = evaluate(part, metrics=tuple(overall), num_bootstrap=job.count, level=overall.level, **options)
+        evaluations.append(dataclasses.replace(found, draws={}))
     differences: list[dict[str, GroupDifference]] = [{} for _ in evaluations]
     if job.count:
         # So many that the smallest p-value of all groups can be told from chance.
         shuffles = max(job.count, math.ceil(2 * len(groups) / (1 - overall.level)))
         values = shuffled_values(*job.planned(shuffles), groups, job.cells())
         differences = group_differences(evaluations, values, overall.level)
-    found = zip(groups.names, evaluations, differences, strict=True)
-    return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
+    named = zip(groups.names, evaluations, differences, strict=True)
+    return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in named})
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:

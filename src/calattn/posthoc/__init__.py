@@ -17,7 +17,7 @@ from calattn.posthoc.files import load
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
 from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
 from calattn.posthoc.scale_head import SATS, FrozenCalAttn
-from calattn.posthoc.sets import Estimate, PredictionSets, SetReport, sets_after
+from calattn.posthoc.sets import SCORES, Estimate, PredictionSets, SetReport, sets_after
 from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
 from calattn.posthoc.venn_abers import VennAbers
 
@@ -37,6 +37,7 @@ CALIBRATORS.add("temperature", TemperatureScaling)
 CALIBRATORS.add("temperature_ece", functools.partial(TemperatureScaling, "ece"))  # the paper's
 
 __all__ = [
+    "SCORES",
     "CALIBRATORS",
     "PROTOCOL_GRID",
     "SATS",

@@ -6,9 +6,10 @@ import dataclasses
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -19,7 +20,8 @@ from calattn.posthoc.contests import ContestRow
 from calattn.posthoc.crossfit import cross_fit, stratified_folds
 from calattn.types import Predictions, row_blocks
 
-Groups = Sequence[object] | Tensor
+Groups = Sequence[object] | np.ndarray | Tensor
+SCORES = ("raps", "aps", "lac")
 
 
 class Estimate(NamedTuple):
@@ -30,14 +32,24 @@ class Estimate(NamedTuple):
     high: float
 
 
+class OfSize(NamedTuple):
+    """The samples whose sets have `low` to `high` classes, and how often these hold the true one."""
+
+    low: int
+    high: int
+    samples: int
+    coverage: Estimate
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetReport:
-    """How often sets hold the true class and how many classes they hold, with 95 % intervals; by class and by group too."""
+    """How often sets hold the true class and how many classes they hold, with 95 % intervals; by size, class and group too."""
 
     samples: int
     coverage: Estimate
     size: Estimate
     empty: float
+    by_size: tuple[OfSize, ...]
     by_class: dict[int, Estimate]
     by_group: dict[str, Estimate]
 
@@ -85,7 +97,7 @@ class PredictionSets(Fitted):
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("score", self.score, ("raps", "aps", "lac")),
+            ("score", self.score, SCORES),
             ("per", self.per, ("all", "class", "group")),
         ):
             if value not in known:
@@ -188,14 +200,31 @@ def judged(sets: Bool[Tensor, "n c"], labels: Int[Tensor, " n"], groups: Groups 
         coverage=_share(inside),
         size=_mean(sizes),
         empty=float((sizes == 0).double().mean()),
+        by_size=tuple(_by_size(inside, sizes)),
         by_class={int(k): _share(inside[labels == k]) for k in labels.unique()},
         by_group={name: _share(inside[rows]) for name, rows in of_groups.items()},
     )
 
 
+def _by_size(inside: Bool[Tensor, " n"], sizes: Float[Tensor, " n"]) -> Iterator[OfSize]:
+    """Small sizes one by one, larger ones together: 0 to 5, then 6–10, 11–20, 21–40, …"""
+    high, low = 0, 0
+    while low <= int(sizes.max()):
+        mine = (sizes >= low) & (sizes <= high)
+        if mine.any():
+            yield OfSize(low, high, int(mine.sum()), _share(inside[mine]))
+        low, high = high + 1, high + 1 if high < 5 else 2 * high
+
+
 def sets_after(
-    row: ContestRow, validation: Predictions | None, sets: PredictionSets, *, folds: int = 5, seed: int = 0
-) -> SetReport:
+    row: ContestRow,
+    validation: Predictions | None,
+    several: Sequence[PredictionSets],
+    *,
+    folds: int = 5,
+    seed: int = 0,
+    groups: Groups | None = None,
+) -> list[SetReport]:
     """Fit sets on top of a method of a contest, on samples that neither it nor its calibrator has seen, and judge them.
 
     With `validation` predictions these are calibrated out of fold, and the judged samples are others. Without, thresholds of each
@@ -204,21 +233,24 @@ def sets_after(
     if validation is not None:
         again = type(row.calibrator), row.calibrator.options()
         held_out = cross_fit(lambda: again[0](**again[1]), validation, folds=folds, seed=seed)
-        return sets.fit(held_out).judge(row.predictions)
+        return [judged(sets.fit(held_out)(row.predictions), row.predictions.labels, groups) for sets in several]
     whole = row.predictions
     fold_of = stratified_folds(whole.labels, folds=folds, seed=seed + 1)
-    found = torch.zeros(len(whole), whole.num_classes, dtype=torch.bool)
-    for fold in range(folds):
-        mine = fold_of == fold
-        found[mine.cpu()] = sets.fit(whole.select(~mine))(whole.select(mine))
-    sets.fit(whole)
-    return judged(found, whole.labels)
+    reports = []
+    for sets in several:
+        found = torch.zeros(len(whole), whole.num_classes, dtype=torch.bool)
+        for fold in range(folds):
+            mine = fold_of == fold
+            found[mine.cpu()] = sets.fit(whole.select(~mine))(whole.select(mine))
+        sets.fit(whole)
+        reports.append(judged(found, whole.labels, groups))
+    return reports
 
 
 def _named(groups: Groups | None, n: int) -> list[str]:
     if groups is None:
         raise InputError("are needed: sets have a threshold per group", argument="groups", remedy="pass groups=…")
-    values = groups.tolist() if isinstance(groups, Tensor) else list(groups)
+    values = groups.tolist() if isinstance(groups, np.ndarray | Tensor) else list(groups)
     if len(values) != n:
         raise InputError(f"has {len(values)} entries for {n} samples", argument="groups")
     return [str(value) for value in values]

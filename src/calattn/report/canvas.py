@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from calattn.files.text import visible
 from calattn.metrics.columns import Columns
 from calattn.metrics.sources import PredictionSource, columns_in, parts_of
 from calattn.types import check_source
@@ -95,9 +96,16 @@ def headroom(ax: Axes, lines: int) -> None:
     ax.set_ylim(low, low + (high - low) / (1 - share))
 
 
+def line_label(title: str, value: str) -> str:
+    """What a legend says of a line; Matplotlib leaves out what starts with an underscore."""
+    label = visible(f"{title}: {value}" if title else value)
+    return f" {label}" if label.startswith("_") else label
+
+
 def headline(ax: Axes, title: str | None, numbers: str | None = None) -> None:
     """A bold title, and under it one line of numbers."""
     if numbers:
         ax.text(0.5, 1.03, numbers, transform=ax.transAxes, ha="center", fontsize=8)
     if title:
-        ax.set_title(title, fontsize=10, fontweight="bold", pad=17 if numbers else 6)
+        ax.title.set_parse_math(False)  # of the caller's axes
+        ax.set_title(visible(title), fontsize=10, fontweight="bold", pad=17 if numbers else 6)

@@ -13,7 +13,18 @@ from calattn import checks
 from calattn.metrics.binning import BinSums, bin_edges
 from calattn.metrics.ranks import Groups, RankSums, aurc_of, risk_coverage_of
 from calattn.metrics.sources import PredictionSource
-from calattn.report.canvas import DASHES, Sources, canvas, figure_of, gather, headline, headroom, named, upright
+from calattn.report.canvas import (
+    DASHES,
+    Sources,
+    canvas,
+    figure_of,
+    gather,
+    headline,
+    headroom,
+    line_label,
+    named,
+    upright,
+)
 from calattn.report.style import BLUE, GREY, INK, ORANGE, figure_style
 from calattn.types import check_source
 
@@ -92,7 +103,7 @@ def risk_coverage_curve(
                 coverage[shown],
                 risk[shown],
                 linestyle=DASHES[place % len(DASHES)],
-                label=f"{name}: {area}" if name else area,
+                label=line_label(name, area),
             )
             top = max(top, float(risk[shown].max()))
         ax.set(xlim=(0, 100), ylim=(0, 1.03 * top or 1), xlabel="coverage (% answered)", ylabel="risk (error rate, %)")

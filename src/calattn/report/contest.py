@@ -138,7 +138,11 @@ def _in_words(value: float | int | str) -> str:
 def sets_document(method: str, sets: PredictionSets, report: SetReport) -> dict[str, Any]:
     """What prediction sets after a method are worth, in numbers and in words."""
     found = {name: getattr(report, name)._asdict() for name in ("coverage", "size")}
-    by_class = {str(each): estimate._asdict() for each, estimate in report.by_class.items()}
+    parts = {
+        name: {str(each): estimate._asdict() for each, estimate in getattr(report, name).items()}
+        for name in ("by_class", "by_group")
+    }
+    by_size = [each._asdict() | {"coverage": each.coverage._asdict()} for each in report.by_size]
     asked = {"method": method, "asked": sets.coverage, "score": sets.score, "samples": report.samples}
     coverage, size, worst = report.coverage, report.size, report.by_class[report.worst_class]
     words = (
@@ -146,7 +150,7 @@ def sets_document(method: str, sets: PredictionSets, report: SetReport) -> dict[
         f"[{100 * coverage.low:.1f}, {100 * coverage.high:.1f}], mean size {size.value:.2f} [{size.low:.2f}, {size.high:.2f}], "
         f"{100 * report.empty:.1f} % empty; class {report.worst_class} is covered least, {100 * worst.value:.1f} %"
     )
-    return asked | found | {"empty": report.empty, "by_class": by_class, "words": words}
+    return asked | found | {"empty": report.empty, "by_size": by_size} | parts | {"words": words}
 
 
 def ranking_table(

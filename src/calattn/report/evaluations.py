@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from calattn.comparison.trainings import SeedsDifference
 from calattn.metrics import METRICS
-from calattn.metrics.evaluation import Difference, Evaluation
+from calattn.metrics.evaluation import Difference, Evaluation, paired
 from calattn.metrics.groups import GroupEvaluation
 from calattn.metrics.state import Options
 from calattn.report.style import between, number, percent, unit_of
@@ -66,16 +66,12 @@ def _apart(group: GroupEvaluation, metric: str) -> dict[str, float | None]:
 
 
 def described_groups(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The groups as JSON has them, worst first: NaN as None."""
-
-    def known(value: float | None) -> float | None:
-        return None if value is None or math.isnan(value) else value
-
+    """The groups as JSON and the page have them, worst first; `mark`: better or worse, more than chance."""
     return [
         {"group": name, "samples": each.evaluation.num_samples, "clusters": each.evaluation.num_clusters}
         | {
             "metrics": {
-                metric: row | {key: known(value) for key, value in _apart(each, metric).items()}
+                metric: row | _apart(each, metric) | {"mark": getattr(each.differences.get(metric), "mark", "")}
                 for metric, row in each.evaluation.as_dict().items()
             }
         }
@@ -116,29 +112,20 @@ def _record(name: str, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def clear_best(metric: str, evaluations: Evaluations) -> str | None:
-    """The title of the best, where it is better than every other by more than chance; None where it is not, or unknown.
-
-    Two intervals of v ± a and w ± b, as of independent samples, differ where |v − w| > √(a² + b²). Evaluations of the same
-    samples vary together, and their difference less: what is called clear here is clear there too. Of other samples there is
-    no best.
-    """
+    """The title of the best, where its paired difference from every other is beyond chance; None where one is not, or unknown."""
     sign = 1 if METRICS[metric].better == "lower" else -1
-    rows = {title: each[metric] for title, each in evaluations.items()}
-    known = {title: row for title, row in rows.items() if row.value == row.value}
-    if len(known) < 2 or len({each.num_samples for each in evaluations.values()}) > 1:
+    known = {title: each for title, each in evaluations.items() if not math.isnan(each[metric].value)}
+    if len(known) < 2:
         return None
-    best = min(known, key=lambda title: sign * known[title].value)
+    best = min(known, key=lambda title: sign * known[title][metric].value)
     mine = known.pop(best)
-    for row in known.values():
-        arms = [
-            (end - each.value) if end is not None else math.nan
-            for each, end in ((mine, mine.high if sign > 0 else mine.low), (row, row.low if sign > 0 else row.high))
-        ]
-        if math.isinf(row.value) and math.isfinite(mine.value):
-            continue  # a label that has probability 0 is a fact, not chance
-        if not abs(row.value - mine.value) > math.hypot(*arms):
-            return None
-    return best
+    return best if all(beats(mine, each, metric) for each in known.values()) else None
+
+
+def beats(one: Evaluation, other: Evaluation, metric: str) -> bool:
+    """Whether one is better than another of the same samples, by more than chance."""
+    found = paired(other, one, metric)
+    return found is not None and improved(found) is True
 
 
 def _cell(evaluation: Evaluation, metric: str, *, best: bool = False) -> Cell:

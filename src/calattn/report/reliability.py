@@ -19,6 +19,7 @@ from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.sources import PredictionSource, target_of
 from calattn.report.canvas import COLUMN, canvas, figure_of, gather, headline, named
 from calattn.report.style import BLUE, GREY, INK, ORANGE, PURPLE, figure_style
+from calattn.report.verdict import short
 from calattn.types import check_source
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ class Words(NamedTuple):
     def of(cls, target: int | None, name: str | None) -> Words:
         if target is None:
             return cls()
-        event = str(target) if name is None else name
-        event = event if len(event) <= 16 else f"{event[:15]}…"
+        event = short(str(target) if name is None else name)
         return cls(f"P({event})", f"share of class {event}", "mean P", "share")
 
 
@@ -341,6 +341,7 @@ def _decorate(ax: Axes, shown: Shown, title: str | None) -> None:
     said, right = shown.words.mean_confidence, shown.words.mean_accuracy
     numbers = f"{name} {100 * sums.error():.2f} · {right} {100 * accuracy:.1f} · {said} {100 * confidence:.1f} %"
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=shown.words.accuracy, aspect="equal", xticks=[0, 0.25, 0.5, 0.75, 1])
+    ax.yaxis.label.set_parse_math(False)
     ax.tick_params(labelbottom=False)
     headline(ax, title, numbers)
 

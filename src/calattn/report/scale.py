@@ -28,14 +28,6 @@ class Scales(NamedTuple):
     confidence: Float[Tensor, " n"]
 
 
-class ScaleGroups(NamedTuple):
-    """Groups of (nearly) equal count along s: mean scale, accuracy and mean confidence of each."""
-
-    scale: Float[Tensor, " g"]
-    accuracy: Float[Tensor, " g"]
-    confidence: Float[Tensor, " g"]
-
-
 def scales_of(predictions: PredictionSource) -> Scales:
     """The scales of all blocks; predictions without a scale are refused."""
     found = []
@@ -50,16 +42,11 @@ def scales_of(predictions: PredictionSource) -> Scales:
     return Scales(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
-def scale_groups(scales: Scales, *, num_groups: int = 10) -> ScaleGroups:
-    """Means over groups of equal count, the smallest scales first."""
+def scale_groups(scales: Scales, *, num_groups: int = 10) -> list[Scales]:
+    """Groups of (nearly) equal count along s, the smallest first."""
     order = scales.scale.argsort(stable=True)
     parts = [part for part in order.tensor_split(checks.positive_int(num_groups, "num_groups")) if len(part)]
-    return ScaleGroups(
-        *(
-            torch.stack([values.double()[part].mean() for part in parts])
-            for values in (scales.scale, scales.correct, scales.confidence)
-        )
-    )
+    return [Scales(*(values[part] for values in scales)) for part in parts]
 
 
 def scale_histogram(
@@ -101,6 +88,7 @@ def scale_against_correctness(
     """
     found = scales_of(predictions)
     groups = scale_groups(found, num_groups=num_groups)
+    along, accuracy, confidence = ([float(part.double().mean()) for part in parts] for parts in zip(*groups, strict=True))
     right, wrong = (found.scale[mask] for mask in (found.correct, ~found.correct))
     edges = _edges(found.scale.numpy(), num_bins)
     with figure_style():
@@ -111,9 +99,9 @@ def scale_against_correctness(
         above.set(ylabel="density", ylim=(0, None))
         headroom(above, 1)
         above.legend(loc="upper left", ncols=2)
-        below.plot(groups.scale, 100 * groups.accuracy, "o-", color=BLUE, markersize=4, label="accuracy")
-        below.plot(groups.scale, 100 * groups.confidence, "s--", color=INK, markersize=3.5, label="confidence")
-        below.set(xlabel=f"scale s ({len(groups.scale)} groups of equal count)", ylabel="% of the group")
+        below.plot(along, [100 * value for value in accuracy], "o-", color=BLUE, markersize=4, label="accuracy")
+        below.plot(along, [100 * value for value in confidence], "s--", color=INK, markersize=3.5, label="confidence")
+        below.set(xlabel=f"scale s ({len(groups)} groups of equal count)", ylabel="% of the group")
         headroom(below, 1)
         below.legend(loc="upper left", ncols=2)
         both = len(right) > 0 and len(wrong) > 0

@@ -51,9 +51,13 @@ def percent(level: float) -> str:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """The style sheet's settings for the figures made inside the block; the caller's own settings come back after it."""
+    """The style sheet's settings for the figures made inside the block; the caller's own settings come back after it.
+
+    A dollar in a name is a dollar and starts no formula.
+    """
     import matplotlib
 
     # Only what the sheet names: the caller's fonts, say, stay. (`rc_context(fname=…)` would reset all the rest.)
     with matplotlib.rc_context(matplotlib.rc_params_from_file(STYLE, use_default_template=False)):
+        matplotlib.rcParams["text.parse_math"] = False
         yield

@@ -6,8 +6,9 @@ import csv
 import dataclasses
 import io
 import itertools
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
@@ -16,7 +17,8 @@ from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
-_BOLD = ("bold::", "::bold")  # what LaTeX needs no escape for, and no number holds
+from calattn.files.text import cell_text, visible
+
 _STYLES = {"best": "bold", "better": "green", "worse": "red"}
 
 
@@ -27,14 +29,16 @@ class Cell(NamedTuple):
     interval: str = ""
     mark: Literal["", "best", "better", "worse"] = ""
 
-    def beside(self, bold: tuple[str, str] = ("", "")) -> str:
-        """Number and interval on one line, a good number between the two marks of `bold`."""
-        start, end = bold if self.mark in ("best", "better") else ("", "")
-        return f"{start}{self.text}{end} {self.interval}".rstrip()
+    def beside(self, bold: str = "{}", spelt: Callable[[str], str] = str) -> str:
+        """Number and interval on one line, a good number within `bold`; each as it is `spelt` in the format."""
+        text = spelt(self.text)
+        if self.mark in ("best", "better"):
+            text = bold.replace("{}", text)
+        return f"{text} {spelt(self.interval)}".rstrip()
 
     def above(self) -> str:
         """The interval dim under the number, in Rich's markup."""
-        text = escape(self.text) + (f"\n[dim]{escape(self.interval)}[/dim]" if self.interval else "")
+        text = _markup(self.text) + (f"\n[dim]{_markup(self.interval)}[/dim]" if self.interval else "")
         return f"[{_STYLES[self.mark]}]{text}[/]" if self.mark else text
 
 
@@ -66,13 +70,13 @@ class Table:
 
     def terminal(self) -> RichTable:
         """For Rich's console."""
-        table = RichTable(caption=escape(self.caption), caption_style="dim", caption_justify="left")
+        table = RichTable(caption=_markup(self.caption), caption_style="dim", caption_justify="left")
         first, *others = self.header
-        table.add_column(escape(first), no_wrap=self.whole_names, overflow="fold")
+        table.add_column(_markup(first), no_wrap=self.whole_names, overflow="fold")
         for name in others:
-            table.add_column(escape(name), justify="right", overflow="fold")
+            table.add_column(_markup(name), justify="right", overflow="fold")
         for row in self.rows:
-            table.add_row(*(each.above() if isinstance(each, Cell) else escape(each) for each in row))
+            table.add_row(*(each.above() if isinstance(each, Cell) else _markup(each) for each in row))
         return table
 
     def __rich__(self) -> RichTable:
@@ -80,12 +84,10 @@ class Table:
 
     def markdown(self) -> str:
         """For a README or an issue."""
-
-        def line(cells: Sequence[str]) -> str:
-            return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
-
         rule = "|---|" + "---:|" * (len(self.header) - 1) + "\n"
-        return line(self.header) + rule + "".join(map(line, self._lines("**", "**"))) + f"\n{self.caption}.\n"
+        lines = self._lines(markdown_text, "**{}**", spelt_number=str)
+        rows = ["| " + " | ".join(cells) + " |\n" for cells in lines]
+        return rows[0] + rule + "".join(rows[1:]) + f"\n{markdown_text(self.caption)}.\n"
 
     def latex(self, notes: Sequence[str] = ()) -> str:
         """For a paper: `booktabs`, everything escaped, nothing but ASCII; notes stand under it, and `label` is to refer to."""
@@ -93,33 +95,51 @@ class Table:
         def spelt(text: str) -> str:
             return latex_text(text.replace("“", "``").replace("”", "''"))
 
-        def line(cells: Sequence[str]) -> str:
-            texts = (spelt(cell).replace(_BOLD[0], "\\textbf{").replace(_BOLD[1], "}") for cell in cells)
-            return " & ".join(texts) + " \\\\"
-
-        body = "\n".join(map(line, self._lines(*_BOLD)))
+        head, *body = (" & ".join(cells) + " \\\\" for cells in self._lines(spelt, "\\textbf{{}}", spelt_number=spelt))
+        rows = "\n".join(body)
         under = "".join(f"\\par\\smallskip\\footnotesize {spelt(note)}\n" for note in notes)
         columns = "l" + "r" * (len(self.header) - 1)
+        label = re.sub(r"[^A-Za-z0-9:.-]+", "-", self.label)
         return (
             "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
-            f"\\caption{{{spelt(self.caption)}.}}\n\\label{{tab:{self.label}}}\n\\begin{{tabular}}{{{columns}}}\n"
-            f"\\toprule\n{line(self.header)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n{under}\\end{{table}}\n"
+            f"\\caption{{{spelt(self.caption)}.}}\n\\label{{tab:{label}}}\n\\begin{{tabular}}{{{columns}}}\n"
+            f"\\toprule\n{head}\n\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}\n{under}\\end{{table}}\n"
         )
 
     def csv(self) -> str:
         """The records, numbers in full precision and missing ones empty; without records, the cells as they are shown."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        if self.records:
-            writer.writerow(self.records[0])
-            writer.writerows(each.values() for each in self.records)
-        else:
-            writer.writerows([self.header, *self._lines()])
+        lines = [list(self.records[0]), *(each.values() for each in self.records)] if self.records else self._lines(str)
+        for line in lines:
+            writer.writerow([cell_text(each) if isinstance(each, str) else each for each in line])
         return text.getvalue()
 
-    def _lines(self, *bold: str) -> list[list[str]]:
-        marks = (bold[0], bold[1]) if bold else ("", "")
-        return [[each.beside(marks) if isinstance(each, Cell) else each for each in row] for row in self.rows]
+    def _lines(
+        self, spelt: Callable[[str], str], bold: str = "{}", *, spelt_number: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """Head and rows, names and numbers as a format spells them."""
+
+        def cell(each: str | Cell) -> str:
+            return each.beside(bold, spelt_number) if isinstance(each, Cell) else spelt(each)
+
+        return [[cell(each) for each in row] for row in (self.header, *self.rows)]
+
+
+def _markup(text: str) -> str:
+    return escape(visible(text))
+
+
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~$&#]|^[-+=]|(?<=^\d)[.)]")
+
+
+def markdown_text(text: str) -> str:
+    """Plain text as Markdown on one line.
+
+    >>> print(markdown_text("a_b <i>|[x](y)"))
+    a\\_b \\<i\\>\\|\\[x\\](y)
+    """
+    return _MARKDOWN.sub(r"\\\g<0>", visible(text).replace("\n", " "))
 
 
 _SPECIAL = {
@@ -245,4 +265,4 @@ def _narrowest(column: Column) -> int:
 
 
 def _plain(text: object) -> str:
-    return Text.from_markup(str(text)).plain
+    return Text.from_markup(str(text), emoji=False).plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.posthoc.newton import check_labels_possible
 from calattn.posthoc.temperature import TemperatureScaling, ece_curve, temperature_blocks
-from calattn.report.canvas import DASHES, figure_of, headline, headroom, stacked, upright
+from calattn.report.canvas import DASHES, figure_of, headline, headroom, line_label, stacked, upright
 from calattn.report.style import GREY, INK, figure_style
 from calattn.types import Predictions
 
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 _TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 _POINTS = 65
 _CHOSEN = "\nT* chosen on the samples shown"
-_NAMES: tuple[Literal["ece", "nll"], ...] = ("ece", "nll")
-
-
-class TemperatureCurve(NamedTuple):
-    """ECE and NLL at ascending temperatures, 1 among them, and the best T for each (None where a fit found no optimum)."""
-
-    temperature: Float[Tensor, " t"]
-    ece: Float[Tensor, " t"]
-    nll: Float[Tensor, " t"]
-    best: dict[str, float | None]
 
 
 def errors_at(
@@ -56,24 +46,10 @@ def errors_at(
     return ece_curve(predictions, temperatures, num_bins=num_bins), nll / len(predictions)
 
 
-def best_temperatures(predictions: Predictions, *, num_bins: int = 15) -> dict[str, float | None]:
-    """The T* of lowest ECE and of lowest NLL that `TemperatureScaling` finds; None where it found no optimum."""
-    best: dict[str, float | None] = {}
-    for objective in _NAMES:
-        fit = TemperatureScaling(objective=objective, num_bins=num_bins).fit(predictions)
-        best[objective] = fit.temperature_ if fit.converged_ else None
-    return best
-
-
-def temperature_numbers(
-    predictions: Predictions, temperatures: Sequence[float], *, best: Mapping[str, float | None], num_bins: int = 15
-) -> TemperatureCurve:
-    """The curve at these temperatures, at 1 and at the best ones as far as they lie between."""
-    marks = [1.0, *(value for value in best.values() if value is not None)]
-    inside = [mark for mark in marks if min(temperatures) <= mark <= max(temperatures)]
-    ascending = sorted({*temperatures, *inside})
-    ece, nll = errors_at(predictions, ascending, num_bins=num_bins)
-    return TemperatureCurve(torch.tensor(ascending, dtype=torch.float64), ece, nll, dict(best))
+def best_temperature(predictions: Predictions) -> float | None:
+    """T*, of the lowest NLL; None where there is no optimum."""
+    fit = TemperatureScaling().fit(predictions)
+    return fit.temperature_ if fit.converged_ else None
 
 
 def temperature_curve(
@@ -87,25 +63,22 @@ def temperature_curve(
 ) -> Figure:
     """ECE above and NLL below against the temperature T that divides the logits, with T* marked; a mapping is overlaid.
 
-    T* is fitted on `validation` (for a mapping, one of the same titles). Without it T* is chosen on the very predictions that
-    are shown, which flatters it, and the figure says so.
+    T*, of the lowest NLL, is fitted on `validation` (for a mapping, one of the same titles). Without it T* is chosen on the very
+    predictions that are shown, which flatters it, and the figure says so.
     """
     pairs = _pairs(predictions, validation)
-    best = {
-        name: best_temperatures(found if held_out is None else held_out, num_bins=num_bins)
-        for name, (found, held_out) in pairs.items()
-    }
+    best = {name: best_temperature(shown if held_out is None else held_out) for name, (shown, held_out) in pairs.items()}
+    marks = [1.0, *(value for value in best.values() if value is not None)]
     if temperatures is None:
-        marks = [1.0, *(value for each in best.values() for value in each.values() if value is not None)]
         temperatures = np.geomspace(0.5 * min(marks), 2 * max(marks), _POINTS).tolist()
-    curves = {
-        name: temperature_numbers(found, temperatures, best=best[name], num_bins=num_bins)
-        for name, (found, _) in pairs.items()
-    }
+    grid = sorted({*temperatures, *(mark for mark in marks if min(temperatures) <= mark <= max(temperatures))})
+    curves = {name: errors_at(shown, grid, num_bins=num_bins) for name, (shown, _) in pairs.items()}
     with figure_style():
         panels = stacked(ax, 2, height=3.5 + 0.3 * len(curves))
-        for panel, name, label in zip(panels, _NAMES, ("ECE (%)", "NLL (nats)"), strict=True):
-            _draw(panel, curves, name)
+        for number, label in enumerate(("ECE (%)", "NLL (nats)")):
+            panel, factor = panels[number], (100, 1)[number]
+            for place, (name, curve) in enumerate(curves.items()):
+                _draw(panel, grid, factor * curve[number].numpy(), best[name], name, DASHES[place % len(DASHES)])
             panel.set_ylabel(label)
             upright(panel, 1.0, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
             headroom(panel, len(curves))
@@ -139,17 +112,12 @@ def _pairs(
     return {name: (found, held_out[name]) for name, found in shown.items()}
 
 
-def _draw(panel: Axes, curves: Mapping[str, TemperatureCurve], name: str) -> None:
-    factor = 100 if name == "ece" else 1
-    for place, (title, curve) in enumerate(curves.items()):
-        values, best = factor * getattr(curve, name).numpy(), curve.best[name]
-        found = "no T*" if best is None else f"T* = {best:.3g}"
-        label = f"{title}: {found}" if title else found
-        (line,) = panel.plot(curve.temperature, values, linestyle=DASHES[place % len(DASHES)], label=label)
-        if best is None or best not in curve.temperature.tolist():
-            continue
+def _draw(panel: Axes, grid: list[float], values: np.ndarray, best: float | None, name: str, dashes: str) -> None:
+    label = line_label(name, "no T*" if best is None else f"T* = {best:.3g}")
+    (line,) = panel.plot(grid, values, linestyle=dashes, label=label)
+    if best in grid:
         mark: Any = {"color": line.get_color(), "markeredgecolor": INK, "markersize": 5.5, "zorder": 5}
-        panel.plot([best], [values[curve.temperature.tolist().index(best)]], "o", **mark)
+        panel.plot([best], [values[grid.index(best)]], "o", **mark)
 
 
 def _temperature_axis(panel: Axes, temperatures: Sequence[float], note: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from calattn.files.text import visible
 from calattn.metrics.binning import bin_index
 from calattn.metrics.columns import Columns
 from calattn.metrics.sources import PredictionSource, columns_in, parts_of, target_of
@@ -216,6 +217,7 @@ def verdict_of(source: PredictionSource, *, target: int | str | None = None) -> 
 
 def short(name: str) -> str:
     """A class name that fits on an axis."""
+    name = visible(name).replace("\n", " ")
     return name if len(name) <= 16 else f"{name[:15]}…"
 
 
@@ -223,7 +225,7 @@ def _class_one(predictions: Predictions) -> Event | None:
     if predictions.num_classes != 2:
         return None
     name = "1" if predictions.class_names is None else predictions.class_names[1]
-    return Event(name, columns_in(predictions, target=1).cpu())
+    return Event(short(name), columns_in(predictions, target=1).cpu())
 
 
 def verdict(gaps: Gaps, *, event: Event | None = None) -> dict[str, str]:

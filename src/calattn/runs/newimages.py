@@ -16,6 +16,7 @@ from torch import Tensor
 
 from calattn.data.images import DataError
 from calattn.files.atomic import PathArg, atomic_write
+from calattn.files.text import cell_text
 
 FORMATS = (".csv", ".parquet", ".json")
 
@@ -102,8 +103,11 @@ class ImagePredictions:
             if self.sets is not None:
                 lists = [row["set"] for row in rows]
                 columns["set"] = lists if path.suffix.lower() == ".parquet" else [json.dumps(each) for each in lists]
-            table = pa.table(columns)
             if path.suffix.lower() == ".csv":
-                pyarrow.csv.write_csv(table, partial)
+                harmless = {
+                    key: [cell_text(each) if isinstance(each, str) else each for each in values]
+                    for key, values in columns.items()
+                }
+                pyarrow.csv.write_csv(pa.table(harmless), partial)
             else:
-                pyarrow.parquet.write_table(table, partial)
+                pyarrow.parquet.write_table(pa.table(columns), partial)

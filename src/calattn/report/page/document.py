@@ -20,7 +20,7 @@ from calattn.metrics.evaluation import Difference, Evaluation
 from calattn.metrics.sources import columns_in
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
-from calattn.report.evaluations import improved, sentence, summary
+from calattn.report.evaluations import described_groups, improved, sentence, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import (
     HIGHEST,
@@ -135,6 +135,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "target": None if target is None else short(panels.name_of(shown, target)),
         "verdict": verdict_of(shown, target=target),
         "metrics": _metrics(evaluation),
+        "groups": finite(described_groups(evaluation)),
         "cards": [name for name in CARDS if name in evaluation.rows],
         "temperature": profile.as_dict()
         | _verdicts(profile, None if target is None else short(panels.name_of(shown, target)))
@@ -273,9 +274,13 @@ def difference_entry(difference: Difference, options: Options) -> dict[str, Any]
     }
 
 
-def finite(value: float | None) -> float | None:
-    """JSON has no word for what is infinite or undefined."""
-    return float(value) if value is not None and math.isfinite(value) else None
+def finite(value: Any) -> Any:
+    """The value, or all in it; JSON has no word for what is infinite or undefined."""
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _MORE = (

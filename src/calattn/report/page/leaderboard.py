@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from calattn.comparison import data_warning
+from calattn.comparison.trainings import ONE_EACH
 from calattn.distribution import version
 from calattn.metrics.evaluation import Evaluation
+from calattn.report.evaluations import beats
 from calattn.report.page.document import better_end, finite, printed
 
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
@@ -40,7 +42,11 @@ class Standing:
 
 
 def leaderboard_document(rows: Sequence[Standing], *, title: str, split: str, checkpoint: str) -> dict[str, Any]:
-    """What the leaderboard page shows (schema 1), and what `--json` says."""
+    """What the leaderboard page shows (schema 1), and what `--json` says.
+
+    A row's `better_than` has, by column, the numbers of the rows that it beats by more than chance: a paired difference.
+    """
+    groups = _groups(rows)
     return {
         "schema": 1,
         "version": version(),
@@ -49,6 +55,7 @@ def leaderboard_document(rows: Sequence[Standing], *, title: str, split: str, ch
         "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
         + _SEEDS * _differ_in_seed(rows),
         "warnings": _warnings(rows),
+        "remark": ONE_EACH if sum("seed" in row.facts for row in rows if row.evaluation) > 1 else None,
         "metrics": _metrics(rows),
         "rows": [
             {
@@ -57,9 +64,10 @@ def leaderboard_document(rows: Sequence[Standing], *, title: str, split: str, ch
                 "values": _values(row),
                 "facts": row.facts | ({} if row.temperature is None else {"T": round(row.temperature, 3)}),
                 "group": group,
+                "better_than": _better_than(row, [i for i, other in enumerate(groups) if other == group], rows),
                 "note": row.reason,
             }
-            for row, group in zip(rows, _groups(rows), strict=True)
+            for row, group in zip(rows, groups, strict=True)
         ],
     }
 
@@ -104,15 +112,30 @@ def _metrics(rows: Sequence[Standing]) -> list[dict[str, Any]]:
     return [metrics[name] for name in dict.fromkeys([*first, *metrics])]
 
 
+def _columns(row: Standing) -> dict[str, tuple[Evaluation, str]]:
+    """Where each column of a row comes from: an evaluation, and the metric of it."""
+    found = {} if row.evaluation is None else {name: (row.evaluation, name) for name in row.evaluation}
+    if row.scaled is not None:
+        found |= {name: (row.scaled, metric) for name, (metric, _) in SCALED.items()}
+    return found
+
+
 def _values(row: Standing) -> dict[str, Any]:
     """A row's numbers with their intervals, by column."""
-    found = {} if row.evaluation is None else dict(row.evaluation.rows)
-    if row.scaled is not None:
-        found |= {name: row.scaled[metric] for name, (metric, _) in SCALED.items()}
+    found = {name: evaluation[metric] for name, (evaluation, metric) in _columns(row).items()}
     return {
         name: {key: finite(getattr(each, key)) for key in ("value", "low", "high")}
         | ({"infinite": True} if math.isinf(each.value) else {})
         for name, each in found.items()
+    }
+
+
+def _better_than(row: Standing, numbers: Sequence[int], rows: Sequence[Standing]) -> dict[str, list[int]]:
+    """By column, which of the rows of the same samples it beats."""
+    others = {number: _columns(rows[number]) for number in numbers}
+    return {
+        name: [i for i, other in others.items() if name in other and beats(mine, other[name][0], metric)]
+        for name, (mine, metric) in _columns(row).items()
     }
 
 

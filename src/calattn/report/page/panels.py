@@ -14,13 +14,14 @@ from torch import Tensor
 from calattn.metrics.classbins import ClassBins
 from calattn.metrics.columns import Columns, row_argmax
 from calattn.metrics.ranks import RankSums, aurc_of, risk_coverage_of
+from calattn.report.scale import Scales, scale_groups
 from calattn.report.training import series
 from calattn.types import Predictions, row_blocks
 
 Images = Callable[[Sequence[int]], Mapping[int, bytes]]
 _POINTS = 201
 _PICTURED, _LISTED = 24, 40
-_SCALE_CELLS, _DECILES = 40, 10
+_SCALE_CELLS = 40
 # Where a log's row has a number → what it is called, and which chart it is in.
 _SERIES = {
     "train.loss": ("training loss", "loss"),
@@ -145,7 +146,7 @@ def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
     def counts(mask: Tensor) -> list[int]:
         return torch.bincount(cell[mask], minlength=_SCALE_CELLS).tolist()
 
-    parts = torch.tensor_split(scale.argsort(), _DECILES)
+    found = Scales(scale, columns.correct, columns.confidence)
     return {
         "edges": edges.tolist(),
         "correct": counts(columns.correct),
@@ -154,14 +155,13 @@ def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
         "cv": float(scale.std(correction=0) / scale.mean()),
         "by_decile": [
             {
-                "low": float(scale[part].min()),
-                "high": float(scale[part].max()),
-                "count": len(part),
-                "accuracy": float(columns.correct[part].double().mean()),
-                "confidence": float(columns.confidence[part].double().mean()),
+                "low": float(group.scale.min()),
+                "high": float(group.scale.max()),
+                "count": len(group.scale),
+                "accuracy": float(group.correct.double().mean()),
+                "confidence": float(group.confidence.double().mean()),
             }
-            for part in parts
-            if len(part)
+            for group in scale_groups(found)
         ],
     }
 

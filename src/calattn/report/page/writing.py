@@ -12,6 +12,7 @@ from typing import Any
 
 from calattn.comparison import same_samples
 from calattn.files.atomic import PathArg, atomic_write
+from calattn.files.text import visible
 from calattn.metrics.evaluation import compare, evaluate
 from calattn.report.page.document import Exhibit, build_document
 from calattn.types import Predictions
@@ -26,10 +27,11 @@ _PAGE = (
     *_SHARED,
     *("chance", "profile", "plot", "copying", "chart", "state", "panel"),
     *("summary", "reliability", "temperature", "acting", "risk", "metrics", "scale", "dynamics", "errors", "classes"),
-    *("provenance", "forest", "comparison", "contest", "overview", "controls", "page"),
+    *("provenance", "forest", "groups", "comparison", "contest", "sets", "overview", "controls", "page"),
 )
 _LEADERBOARD = (*_SHARED, "leaderboard")
 
+_MADE_BY = b'<meta name="generator" content="calattn">'
 # Inside a script element HTML looks for `</script` and `<!--`; two line separators end a line in old JavaScript.
 _UNSAFE = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
@@ -44,6 +46,13 @@ def leaderboard_html(document: Mapping[str, Any]) -> str:
     return _filled(_LEADERBOARD, document, skip="Skip to the table")
 
 
+def check_page(path: PathArg, flag: str) -> None:
+    """Refuses to replace a file that is none of our pages."""
+    place = Path(path)
+    if place.is_file() and _MADE_BY not in place.read_bytes()[:4096]:
+        raise ValueError(f"{flag} {path} is a file that calattn did not write; name another, or remove it")
+
+
 def write_page(text: str, path: PathArg) -> Path:
     """The file, whole or not at all."""
     with atomic_write(path) as partial:
@@ -54,7 +63,7 @@ def write_page(text: str, path: PathArg) -> Path:
 def _filled(scripts: tuple[str, ...], document: Mapping[str, Any], *, skip: str) -> str:
     """Each marker once, in one pass: what a value contains is never taken for a marker."""
     parts = {
-        "{{TITLE}}": html.escape(str(document["title"])),
+        "{{TITLE}}": html.escape(visible(str(document["title"]))),
         "{{SKIP}}": html.escape(skip),
         "/*CSS*/": "\n".join(_read(f"styles/{name}.css") for name in _STYLES),
         "/*DOCUMENT*/": json_for_script(document),
@@ -70,13 +79,21 @@ def _filled(scripts: tuple[str, ...], document: Mapping[str, Any], *, skip: str)
 
 
 def json_for_script(document: Mapping[str, Any]) -> str:
-    r"""JSON that cannot end the script element it stands in.
+    r"""JSON that cannot end the script element it stands in; text in it cannot turn the direction of the text around it.
 
     >>> json_for_script({"a": "</script>"})
     '{"a":"\\u003c/script\\u003e"}'
     """
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_visible(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_UNSAFE)
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_visible(key): _visible(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_visible(each) for each in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _read(name: str) -> str:

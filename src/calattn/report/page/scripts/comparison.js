@@ -65,24 +65,27 @@
     const rows = comparisons.flatMap((one) =>
       one.rows
         .filter((row) => one.main.includes(row.name))
-        .map((row) => ({ name: several ? titleOf(one.b) : row.title, row, text: `${titleOf(one.b)}: ${row.sentence}.` })),
+        .map((row) => ({
+          ...C.differenceRow(several ? titleOf(one.b) : row.title, row, `${titleOf(one.b)}: ${row.sentence}.`),
+          metric: row,
+        })),
     );
-    const metrics = [...new Set(rows.map(({ row }) => row.name))];
+    const metrics = [...new Set(rows.map(({ metric }) => metric.name))];
     const from = `difference from ${C.fitted(titleOf(comparisons[0].a), 30)}`;
     const group = (title, mine) => ({
       title,
-      axis: `${from}, ${C.unitOf(mine[0].row)}`,
-      unit: `difference, ${C.unitOf(mine[0].row)}`,
-      factor: mine[0].row.factor,
+      axis: `${from}, ${C.unitOf(mine[0].metric)}`,
+      unit: `difference, ${C.unitOf(mine[0].metric)}`,
+      factor: mine[0].metric.factor,
       rows: mine,
     });
-    const of = (name) => rows.filter(({ row }) => row.name === name);
-    if (several) return metrics.map((name) => group(of(name)[0].row.title, of(name)));
-    const units = [...new Set(rows.map(({ row }) => row.unit))];
+    const of = (name) => rows.filter(({ metric }) => metric.name === name);
+    if (several) return metrics.map((name) => group(of(name)[0].metric.title, of(name)));
+    const units = [...new Set(rows.map(({ metric }) => metric.unit))];
     return units.map((unit) =>
       group(
         unit === "%" ? "in points" : `in ${unit}`,
-        rows.filter(({ row }) => row.unit === unit),
+        rows.filter(({ metric }) => metric.unit === unit),
       ),
     );
   }

@@ -45,10 +45,9 @@
         factor: metric.factor,
         rows: rows
           .filter((row) => row.from_before[metric.name])
-          .map((row) => {
-            const difference = row.from_before[metric.name];
-            return { name: row.method, row: difference, text: `${row.method}: ${difference.sentence}.` };
-          }),
+          .map(({ method, from_before: found }) =>
+            C.differenceRow(method, found[metric.name], `${method}: ${found[metric.name].sentence}.`),
+          ),
       }))
       .filter((group) => group.rows.length);
   }

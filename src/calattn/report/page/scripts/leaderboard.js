@@ -82,15 +82,12 @@
     return groups;
   }
 
-  /** The best of the rows where it is so by more than chance: its difference from each other one exceeds what the two
-      intervals allow for, √(a² + b²) of the arms that face each other. */
+  /** The best of the rows, where its paired difference from each other one is beyond chance. */
   function clearBest(rows, metric) {
     const sign = metric.better === "high" ? -1 : 1,
-      at = (row) => row.values[metric.name];
-    const [best, ...others] = [...rows].sort((a, b) => sign * (at(a).value - at(b).value));
-    const arm = (row, end) => (missing(at(row)[end]) ? Infinity : Math.abs(at(row)[end] - at(row).value));
-    const [near, far] = sign > 0 ? ["high", "low"] : ["low", "high"];
-    const clear = (row) => Math.abs(at(row).value - at(best).value) > Math.hypot(arm(best, near), arm(row, far));
+      beaten = (row) => (row.better_than || {})[metric.name] || [];
+    const [best, ...others] = [...rows].sort((a, b) => sign * (valueOf(a, metric) - valueOf(b, metric)));
+    const clear = (row) => beaten(best).includes(page.rows.indexOf(row));
     return others.length && others.every(clear) ? best : null;
   }
 
@@ -181,7 +178,8 @@
     found,
   );
   document.body.classList.add("wide");
-  document.getElementById("content").append(tools, columnChooser(), h("div", { class: "board" }, board.element));
+  const remark = page.remark && h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), page.remark, ".");
+  document.getElementById("content").append(...[remark].filter(Boolean), tools, columnChooser(), h("div", { class: "board" }, board.element));
   document.getElementById("meta").textContent = [
     `${whole(page.rows.length)} runs`,
     page.note,

@@ -18,6 +18,7 @@
       C.actingPanel(subject),
       any((one) => one.risk_coverage) && C.riskPanel(subject),
       C.metricsPanel(subject),
+      any((one) => one.groups.length) && C.groupsPanel(subject),
       any((one) => one.scale) && C.scalePanel(subject),
       any((one) => one.dynamics) && C.dynamicsPanel(subject),
       any((one) => one.errors) && C.errorsPanel(subject),
@@ -30,6 +31,7 @@
   const controls = C.controlBar();
   const comparison = view.page.comparisons.length && !view.page.contest ? C.comparisonSection() : null; // it says it
   const contest = view.page.contest ? C.contestSection(view.page.contest) : null;
+  const sets = view.page.sets ? C.setsSection(view.page.sets) : null;
   const overview = view.several ? C.overviewSection() : null;
   let waiting = false;
 
@@ -100,6 +102,7 @@
     document.body.classList.add(many ? "many" : view.several ? "several" : "single");
     const parts = [
       contest && contest.element,
+      sets && sets.element,
       comparison && comparison.element,
       controls.element,
       overview && overview.element,
