@@ -47,7 +47,7 @@ class PredictionFileMissing(PredictionFileError, FileNotFoundError):
     """No such file or folder. A FileNotFoundError too, for callers who look for that."""
 
 
-def not_whole(path: Path, kind: str, why: object, remedy: str = "copy or save it again") -> PredictionFileError:
+def not_whole(path: Path | str, kind: str, why: object, remedy: str = "copy or save it again") -> PredictionFileError:
     """The error about a file that is cut short, damaged or something else."""
     return PredictionFileError(f"{path} is not a whole {kind} file ({why}); {remedy}")
 

@@ -85,8 +85,8 @@ class NpyStream:
 class NumpyFile(FieldFile):
     """The arrays of an .npz archive, or the one array of an .npy file under the name `arr_0`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        super().__init__(path, address)
         with self._damage(), self._archive() as archive:
             self.fields = {name: self._opened(archive, name).field for name in self._names(archive)}
 
@@ -113,10 +113,10 @@ class NumpyFile(FieldFile):
     def _opened(self, archive: zipfile.ZipFile | io.BufferedIOBase, name: str) -> NpyStream:
         if not isinstance(archive, zipfile.ZipFile):
             archive.seek(0)
-            return NpyStream(archive, self.path.stat().st_size, str(self.path))
+            return NpyStream(archive, self.path.stat().st_size, self.address)
         info = archive.getinfo(f"{name}.npy")
         member: io.BufferedIOBase = archive.open(info)  # type: ignore[assignment]  # typeshed says IO[bytes]
-        return NpyStream(member, info.file_size, f"{self.path}: {name!r}")
+        return NpyStream(member, info.file_size, f"{self.address}: {name!r}")
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:
@@ -125,14 +125,14 @@ class NumpyFile(FieldFile):
         except PredictionFileError:
             raise
         except _ZIP_DAMAGE as error:
-            raise not_whole(self.path, self.path.suffix, error) from error
+            raise not_whole(self.address, self.path.suffix, error) from error
 
 
 class SafetensorsFile(FieldFile):
     """The tensors of one or more safetensors files."""
 
-    def __init__(self, path: Path, files: tuple[Path, ...] | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None, *, files: tuple[Path, ...] | None = None) -> None:
+        super().__init__(path, address)
         self.fields: dict[str, Field] = {}
         self._file_of: dict[str, Path] = {}
         for file_path in files or (path,):
@@ -143,7 +143,7 @@ class SafetensorsFile(FieldFile):
                         self.fields[name] = _safetensors_field(tuple(part.get_shape()), part.get_dtype())
                         self._file_of[name] = file_path
             except SafetensorError as error:
-                raise not_whole(file_path, "safetensors", error) from None
+                raise not_whole(file_path if files else self.address, "safetensors", error) from None
 
     def whole(self, name: str) -> Values:
         with safe_open(self._file_of[name], framework="pt") as file:
@@ -167,9 +167,11 @@ class PredictionsFolder(SafetensorsFile):
 
     is_ours = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, address: str | None = None) -> None:
         manifest = read_manifest(path)
-        super().__init__(path, tuple(tensor_file(path, manifest, part, verify=True) for part in manifest["files"]))
+        super().__init__(
+            path, address, files=tuple(tensor_file(path, manifest, part, verify=True) for part in manifest["files"])
+        )
         names = manifest["class_names"]
         self.class_names = None if names is None else tuple(names)
         self.split, self.spec_hash = manifest["split"], manifest["spec_hash"]
@@ -178,15 +180,15 @@ class PredictionsFolder(SafetensorsFile):
 class TorchFile(FieldFile):
     """The tensors in a dict, list or lone tensor that torch.save wrote; list entries are named "0", "1", …"""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        content = _torch_load(path)
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        super().__init__(path, address)
+        content = _torch_load(path, self.address)
         if isinstance(content, Tensor):
             content = {"arr_0": content}
         elif isinstance(content, list | tuple):
             content = {str(position): value for position, value in enumerate(content)}
         if not isinstance(content, dict):
-            raise PredictionFileError(f"{path} holds a {type(content).__name__}; save a dict of tensors")
+            raise PredictionFileError(f"{self.address} holds a {type(content).__name__}; save a dict of tensors")
         self._values = {str(name): _as_values(value) for name, value in content.items()}
         self.fields = {name: _torch_field(value) for name, value in self._values.items()}
 
@@ -197,7 +199,7 @@ class TorchFile(FieldFile):
         return self._values[name]
 
 
-def _check_records(path: Path) -> None:
+def _check_records(path: Path, address: str) -> None:
     """Reads the records of the archive against their checksums, which torch.load does not look at: 0.06 s for 200 MB.
 
     A checksum of 0 was not computed (`torch.serialization.set_crc32_options(False)`).
@@ -211,11 +213,11 @@ def _check_records(path: Path) -> None:
                     while record is not None and record.read(1 << 20):
                         pass
     except (*_ZIP_DAMAGE, UnicodeDecodeError) as error:
-        raise PredictionFileError(f"{path} is damaged ({error}); copy or save it again") from None
+        raise PredictionFileError(f"{address} is damaged ({error}); copy or save it again") from None
 
 
-def _torch_load(path: Path) -> object:
-    _check_records(path)
+def _torch_load(path: Path, address: str) -> object:
+    _check_records(path, address)
     try:
         with warnings.catch_warnings():
             # Asks to report pickles of other programs to torch; the remedy is in our error below.
@@ -229,12 +231,12 @@ def _torch_load(path: Path) -> object:
     except pickle.UnpicklingError as error:
         of = "torch.from_numpy({})".format if "numpy" in str(error) else "{}".format
         raise PredictionFileError(
-            f"{path} holds more than tensors, and pickled objects are never loaded; "
+            f"{address} holds more than tensors, and pickled objects are never loaded; "
             f'save plain tensors: torch.save({{"logits": {of("logits")}, "labels": {of("labels")}}}, path)'
         ) from None
     except _TORCH_DAMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise not_whole(path, "torch", reason) from None
+        raise not_whole(address, "torch", reason) from None
 
 
 def _as_values(value: object) -> Values:

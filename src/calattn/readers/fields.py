@@ -40,9 +40,11 @@ class Field:
 
 
 class FieldFile:
-    """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
+    """The fields of one file, and a way to read some of them block by block; each pass opens it anew.
 
-    path: Path
+    `address` is what messages call it, where that is not the path: the URL of a file that was copied.
+    """
+
     fields: Mapping[str, Field]
     # What the file itself states about its split, apart from its fields.
     class_names: tuple[str, ...] | None = None
@@ -54,6 +56,11 @@ class FieldFile:
     is_table: bool = False
     # Written by `save_predictions`: its labels are class indices, whatever the classes are called.
     is_ours: bool = False
+    # The row of the stream that is the first of the file that is being read: of shards, not always 0.
+    first_row: int = 0
+
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        self.path, self.address = path, address or str(path)
 
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         """Consecutive blocks of at most `rows` rows of the wanted fields."""
@@ -73,4 +80,4 @@ class FieldFile:
 
     def whole(self, name: str) -> Values:
         """A small field at once, such as the class names or one temperature."""
-        raise PredictionFileError(f"{self.path}: {name!r} cannot be read as a whole")
+        raise PredictionFileError(f"{self.address}: {name!r} cannot be read as a whole")

@@ -46,14 +46,14 @@ class PredictionStream:
         rows_per_block: int | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
-        self.path, self.kind = source.path, choice.kind
+        self.path, self.address, self.kind = source.path, source.address, choice.kind
         self.num_classes, self.class_names = choice.num_classes, choice.class_names
         self.ignored = choice.ignored  # the labels whose rows are left out
         self._floor, self._sum_tolerance = options.floor, options.sum_tolerance
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings already given, in an earlier pass too
         self.split = source.split if options.split is None else options.split
-        self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
+        self._width = choice.num_classes + choice.num_features
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
@@ -112,8 +112,8 @@ class PredictionStream:
                     raw, labels, rows = {name: each[kept] for name, each in raw.items()}, labels[kept], start + kept
                 block = self._assembled(raw, labels, reader, temperature) if len(rows) else None
             except ValueError as error:
-                found = PredictionFileError.of(error, subject=str(self.path))
-                raise found.at(rows) from error
+                found = PredictionFileError.of(error, subject=source.address)
+                raise found.at(np.asarray(rows) - source.first_row) from error
             start, seen = start + count, seen + len(rows)
             if block is not None:
                 if self.labelled:
@@ -130,24 +130,24 @@ class PredictionStream:
         if suspicion.text and not self._source.is_ours:
             remedy = ("if they are, every number here is wrong; pass ", Args(labels="…"), " with the true ones")
             problem = f"{self._name_of_labels} {suspicion.text}"
-            yield InputWarning(problem, subject=str(self.path), remedy=remedy)
+            yield InputWarning(problem, subject=self.address, remedy=remedy)
         if abs(self._farthest_sum - 1) > _ROUNDING:
             yield InputWarning(
                 f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
-                subject=str(self.path),
+                subject=self.address,
                 remedy="if these are sigmoids, one for each class, that is not a softmax",
             )
 
     def _check_end(self, rows: int, seen: int) -> None:
         self.num_ignored = rows - seen
         if rows == 0:
-            raise PredictionFileError(f"{self.path} has column names but no rows", remedy="save at least one sample")
+            raise PredictionFileError(f"{self.address} has column names but no rows", remedy="save at least one sample")
         if self._labels is not None:
             self._check_label_count(rows)
         if seen == 0:
             raise PredictionFileError(
                 (f"all of its {rows} labels are left out by ", Args(ignore_index=self.ignored)),
-                subject=str(self.path),
+                subject=self.address,
                 remedy="pass another",
             )
 
@@ -156,8 +156,6 @@ class PredictionStream:
         """Whether a block could be read as numbers and the whole as names: then all labels are looked at first."""
         if not any(is_number(name) for name in self.class_names or ()) or not self.labelled:
             return False
-        if self._source_rows is not None and self._source_rows <= self.rows_per_block:
-            return False  # one block is all of it
         if self._labels is not None:
             text = isinstance(self._labels, np.ndarray) and self._labels.dtype.kind in "US"
             return self._labels.shape[1:] in ((), (1,)) and (text or self._choice.named_labels)
@@ -255,7 +253,7 @@ class PredictionStream:
     def _check_label_count(self, rows: int) -> None:
         assert self._labels is not None
         if len(self._labels) != rows:
-            raise PredictionFileError(f"{self.path} has {rows} rows but labels has {len(self._labels)} entries")
+            raise PredictionFileError(f"{self.address} has {rows} rows but labels has {len(self._labels)} entries")
 
 
 class _Suspicion:
