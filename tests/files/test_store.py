@@ -187,7 +187,12 @@ DAMAGE = {
     "newer version": (lambda f: edited(f, version=2, calattn="9.9"), "written by calattn 9.9: upgrade"),
     "foreign manifest": (lambda f: edited(f, format="webpack"), "is not the manifest"),
     "no files": (lambda f: edited(f, files={}), r"lacks files\.predictions"),
-    "file entry empty": (lambda f: edited(f, files={"predictions": {}}), "lacks files"),
+    "file entry empty": (lambda f: edited(f, files={"predictions": {}}), r"lacks files\.predictions"),
+    "file entry of another type": (lambda f: edited(f, files={"predictions": 3}), r"lacks files\.predictions"),
+    "files a list": (lambda f: edited(f, files=[1]), "lacks files"),
+    "a class name that is no text": (lambda f: edited(f, class_names=[1, 2, 3]), "lacks class_names"),
+    "a split that is no text": (lambda f: edited(f, split=["test"]), "lacks split"),
+    "nested brackets": (lambda f: (f / "manifest.json").write_text("[" * 100_000), "is not JSON"),
 }
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ Rows = Sequence[int] | np.ndarray
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
 _SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
+_TENSORS = ("logits", "labels", "scale", "stated_probs", "features", "indices")
 _ROUNDING = 0.02  # how far rounded rows may sum from 1 without a word
 
 
@@ -73,15 +75,20 @@ class PredictionStream:
         return self._labels is not None or self._choice.labels is not None
 
     def whole(self) -> Predictions:
-        """All rows at once."""
-        if self._source_rows is not None:
-            self.rows_per_block = self._source_rows  # one block, so that nothing is held twice
-        blocks, rows = [], []
-        for block in self:
-            blocks.append(block)
-            rows.append(self.block_rows)
-        self.block_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return blocks[0] if len(blocks) == 1 else _joined(blocks)
+        """All rows at once; beside them, only a block is held."""
+        found, rows = _Whole(self._source_rows), []
+        try:
+            for block in self:
+                found.add(block)
+                rows.append(self.block_rows)
+            self.block_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            return found.predictions()
+        except MemoryError:
+            raise PredictionFileError(
+                f"its {found.done:,} rows and more do not fit into memory",
+                subject=self.address,
+                remedy="read it with calattn.stream_predictions",
+            ) from None
 
     def __iter__(self) -> Iterator[Predictions]:
         choice, source = self._choice, self._source
@@ -280,15 +287,41 @@ class _Suspicion:
         )
 
 
-def _joined(blocks: list[Predictions]) -> Predictions:
-    """The blocks of one file; unlike the parts of `Predictions.cat`, one may lack what another has (indices)."""
+class _Whole:
+    """The blocks of one file, joined as they come; unlike the parts of `Predictions.cat`, one may lack what another has."""
 
-    def cat(name: str) -> Tensor | None:
-        parts = [getattr(block, name) for block in blocks]
-        return None if any(part is None for part in parts) else torch.cat(parts)
+    def __init__(self, rows: int | None) -> None:
+        self._rows, self.done = rows, 0
+        self._tensors: dict[str, Tensor] = {}
+        self._beside: dict[str, Any] = {}
 
-    fields = ("logits", "labels", "scale", "stated_probs", "features", "indices")
-    return blocks[0].replace(**{name: cat(name) for name in fields})
+    def add(self, block: Predictions) -> None:
+        new = {name: tensor for name in _TENSORS if (tensor := getattr(block, name)) is not None}
+        if not self.done:
+            self._beside = {name: getattr(block, name) for name in ("class_names", "split", "spec_hash")}
+            self._tensors = {name: _empty(tensor, self._rows or len(block)) for name, tensor in new.items()}
+        stop = self.done + len(block)
+        for name, kept in list(self._tensors.items()):
+            if name not in new:
+                del self._tensors[name]
+                continue
+            if len(kept) < stop:  # text does not say how many rows there are: half as many again, each time
+                kept = torch.cat([kept, _empty(kept, max(stop - len(kept), len(kept) // 2))])
+            kept = kept.to(torch.promote_types(kept.dtype, new[name].dtype))
+            kept[self.done : stop] = new[name]
+            self._tensors[name] = kept
+        self.done = stop
+
+    def predictions(self) -> Predictions:
+        tensors: dict[str, Any] = {name: kept[: self.done] for name, kept in self._tensors.items()}
+        return Predictions(**tensors, **self._beside)
+
+
+def _empty(like: Tensor, rows: int) -> Tensor:
+    try:
+        return like.new_empty((rows, *like.shape[1:]))
+    except RuntimeError as error:  # torch has no other kind for it
+        raise MemoryError(str(error)) from None
 
 
 def _real(values: Values, name: str) -> Tensor:
