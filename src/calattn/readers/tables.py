@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import io
@@ -10,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,7 @@ from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
+_LONGEST_LINE = 1 << 24
 _TEXT = (pa.string(), pa.large_string())
 _GZIP = b"\x1f\x8b"
 _MISSING = frozenset(pa.csv.ConvertOptions().null_values)
@@ -57,11 +60,19 @@ class CsvFile(FieldFile):
 
     is_text = is_table = True
 
-    def __init__(self, path: Path, *, delimiter: str | None = None, header: Sequence[str] | None = None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        address: str | None = None,
+        *,
+        delimiter: str | None = None,
+        header: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(path, address)
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._header = None if header is None else list(header)
         self._check_text()
+        self._longest = 0
         self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else _delimiter_in(self._first_line()))
         first, *lines = self._first_lines()
         if self._header is not None:
@@ -85,11 +96,16 @@ class CsvFile(FieldFile):
     def num_bytes(self) -> int:
         return _text_bytes(self.path) if self.path.suffix.lower() == ".gz" else super().num_bytes
 
+    @property
+    def _block(self) -> int:
+        """Bytes that Arrow parses at once: no line may be longer."""
+        return max(1 << 20, 4 * self._longest)
+
     def _open(self, types: Mapping[str, pa.DataType]) -> pa.csv.CSVStreamingReader:
         return pa.csv.open_csv(
             self.path,
             # One thread: only then does Arrow know the line numbers of what it cannot parse.
-            read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=self._block, column_names=self._header),
             # No handler of invalid rows: Arrow cannot pass one that is not UTF-8, but it can report it.
             parse_options=pa.csv.ParseOptions(delimiter=self._delimiter),
             convert_options=pa.csv.ConvertOptions(
@@ -99,7 +115,21 @@ class CsvFile(FieldFile):
 
     def _first_line(self) -> str:
         with self._text() as text:
-            return next((line.rstrip("\r\n") for line in text if line.strip()), "")
+            return next((line.rstrip("\r\n") for line in self._lines(text) if line.strip()), "")
+
+    def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
+        """Some lines from the front, none of them without an end."""
+        number, seen = 0, 0
+        while seen < _LONGEST_LINE and (line := text.readline(_LONGEST_LINE + 1)):
+            number, seen = number + 1, seen + len(line)
+            self._longest = max(self._longest, len(line))
+            if len(line) > _LONGEST_LINE:
+                raise self._too_long(f"line {number}", _LONGEST_LINE)
+            yield line
+
+    def _too_long(self, line: str, limit: int) -> PredictionFileError:
+        problem = f"{line} is longer than {limit >> 20} MiB"
+        return PredictionFileError(problem, subject=self.address, remedy="a table has one line per row")
 
     @contextlib.contextmanager
     def _text(self) -> Iterator[io.TextIOWrapper]:
@@ -110,8 +140,12 @@ class CsvFile(FieldFile):
     def _first_lines(self) -> list[list[str]]:
         """The header and some lines after it, which show what is words; the first is empty if there is none."""
         with self._text() as text:
-            lines = (line for line in csv.reader(text, delimiter=self._delimiter) if line)
-            found = [next(lines, [])]
+            lines = (line for line in csv.reader(self._lines(text), delimiter=self._delimiter) if line)
+            try:
+                found = [next(lines, [])]
+            except csv.Error as error:
+                remedy = "save short column names; a quote without an end makes one of all that follows"
+                raise PredictionFileError(f"its first line: {error}", subject=self.address, remedy=remedy) from None
             with contextlib.suppress(csv.Error):  # a later line that cannot be parsed is for Arrow to name
                 found += itertools.islice(lines, _SAMPLED)
             return found
@@ -124,24 +158,24 @@ class CsvFile(FieldFile):
             found = "binary data"
         if found is not None:
             raise PredictionFileError(
-                f"{self.path} is not text: it looks like {found}; rename it to what it is, or save it as UTF-8 text"
+                f"{self.address} is not text: it looks like {found}; rename it to what it is, or save it as UTF-8 text"
             )
 
     def _check_header(self, names: list[str]) -> None:
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted(name for name, count in collections.Counter(names).items() if count > 1)
         if repeated:
-            raise PredictionFileError(f"{self.path} has several columns named {repeated[0]!r}; rename all but one")
+            raise PredictionFileError(f"{self.address} has several columns named {repeated[0]!r}; rename all but one")
         if names and re.fullmatch("sep=.?", names[0], re.IGNORECASE):
             raise PredictionFileError(
-                f"{self.path}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
+                f"{self.address}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
             )
         other = next((mark for mark in _MARKS if len(names) == 1 and mark in names[0]), None)
         if other is not None:
             remedy = ("pass ", Args(delimiter=other))
-            raise PredictionFileError(f"{self.path} seems to be separated by {other!r}", remedy=remedy)
+            raise PredictionFileError(f"{self.address} seems to be separated by {other!r}", remedy=remedy)
         if all(_is_number(name) for name in names) and [*names] != [str(i) for i in range(len(names))]:
             raise PredictionFileError(
-                f"{self.path} has no header: its first line is {', '.join(names[:4])}…",
+                f"{self.address} has no header: its first line is {', '.join(names[:4])}…",
                 remedy=("add a line of column names (logit_0,logit_1,…,label) or pass ", Args(header=[...])),
             )
 
@@ -151,7 +185,7 @@ class CsvFile(FieldFile):
             yield
         except pa.ArrowKeyError:  # the name that we decoded is not the name that Arrow reads
             raise PredictionFileError(
-                f"{self.path}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
+                f"{self.address}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
             ) from None
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
             raise self._unread(str(error)) from None
@@ -162,13 +196,15 @@ class CsvFile(FieldFile):
         if row := _FIELDS.match(arrow):
             return PredictionFileError(
                 f"{row['have']} fields where the header has {row['want']}: {row['text'][:60]!r}",
-                subject=f"{self.path}, line {row['line']}",
+                subject=f"{self.address}, line {row['line']}",
                 remedy="fix or remove the line",
             )
+        if "straddling" in arrow:
+            return self._too_long("a line", self._block)
         if (cell := _CELL.match(arrow)) is None:
-            return PredictionFileError(arrow, subject=str(self.path), remedy=again)
+            return PredictionFileError(arrow, subject=self.address, remedy=again)
         name = self._names[int(cell["column"])]
-        where = f"{self.path}: line {cell['line']}, column {name!r}"
+        where = f"{self.address}: line {cell['line']}, column {name!r}"
         if (value := cell["value"]) is None:
             return PredictionFileError(cell["what"], subject=where, remedy=again)
         if self._decimal == "," and _is_number(value):
@@ -185,7 +221,9 @@ def _delimiter_in(line: str) -> str:
     """
 
     def parts(mark: str) -> bool:
-        return len(next(csv.reader([line], delimiter=mark), [])) > 1
+        with contextlib.suppress(csv.Error):  # a field of more than 131,072 characters: named when the names are read
+            return len(next(csv.reader([line], delimiter=mark), [])) > 1
+        return False
 
     found = [] if parts(",") else [mark for mark in _MARKS if parts(mark)]
     return found[0] if len(found) == 1 else ","
@@ -229,8 +267,9 @@ class ParquetFile(FieldFile):
 
     is_table = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None, *, filesystem: Any = None) -> None:
+        super().__init__(path, address)
+        self._filesystem = filesystem
         with self._damage(), self._open() as file:
             self._rows = file.metadata.num_rows
             self.fields = {field.name: self._field(file, field) for field in file.schema_arrow}
@@ -243,10 +282,22 @@ class ParquetFile(FieldFile):
                 yield {name: self._values(table[name], name, start) for name in wanted}
                 start += table.num_rows
 
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes if self._filesystem is None else self._filesystem.size(self.address)
+
     def _open(self) -> pa.parquet.ParquetFile:
         # A buffered reader holds a window of each column; otherwise it is a row group, which may be all.
         # Checksums, where the file has them, took 0.1 s for 289 MB.
-        return pa.parquet.ParquetFile(self.path, buffer_size=1 << 16, pre_buffer=False, page_checksum_verification=True)
+        # From elsewhere, a read of 64 KB would be a request: there it is of 1 MB, for each column.
+        remote = self._filesystem is not None
+        return pa.parquet.ParquetFile(
+            self._filesystem._strip_protocol(self.address) if remote else self.path,
+            filesystem=self._filesystem,
+            buffer_size=1 << (20 if remote else 16),
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
 
     def _field(self, file: pa.parquet.ParquetFile, field: pa.Field) -> Field:
         kind = field.type
@@ -269,7 +320,7 @@ class ParquetFile(FieldFile):
             row = int(np.argmax(lengths != width))
             have = "is missing" if lengths[row] < 0 else f"has {lengths[row]} values"
             raise PredictionFileError(
-                f"{self.path}: {name!r} {have} in row {start + row}, the first row has {width}; "
+                f"{self.address}: {name!r} {have} in row {start + row}, the first row has {width}; "
                 "every row needs one value per class"
             )
         return _column(pa.chunked_array([array.flatten()])).reshape(-1, width)
@@ -280,7 +331,7 @@ class ParquetFile(FieldFile):
             yield
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
             reason = str(error).partition("\n")[0]
-            raise not_whole(self.path, "Parquet", reason) from None
+            raise not_whole(self.address, "Parquet", reason) from None
 
 
 def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
