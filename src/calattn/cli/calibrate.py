@@ -137,10 +137,9 @@ def calibrate(
     with contextlib.ExitStack() as then:
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
-        if conformal is not None and out is not None:
-            then.callback(conformal.save, out / "sets.safetensors")
         if out is not None:
-            then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
+            kept = {"overwrite": overwrite, "single": single, "write": write, "sets": conformal}
+            then.callback(save_contest, out, found, report, **kept)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
         if html is not None:

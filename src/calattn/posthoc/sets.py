@@ -134,6 +134,13 @@ class PredictionSets(Fitted):
         part = self._parts(predictions, groups, json.loads(self.groups_))
         return scores <= self.thresholds_[part].unsqueeze(1)
 
+    def _try_out(self, logits: Tensor) -> None:
+        names = json.loads(self.groups_)
+        count = {"all": 1, "class": self.num_classes_, "group": len(names)}[self.per]
+        if self.thresholds_.shape != (count,) or any(not isinstance(name, str) for name in names):
+            raise ValueError(f"thresholds_ has shape {list(self.thresholds_.shape)}, and groups_ names {len(names)}")
+        self._scores(Predictions(logits=logits), seed=self.seed)
+
     def judge(self, predictions: Predictions, *, groups: Groups | None = None) -> SetReport:
         """Coverage and size on other labelled samples."""
         return judged(self(predictions, groups=groups), predictions.labels, groups)
