@@ -11,6 +11,7 @@ import torch
 
 import calattn
 from calattn.cli.app import run
+from calattn.errors import InputError
 from calattn.posthoc import CALIBRATORS, PredictionSets, files, load
 from tests.cli_runner import predictions, write_npz
 from tests.faults.tally import count, times
@@ -134,7 +135,8 @@ def test_a_damaged_file_is_refused_and_never_gives_other_numbers(saved, tmp_path
         try:
             found = applied(read(path), wanted.shape[1])
         except ValueError as error:
-            assert "damaged" in str(error), error
+            if not isinstance(error, InputError) or error.subject != str(path):
+                lost.append((name, repr(error)[:300]))
         except Exception as error:
             lost.append((name, repr(error)[:300]))
         else:
@@ -174,7 +176,7 @@ def whole(out) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="fork and flock are POSIX")
-def test_a_kill_leaves_the_old_folder_or_the_new_one_and_nothing_else_for_long(tmp_path, capsys):
+def test_a_kill_leaves_the_old_folder_or_the_new_one_and_nothing_else_for_long(tmp_path):
     source, out = write_npz(tmp_path / "test.npz", predictions(n=100)), tmp_path / "out" / "here"
     arguments = ["--bootstrap", "0", "--fraction", "0.5", "--out", str(out), "--overwrite"]
     before = "structured_vector"

@@ -6,8 +6,7 @@ import warnings
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from calattn import Predictions
 from calattn.posthoc import (

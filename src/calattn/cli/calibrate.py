@@ -398,7 +398,7 @@ def _fitting(contest: Contest, material: Material) -> Iterator[str]:
     judged = f"{len(material.judge):,}"
     if contest.folds:
         yield (
-            f"numbers are of {judged} out-of-fold predictions: {contest.folds} folds, stratified by label, seed {material.seed}; "
+            f"numbers are of {judged} out-of-fold predictions: {contest.folds} random folds, seed {material.seed}; "
             "each sample was calibrated by a fit that had not seen it"
         )
         yield f"the calibrator itself (--out) is one more fit, on all {judged} samples"

@@ -84,7 +84,7 @@ class Fitted(abc.ABC):
         return self
 
     def restore(self, learned: dict[str, Any]) -> None:
-        """Take learned values from a file; some error where they are damaged. Of other people's classes only the checksum tells."""
+        """Take learned values from a file, or fail where they are damaged; of other people's classes the checksum alone tells."""
         ours = type(self).__module__.startswith("calattn.")
         if ours:
             contract.check_restored(type(self), learned)
@@ -95,8 +95,9 @@ class Fitted(abc.ABC):
                 raise ValueError(f"num_classes_ is {self.num_classes_}")
             self._try_out(torch.randn(2, self.num_classes_, generator=seeded(None)))
 
+    @abc.abstractmethod
     def _try_out(self, logits: Tensor) -> None:
-        """Fails where values do not fit each other."""
+        """Fails where learned values do not fit each other, or the number of classes."""
 
     def warn_if_fitted_on(self, fingerprint: str, *, stacklevel: int = 2) -> None:
         """A `SameDataWarning` where that is the fingerprint of what it was fitted on."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from calattn.errors import InputError
 from calattn.posthoc.base import OTHERS, Fitted, FitWarning, Learned, check_predictions
 from calattn.posthoc.contests import ContestRow
-from calattn.posthoc.crossfit import cross_fit, stratified_folds
+from calattn.posthoc.crossfit import cross_fit, drawn_folds
 from calattn.types import Predictions, row_blocks
 
 Groups = Sequence[object] | Tensor
@@ -213,7 +213,7 @@ def sets_after(
         held_out = cross_fit(lambda: again[0](**again[1]), validation, folds=folds, seed=seed)
         return sets.fit(held_out).judge(row.predictions)
     whole = row.predictions
-    fold_of = stratified_folds(whole.labels, folds=folds, seed=seed + 1)
+    fold_of = drawn_folds(whole.labels, folds=folds, seed=seed + 1)
     found = torch.zeros(len(whole), whole.num_classes, dtype=torch.bool)
     for fold in range(folds):
         mine = fold_of == fold
