@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import hashlib
 import os
 import secrets
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
 
 PathArg = str | os.PathLike[str]
 
@@ -55,82 +47,23 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: PathArg) -> Iterator[Path]:
-    """A folder next to `path` that takes its name, and the place of what stood there, when the block ends without an error.
-
-    A kill at any moment leaves the old folder or the new one; what else it leaves, the next call for that path removes.
-    """
+    """A folder next to `path` that takes its name when the block ends without an error."""
     target = Path(os.path.realpath(path))
-    mark = f"{_PARTIAL}{hashlib.sha256(target.name.encode()).hexdigest()[:8]}-"
-    old = target.parent / f"{mark}old"
+    partial = target.parent / f"{_PARTIAL}{secrets.token_hex(6)}"
+    old = target.parent / f"{_PARTIAL}old-{secrets.token_hex(6)}"
     with made_folder(target.parent):
-        _recover(target, old, target.parent.glob(f"{mark}*"))
-        partial, held = _new_folder(target.parent, mark)
-        with held:
-            try:
-                with speaking_of(path, instead_of=partial):
-                    yield partial
-                    _put(partial, target, old)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)  # after an exchange, what stood there before
-
-
-def _put(partial: Path, target: Path, old: Path) -> None:
-    if not target.exists():
-        partial.rename(target)
-    elif not _exchange(partial, target):
-        target.rename(old)  # a kill before the second rename: `_recover` takes this one back
         try:
-            partial.rename(target)
-        except BaseException:
-            old.rename(target)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names in one step; False where the system or the file system has no such step."""
-    name, here = {"linux": ("renameat2", -100), "darwin": ("renameatx_np", -2)}.get(sys.platform, ("", 0))
-    swap = getattr(ctypes.CDLL(None), name, None) if name else None
-    return swap is not None and swap(here, os.fsencode(one), here, os.fsencode(other), 2) == 0
-
-
-def _recover(target: Path, old: Path, leftovers: Iterable[Path]) -> None:
-    """Take back what a killed writer had moved away, and remove what dead writers left."""
-    if old.exists() and not target.exists():
-        old.rename(target)
-    for leftover in leftovers:
-        with contextlib.suppress(OSError), _held(leftover, wait=False):  # else its writer is at work
-            shutil.rmtree(leftover)
-
-
-def _new_folder(parent: Path, mark: str) -> tuple[Path, contextlib.ExitStack]:
-    """A new folder, held; another one where somebody took it for a leftover before it was."""
-    while True:
-        folder = parent / f"{mark}{secrets.token_hex(6)}"
-        folder.mkdir()
-        with contextlib.suppress(FileNotFoundError):
-            held = _held(folder, wait=True)
-            if folder.exists():
-                return folder, held
-            held.close()
-
-
-def _held(folder: Path, *, wait: bool) -> contextlib.ExitStack:
-    """A lock that ends with this process. Without `wait`, an OSError where another process has it, or may have it."""
-    held = contextlib.ExitStack()
-    if fcntl is None:
-        if not wait and time.time() - folder.stat().st_mtime < STALE_SECONDS:
-            raise BlockingIOError
-        return held
-    descriptor = os.open(folder, os.O_RDONLY)
-    held.callback(os.close, descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        if not wait:
-            held.close()
-            raise  # some network file systems have no locks: better written without one than not at all
-    return held
+            with speaking_of(path, instead_of=partial):
+                partial.mkdir()
+                yield partial
+                if target.exists():
+                    target.rename(old)
+                partial.rename(target)
+        finally:
+            if old.exists() and not target.exists():
+                old.rename(target)  # the second rename failed: what was there comes back
+            for leftover in (partial, old):
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def check_writable(path: PathArg) -> None:
