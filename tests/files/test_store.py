@@ -383,8 +383,7 @@ def interrupted_write(target: Path) -> None:
 def test_atomic_write_replaces_only_what_was_finished(tmp_path):
     target = tmp_path / "deep" / "table.csv"
     with atomic_write(target) as partial:
-        assert partial.parent == target.parent
-        assert partial.suffix == ".csv"
+        assert partial.name == target.name
         partial.write_text("old")
         assert not target.exists()
     target.chmod(0o640)

@@ -243,7 +243,7 @@ def _row_files(folder: Path, like: Predictions, rows: int) -> Iterator[dict[str,
         files = {}
         for part in _PARTS:
             if tensors := _tensors(like, part):
-                partial = stack.enter_context(partial_file(folder, ".safetensors"))
+                partial = stack.enter_context(partial_file(folder / f"{part}.safetensors"))
                 with _disk(folder, part):
                     files[part] = stack.enter_context(RowFile(partial, tensors, rows=rows))
         yield files
