@@ -12,6 +12,7 @@ import torch
 import calattn
 from calattn.cli.app import run
 from calattn.errors import InputError
+from calattn.files import atomic
 from calattn.posthoc import CALIBRATORS, PredictionSets, files, load
 from tests.cli_runner import predictions, write_npz
 from tests.faults.tally import count, times
@@ -149,6 +150,8 @@ def test_a_damaged_file_is_refused_and_never_gives_other_numbers(saved, tmp_path
 PROGRAM = """
 import os, random, signal, sys, time
 from calattn.cli.app import run
+from calattn.files import atomic
+atomic._tidied.clear()  # of the process that this one was forked from
 source, out, method, moment = sys.argv[1:]
 sys.stdout = sys.stderr = open(os.devnull, "w")
 left = int(moment)
@@ -206,5 +209,6 @@ def test_a_kill_leaves_the_old_folder_or_the_new_one_and_nothing_else_for_long(t
     count("SIGKILL", "calibrate --out --overwrite", injected=times(4, 120), lost=len(lost))
     assert lost == []
     assert leftovers
+    atomic._tidied.clear()
     assert run(["calibrate", str(source), *arguments]) == 0
     assert [place.name for place in out.parent.iterdir()] == ["here"]
