@@ -23,7 +23,7 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.files.atomic import atomic_folder
-from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, stratified_folds
+from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, drawn_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
 from calattn.report.contest import learned
@@ -73,7 +73,7 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     assert result.code == 0
     p = predictions(sharpness=2.0)
     x, y = p.logits.double().numpy(), p.labels.numpy()
-    folds = stratified_folds(p.labels, folds=4, seed=3)
+    folds = drawn_folds(p.labels, folds=4, seed=3)
     model = CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method="temperature")
     probs = cross_val_predict(model, x, y, cv=PredefinedSplit(folds.numpy()), method="predict_proba")
     (method,) = result.json["methods"]
@@ -86,7 +86,7 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     assert (result.json["fitted_on"], result.json["samples"], result.json["folds"]) == (600, 600, 4)
     assert result.json["validation"] is None
     shown = invoke(capsys, *arguments[:-2], "--bootstrap", 0)
-    assert "600 out-of-fold predictions: 4 folds, stratified by label, seed 3" in shown.out
+    assert "600 out-of-fold predictions: 4 random folds, seed 3" in shown.out
     assert "one more fit, on all 600 samples" in shown.out
 
 

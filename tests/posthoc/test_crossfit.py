@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_val_predict
 
 from calattn import Predictions
+from calattn.metrics import nll
 from calattn.posthoc import (
     CALIBRATORS,
     HistogramBinning,
@@ -20,8 +21,9 @@ from calattn.posthoc import (
     TemperatureScaling,
     VectorScaling,
     cross_fit,
-    stratified_folds,
+    drawn_folds,
 )
+from calattn.posthoc.crossfit import stratified_folds
 from tests.cli_runner import predictions
 
 
@@ -50,7 +52,7 @@ def test_binary_scaling_is_logistic_regression_under_cross_val_predict(generator
     # With two classes an unpenalised matrix is a logistic regression on the two log-probabilities; at T = 1 for every fold.
     logits = torch.randn(400, 2, generator=generator, dtype=torch.float64) * 3
     labels = torch.multinomial((logits / 2).softmax(dim=1), 1, generator=generator).squeeze(1)
-    folds = stratified_folds(labels, folds=4, seed=1)
+    folds = drawn_folds(labels, folds=4, seed=1)
     found = cross_fit(lambda: MatrixScaling(0.0), Predictions(logits=logits, labels=labels), folds=folds).probs
     model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000)
     for number in range(4):
@@ -80,7 +82,7 @@ def test_scikit_learns_calibrators_under_cross_val_predict(method, factory):
     p = predictions(sharpness=2.0)
     inputs = p.logits.double() if method == "temperature" else p.logits.double().softmax(dim=1)
     x, y = inputs.numpy(), p.labels.numpy()
-    folds = stratified_folds(p.labels, folds=5, seed=0)
+    folds = drawn_folds(p.labels, folds=5, seed=0)
     model = CalibratedClassifierCV(FrozenEstimator(Scores().fit(x, y)), method=method)
     want = cross_val_predict(model, x, y, cv=PredefinedSplit(folds.numpy()), method="predict_proba")
     mine = (
@@ -97,7 +99,7 @@ def test_scikit_learns_calibrators_under_cross_val_predict(method, factory):
 @pytest.mark.parametrize("name", [name for name in CALIBRATORS if name not in ("frozen_calattn", "venn_abers")])
 def test_no_sample_sees_its_own_label(name):
     p = predictions(n=200, sharpness=2.0)
-    folds = stratified_folds(p.labels, folds=4, seed=0)
+    folds = drawn_folds(p.labels, folds=4, seed=0)
     changed = p.labels.clone()
     changed[17] = (changed[17] + 1) % 10
     before = cross_fit(CALIBRATORS[name], p, folds=folds)
@@ -111,7 +113,7 @@ def test_no_sample_sees_its_own_label(name):
 @pytest.mark.parametrize("make", [lambda found: found, stated], ids=["logits", "stated probabilities"])
 def test_each_fold_is_what_a_fit_on_the_others_gives(factory, make):
     p = make(predictions(n=300, sharpness=2.0))
-    folds = stratified_folds(p.labels, folds=3, seed=2)
+    folds = drawn_folds(p.labels, folds=3, seed=2)
     found = cross_fit(factory, p, folds=3, seed=2)
     for number in range(3):
         mine = folds == number
@@ -147,17 +149,40 @@ def test_groups_stay_together():
     assert found.scale[groups == 20].tolist() == pytest.approx([want] * 50)
 
 
+def test_folds_are_random_unless_a_class_would_be_in_one_alone(recwarn):
+    labels = torch.arange(300) % 3
+    found = drawn_folds(labels, folds=5, seed=0)
+    assert found.bincount().tolist() == [60] * 5
+    assert torch.equal(found, drawn_folds(labels, folds=5, seed=0))
+    assert (labels * 5 + found).bincount().unique().numel() > 3, "class counts differ by chance"
+    pairs = torch.arange(300) // 2
+    stratified = drawn_folds(pairs, folds=5, seed=0)
+    assert (stratified[::2] != stratified[1::2]).all(), "of 150 pairs chance puts 30 into one fold"
+    assert not recwarn.list
+
+
+def test_folds_do_not_hide_what_offsets_fitted_to_chance_cost():
+    """Calibrated logits: structured vector scaling of 200 samples costs 0.018 nats of new data; stratified folds saw −0.0001."""
+    g, costs = torch.Generator().manual_seed(1), []
+    for seed in range(12):
+        logits = 2 * torch.randn(200, 10, generator=g)
+        p = Predictions(logits=logits, labels=logits.softmax(1).multinomial(1, generator=g)[:, 0])
+        found = cross_fit(lambda: VectorScaling(1.0), p, seed=seed)
+        costs.append(nll(found.logits, p.labels) - nll(p.logits, p.labels))
+    assert 0.010 < np.mean(costs) < 0.035
+
+
 def test_rare_classes(recwarn):
     labels = torch.tensor([0] * 20 + [1] * 20 + [2, 2])
-    stratified_folds(labels, folds=5)
+    drawn_folds(labels, folds=5)
     assert not recwarn.list, "two samples of a class fall into two folds, and each fit sees the other"
     with pytest.warns(UserWarning, match=r"1 of the classes \(2\) have one sample: its own fold"):
-        folds = stratified_folds(labels[:-1], folds=5)
+        folds = drawn_folds(labels[:-1], folds=5)
     assert sorted(folds.bincount().tolist()) == [8, 8, 8, 8, 9]
 
 
 def test_a_class_without_samples_is_nobodys_concern(recwarn):
-    folds = stratified_folds(torch.tensor([0, 0, 2, 2, 5, 5]), folds=2)
+    folds = drawn_folds(torch.tensor([0, 0, 2, 2, 5, 5]), folds=2)
     assert folds.bincount().tolist() == [3, 3]
     assert not recwarn.list
 

@@ -160,7 +160,7 @@ def test_a_file_whose_class_is_not_registered_is_not_damaged(tmp_path, monkeypat
     Shift().fit(made_up(0)).save(tmp_path / "shift")
     assert isinstance(load(tmp_path / "shift"), Shift)
     monkeypatch.delitem(CALIBRATORS._items, "shift")
-    with pytest.raises(ValueError, match="shift needs the calibrator 'shift', which nothing imported") as caught:
+    with pytest.raises(ValueError, match="shift: needs the calibrator 'shift', which nothing imported") as caught:
         load(tmp_path / "shift")
     assert "damaged" not in str(caught.value)
     assert "import the module with its CALIBRATORS.register('shift') first" in str(caught.value)

@@ -6,8 +6,7 @@ import warnings
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from calattn import Predictions
 from calattn.posthoc import (
@@ -269,46 +268,12 @@ def test_load_of_another_class_raises(tmp_path):
     assert TemperatureScaling.load(tmp_path / "ts").num_classes_ == 4
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
-def test_truncated_file_raises(tmp_path, keep):
-    path = tmp_path / "cut"
-    build("isotonic").fit(made_up(0)).save(path)
-    data = path.read_bytes()
-    path.write_bytes(data[: int(keep * len(data))])
-    with pytest.raises(ValueError, match=r"cut is truncated, or no safetensors file"):
-        load(path)
-
-
 def test_foreign_files_raise(tmp_path):
     save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="not one a calibrator was saved to"):
+    with pytest.raises(ValueError, match="a safetensors file of something else"):
         load(tmp_path / "model.safetensors")
-    (tmp_path / "text").write_text("temperature: 1.5")
-    with pytest.raises(ValueError, match="truncated, or no safetensors"):
-        load(tmp_path / "text")
     with pytest.raises(FileNotFoundError, match="no calibrator file at"):
         load(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"format": 1', '"format": 2', "has format 2; this calattn reads up to 1"),
-        ('"temperature"', '"temprature"', "unknown calibrator 'temprature'; did you mean 'temperature'"),
-        ('"num_bins"', '"num_bims"', "damaged calibrator header"),
-        ('"calibrator"', '"calibrater"', "damaged calibrator header: KeyError"),
-        ('"iterations_"', '"iteration_"', "iteration_, iterations_ missing or unknown"),
-    ],
-)
-def test_damaged_header_raises(tmp_path, old, new, message):
-    path = tmp_path / "ts"
-    TemperatureScaling().fit(made_up(0)).save(path)
-    with safe_open(path, "pt") as file:
-        ((key, text),) = file.metadata().items()
-    assert old in text
-    save_file(load_file(path), path, metadata={key: text.replace(old, new)})
-    with pytest.raises(ValueError, match=message):
-        load(path)
 
 
 def test_an_interrupted_save_keeps_the_old_file(tmp_path, monkeypatch):

@@ -151,10 +151,9 @@ def calibrate(
     with contextlib.ExitStack() as then:
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
-        if unfitted is not None and out is not None:
-            then.callback(unfitted.save, out / "sets.safetensors")
         if out is not None:
-            then.callback(save_contest, out, found, report, overwrite=overwrite, single=single, write=write)
+            kept = {"overwrite": overwrite, "single": single, "write": write, "sets": unfitted}
+            then.callback(save_contest, out, found, report, **kept)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
         if html is not None:
@@ -419,7 +418,7 @@ def _fitting(contest: Contest, material: Material) -> Iterator[str]:
     judged = f"{len(material.judge):,}"
     if contest.folds:
         yield (
-            f"numbers are of {judged} out-of-fold predictions: {contest.folds} folds, stratified by label, seed {material.seed}; "
+            f"numbers are of {judged} out-of-fold predictions: {contest.folds} random folds, seed {material.seed}; "
             "each sample was calibrated by a fit that had not seen it"
         )
         yield f"the calibrator itself (--out) is one more fit, on all {judged} samples"

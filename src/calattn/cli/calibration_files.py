@@ -15,10 +15,10 @@ from calattn.files.atomic import atomic_folder, check_writable
 if TYPE_CHECKING:
     from calattn import Predictions
     from calattn.cli.subjects import Blocks, PredictionSet
-    from calattn.posthoc import Calibrator, Contest
+    from calattn.posthoc import Calibrator, Contest, PredictionSets
 
 WRITTEN = (".npz", ".csv", ".parquet")  # by --write
-_PREDICTIONS, CALIBRATOR, _REPORT = "predictions", "calibrator.safetensors", "report.json"
+_PREDICTIONS, CALIBRATOR, _SETS, _REPORT = "predictions", "calibrator.safetensors", "sets.safetensors", "report.json"
 
 
 def check_outputs(out: Path | None, write: Path | None, inputs: Sequence[Path | None], *, overwrite: bool) -> None:
@@ -69,7 +69,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
             yield from _not_of_predictions(place)
         elif is_folder and place.name in CALIBRATORS:
             yield from _strangers(place)
-        elif is_folder or not (place.name == CALIBRATOR or (place.name == _REPORT and _is_report(place))):
+        elif is_folder or not (place.name in (CALIBRATOR, _SETS) or (place.name == _REPORT and _is_report(place))):
             yield place
 
 
@@ -89,19 +89,26 @@ def _is_report(path: Path) -> bool:
     """Whether an earlier --out wrote the file: others write a report.json too, so its content has to say so."""
     try:
         found = json_format.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError, ValueError):  # not there; not JSON, or not text at all
+    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError):  # not there; no JSON, or no text at all
         return False
     return isinstance(found, dict) and found.get("command") == "calibrate"
 
 
 def save_contest(
-    out: Path, found: Contest, report: dict[str, Any], *, overwrite: bool, single: bool, write: Path | None
+    out: Path,
+    found: Contest,
+    report: dict[str, Any],
+    *,
+    sets: PredictionSets | None,
+    overwrite: bool,
+    single: bool,
+    write: Path | None,
 ) -> None:
     """For several methods, a folder each."""
     leading = "" if found.best is None else f" (the leader's is {found.best.method})"
     kept = {"" if single else row.method: (row.calibrator, row.predictions) for row in found.rows}
     what = None if single else f"one folder per method{leading}"
-    save(out, kept, report, overwrite=overwrite, write=write, what=what)
+    save(out, kept, report, sets=sets, overwrite=overwrite, write=write, what=what)
 
 
 def save(
@@ -109,6 +116,7 @@ def save(
     kept: Mapping[str, tuple[Calibrator, Predictions | Blocks]],
     report: dict[str, Any],
     *,
+    sets: PredictionSets | None = None,
     overwrite: bool,
     write: Path | None,
     what: str | None = None,
@@ -131,6 +139,8 @@ def save(
                 if not name:  # else the others' files are sound
                     raise
                 note(f"{out / name} has no {CALIBRATOR}: {error}")
+        if sets is not None:
+            sets.save(partial / _SETS)
         (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
         _check_folder(out, overwrite, write)  # again: somebody may have been quicker
     note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")

@@ -11,7 +11,7 @@ from calattn.posthoc.base import (
     SameDataWarning,
 )
 from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
-from calattn.posthoc.crossfit import cross_fit, stratified_folds
+from calattn.posthoc.crossfit import cross_fit, drawn_folds
 from calattn.posthoc.ensemble import EnsembleTemperatureScaling
 from calattn.posthoc.files import load
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
@@ -65,7 +65,7 @@ __all__ = [
     "Watcher",
     "contest",
     "cross_fit",
+    "drawn_folds",
     "load",
     "sets_after",
-    "stratified_folds",
 ]

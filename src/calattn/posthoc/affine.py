@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calattn.posthoc.base import seeded
+from calattn.posthoc.newton import PER_NAT
 from calattn.types import row_blocks
 
 _SAMPLE = 10  # rows per class that curvatures are taken from: a metric need not be exact
@@ -55,7 +56,7 @@ def nll(inputs: Tensor, labels: Tensor, change: Tensor, bias: Tensor) -> tuple[f
         z, picked = inputs[rows].to(bias.dtype), labels[rows].unsqueeze(1)
         logits = mapped(z, change, bias)
         own, peak = logits.gather(1, picked), logits.amax(dim=1, keepdim=True)
-        residual = logits.sub_(peak).exp_()  # one exponential: log_softmax and then exp are two, half of the time
+        residual = logits.sub_(peak).mul_(PER_NAT).exp2_()  # one exponential: log_softmax and then exp are two
         sums = residual.sum(dim=1, keepdim=True)
         total += float((sums.log() - (own - peak)).double().sum())
         residual.div_(sums).scatter_add_(1, picked, residual.new_full(picked.shape, -1.0))

@@ -22,6 +22,7 @@ from calattn.types import Predictions, given_predictions
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
 F = TypeVar("F", bound="Fitted")
+_MOST_CLASSES = 1 << 20  # in a file that is not damaged
 Learned = Tensor | dict[str, Tensor] | float | int | bool | str
 
 
@@ -81,6 +82,22 @@ class Fitted(abc.ABC):
         for name, value in (learned | {"fitted_on_": predictions.fingerprint()}).items():
             setattr(self, name, value)
         return self
+
+    def restore(self, learned: dict[str, Any]) -> None:
+        """Take learned values from a file, or fail where they are damaged; of other people's classes the checksum alone tells."""
+        ours = type(self).__module__.startswith("calattn.")
+        if ours:
+            contract.check_restored(type(self), learned)
+        for name, value in learned.items():
+            setattr(self, name, value)
+        if ours:
+            if not 2 <= self.num_classes_ <= _MOST_CLASSES:
+                raise ValueError(f"num_classes_ is {self.num_classes_}")
+            self._try_out(torch.randn(2, self.num_classes_, generator=seeded(None)))
+
+    @abc.abstractmethod
+    def _try_out(self, logits: Tensor) -> None:
+        """Fails where learned values do not fit each other, or the number of classes."""
 
     def warn_if_fitted_on(self, fingerprint: str, *, stacklevel: int = 2) -> None:
         """A `SameDataWarning` where that is the fingerprint of what it was fitted on."""
@@ -168,6 +185,9 @@ class Calibrator(Fitted):
         calibrated = self.apply_to_block(predictions)
         self.warn_if_fitted_on(predictions.fingerprint(), stacklevel=3)
         return calibrated
+
+    def _try_out(self, logits: Tensor) -> None:
+        self._checked_apply(Predictions(logits=logits))
 
     def apply_to_block(self, predictions: Predictions) -> Predictions:
         """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""

@@ -18,7 +18,7 @@ from calattn.errors import InputWarning
 from calattn.metrics.evaluation import Difference, Evaluation, compare, evaluate
 from calattn.metrics.resampling.bootstrap import afresh
 from calattn.posthoc.base import CALIBRATORS, AbsentClassWarning, Calibrator, FitWarning, SameDataWarning
-from calattn.posthoc.crossfit import cross_fit, stratified_folds
+from calattn.posthoc.crossfit import cross_fit, drawn_folds
 from calattn.posthoc.overlap import Overlap, overlap
 from calattn.types import Predictions
 
@@ -230,7 +230,7 @@ def _folds(whole: Predictions, folds: int, seed: int) -> Tensor:
     if len(whole) < 2:
         raise ValueError("cross-fitting needs at least 2 samples, and there is 1; fit on validation predictions")
     whole.check_labelled()
-    return stratified_folds(whole.labels, folds=folds, seed=seed)
+    return drawn_folds(whole.labels, folds=folds, seed=seed)
 
 
 def _with_metrics(measure: dict[str, Any], *, brief: bool) -> dict[str, Any]:
@@ -323,7 +323,7 @@ class _Running:
                 else:
                     stage = "folds"
                     with warnings.catch_warnings():
-                        # Of all samples the fit before has said it; that a class is alone in its fold, `stratified_folds`.
+                        # Of all samples the fit before has said it; that a class is alone in its fold, `drawn_folds`.
                         warnings.simplefilter("ignore", AbsentClassWarning)
                         calibrated = cross_fit(for_a_fold, self.judge, folds=self.fold_of)
             except (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import typing
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,19 @@ def check_learned(kind: type[Fitted], learned: object) -> None:
                 f"{who}._fit returned {_article(value)} as {name}; a calibrator's file holds tensors, dicts of tensors, "
                 "numbers and text: give torch.as_tensor(…), or float(…)"
             )
+
+
+def check_restored(kind: type[Fitted], learned: dict[str, object]) -> None:
+    """A file holds what the class declares, of the types it declares, and no NaN."""
+    if set(learned) != set(kind.learned_names()):
+        raise ValueError(f"it lacks or adds {_names(set(learned) ^ set(kind.learned_names()))}")
+    hints = typing.get_type_hints(kind)
+    for name, value in learned.items():
+        wanted = {float: float | int, dict[str, Tensor]: dict}.get(hints[name], hints[name])
+        parts = value.values() if isinstance(value, dict) else [value]
+        nan = any(bool(torch.as_tensor(it).isnan().any()) for it in parts if isinstance(it, Tensor | float))
+        if nan or not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
+            raise ValueError(f"{name} is {'NaN' if nan else _article(value)}")
 
 
 def _plain(value: object) -> bool:

@@ -24,7 +24,7 @@ def cross_fit(
 ) -> Predictions:
     """Out-of-fold calibrated predictions, in the order given: each fold by a fit on all the others.
 
-    `factory` is called once a fold. `folds` is their number, drawn by `stratified_folds`, or the fold of each sample, for
+    `factory` is called once a fold. `folds` is their number, drawn by `drawn_folds`, or the fold of each sample, for
     samples that belong together (one patient, one video): those must share a fold.
 
     >>> from calattn.posthoc import TemperatureScaling
@@ -38,7 +38,7 @@ def cross_fit(
             "such as lambda: VectorScaling()"
         )
     predictions.check_labelled()
-    fold_of = stratified_folds(predictions.labels, folds=folds, seed=seed) if isinstance(folds, int) else folds
+    fold_of = drawn_folds(predictions.labels, folds=folds, seed=seed) if isinstance(folds, int) else folds
     numbers = _checked_folds(fold_of, len(predictions)).unique().tolist()
     parts, rows = [], []
     for place, number in enumerate(numbers, start=1):
@@ -53,6 +53,27 @@ def cross_fit(
     return _joined(predictions, parts, torch.cat(rows).argsort())
 
 
+def drawn_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) -> Int[Tensor, " n"]:
+    """The fold 0, …, `folds` − 1 of each sample, drawn at random so that sizes differ by at most one.
+
+    Not stratified, because a new sample's class is random too: where every fold has the class shares of all, offsets fitted to
+    chance look as if they helped. Only where chance would put all samples of a class into one fold, folds are stratified.
+
+    >>> drawn_folds(torch.tensor([0, 0, 0, 0, 1, 1]), folds=2).bincount()
+    tensor([3, 3])
+    """
+    _check_number(folds, len(labels))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    fold_of = torch.empty_like(order)
+    fold_of[order] = torch.arange(len(labels), device=labels.device) % folds
+    of_class = (labels * folds + fold_of).bincount(minlength=folds * (int(labels.max()) + 1)).view(-1, folds)
+    alone = (of_class.sum(dim=1) > 1) & ((of_class > 0).sum(dim=1) == 1)
+    if alone.any():
+        return stratified_folds(labels, folds=folds, seed=seed)
+    _warn_of_single_samples(of_class.sum(dim=1))
+    return fold_of
+
+
 def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) -> Int[Tensor, " n"]:
     """The fold 0, …, `folds` − 1 of each sample, drawn so that folds differ by at most one in size and in every class.
 
@@ -62,24 +83,31 @@ def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) ->
     >>> stratified_folds(torch.tensor([0, 0, 0, 0, 1, 1]), folds=2).bincount()
     tensor([3, 3])
     """
-    if isinstance(folds, bool) or not 2 <= folds <= len(labels):
-        problem = f"must be between 2 and the number of samples, {len(labels)}, got {folds}"
-        raise InputError(problem, argument="folds")
-    alone = (labels.bincount() == 1).nonzero().squeeze(1).tolist()
-    if alone:
-        which = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")
-        warnings.warn(
-            f"{len(alone)} of the classes ({which}) have one sample: its own fold is fitted without that class, "
-            "so its probabilities are a guess",
-            FitWarning,
-            stacklevel=2,
-        )
+    _check_number(folds, len(labels))
+    _warn_of_single_samples(labels.bincount())
     # Dealing out samples sorted by class, in random order within a class, balances both sizes and classes.
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
     order = order[labels[order].argsort(stable=True)]
     fold_of = torch.empty_like(order)
     fold_of[order] = torch.arange(len(labels), device=labels.device) % folds
     return fold_of
+
+
+def _check_number(folds: int, n: int) -> None:
+    if isinstance(folds, bool) or not 2 <= folds <= n:
+        raise InputError(f"must be between 2 and the number of samples, {n}, got {folds}", argument="folds")
+
+
+def _warn_of_single_samples(counts: Tensor) -> None:
+    alone = (counts == 1).nonzero().squeeze(1).tolist()
+    if alone:
+        which = ", ".join(map(str, alone[:5])) + (", …" if len(alone) > 5 else "")
+        warnings.warn(
+            f"{len(alone)} of the classes ({which}) have one sample: its own fold is fitted without that class, "
+            "so its probabilities are a guess",
+            FitWarning,
+            stacklevel=3,
+        )
 
 
 def _checked_folds(fold_of: Tensor, n: int) -> Tensor:

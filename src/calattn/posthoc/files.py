@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from calattn.errors import InputError
 from calattn.files.atomic import atomic_write
 from calattn.posthoc.base import CALIBRATORS, OTHERS, Calibrator, Fitted
 from calattn.registry import UnknownName
 
 FORMAT = 1
-_KEY = "calattn.calibrator"
+_KEY, _CHECKSUM = "calattn.calibrator", "calattn.sha256"
+
+
+class UnknownCalibrator(InputError):
+    """A file needs a calibrator's class that is not registered."""
 
 
 def save(calibrator: Fitted, path: str | Path) -> None:
@@ -45,7 +52,7 @@ def save(calibrator: Fitted, path: str | Path) -> None:
             "tuples, lists and dicts of them"
         ) from None
     with atomic_write(path) as partial:
-        save_file(tensors, partial, metadata={_KEY: text})
+        save_file(tensors, partial, metadata={_KEY: text, _CHECKSUM: _checksum(text, tensors)})
 
 
 def load(path: str | Path) -> Calibrator:
@@ -69,51 +76,62 @@ def load(path: str | Path) -> Calibrator:
 
 def load_any(path: str | Path) -> Fitted:
     """What a file holds, a calibrator or prediction sets."""
-    header, tensors = _read(Path(path))
-    try:
-        if header["format"] > FORMAT:
-            raise ValueError(f"{path} has format {header['format']}; this calattn reads up to {FORMAT}")
-        options = {key: tuple(it) if isinstance(it, list) else it for key, it in header["options"].items()}
-        calibrator = _registered(header["calibrator"], path)(**options)
-        learned: dict[str, Any] = dict(header["learned"])
-        for name, tensor in tensors.items():
-            group, _, key = name.partition("/")
-            if key:
-                learned.setdefault(group, {})[key] = tensor
-            else:
-                learned[group] = tensor
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} has a damaged calibrator header: {error!r}") from None
-    if set(learned) != set(calibrator.learned_names()):
-        odd = sorted(set(learned) ^ set(calibrator.learned_names()))
-        raise ValueError(f"{path} does not match {type(calibrator).__name__}: {', '.join(odd)} missing or unknown")
-    for name, value in learned.items():
-        setattr(calibrator, name, value)
-    return calibrator
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not path.is_file():
+    if not Path(path).is_file():
         raise FileNotFoundError(f"no calibrator file at {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        header = json.loads(text) if text is not None else None
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is truncated, or no safetensors file: {error}") from None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} is a safetensors file, but not one a calibrator was saved to")
-    return header, tensors
+        return _restored(Path(path))
+    except (OSError, MemoryError):
+        raise
+    except UnknownCalibrator as error:
+        raise InputError.of(error, subject=str(path)) from None
+    except Exception as error:  # whatever damaged values lead to
+        why = " ".join(str(error)[:200].split()) or "wrong values"
+        raise InputError(
+            f"is damaged, or no calibrator's file ({type(error).__name__}: {why})",
+            subject=str(path),
+            remedy="copy it again, or fit the calibrator again",
+        ) from error
 
 
-def _registered(name: str, path: str | Path) -> Callable[..., Fitted]:
+def _restored(path: Path) -> Fitted:
+    with safe_open(path, framework="pt") as file:
+        found = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if _KEY not in found:
+        raise ValueError("a safetensors file of something else")
+    if found.get(_CHECKSUM) != _checksum(found[_KEY], tensors):
+        raise ValueError("its content does not match its checksum")
+    header = json.loads(found[_KEY])
+    if header["format"] > FORMAT:
+        raise ValueError(f"it has format {header['format']}, and this calattn reads up to {FORMAT}")
+    options = {key: tuple(it) if isinstance(it, list) else it for key, it in header["options"].items()}
+    learned: dict[str, Any] = dict(header["learned"])
+    for name, tensor in tensors.items():
+        group, _, key = name.partition("/")
+        if key:
+            learned.setdefault(group, {})[key] = tensor
+        else:
+            learned[group] = tensor
+    fitted = _registered(header["calibrator"])(**options)
+    fitted.restore(learned)
+    return fitted
+
+
+def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
+    found = hashlib.sha256(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        found.update(tensor.flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+def _registered(name: str) -> Callable[..., Fitted]:
     """The class of that name; the file of one that nobody has registered yet is not damaged."""
     try:
         return OTHERS.get(name) or CALIBRATORS[name]
     except UnknownName as error:
-        raise ValueError(
-            f"{path} needs the calibrator {name!r}, which nothing imported so far has registered: import the module with its "
+        raise UnknownCalibrator(
+            f"needs the calibrator {name!r}, which nothing imported so far has registered: import the module with its "
             f"CALIBRATORS.register({name!r}) first (from a shell: calattn --plugin MODULE …); {error}"
         ) from None
 

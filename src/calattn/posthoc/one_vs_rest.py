@@ -109,6 +109,11 @@ class HistogramBinning(OneVsRestCalibrator):
             all_edges.append(edges[:, 1:-1].cpu())
         return {"edges_": torch.cat(all_edges), "frequencies_": torch.cat(all_frequencies)}
 
+    def _try_out(self, logits: Tensor) -> None:
+        if self.frequencies_.shape != (self.num_classes_, self.num_bins):  # before so many edges are made
+            raise ValueError(f"frequencies_ has shape {list(self.frequencies_.shape)}")
+        super()._try_out(logits)
+
     def _edges(self, probs: Tensor) -> Tensor:
         """[columns, num_bins + 1] edges; a bin holds its upper one."""
         if self.bins == "width":

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -47,6 +47,7 @@ class ScaleHeadCalibrator(Calibrator):
     weight_decay: float = 0.1
     holdout: float = 0.2
     generator: torch.Generator | None = dataclasses.field(default=None, repr=False)
+    _reads_logits: ClassVar[bool] = False
     weights_: dict[str, Tensor] = dataclasses.field(init=False, repr=False)
     mean_: Float[Tensor, " d"] = dataclasses.field(init=False, repr=False)
     std_: Float[Tensor, " d"] = dataclasses.field(init=False, repr=False)
@@ -154,6 +155,10 @@ class ScaleHeadCalibrator(Calibrator):
     def _apply(self, predictions: Predictions) -> Predictions:
         return rescaled(predictions, self.temperatures(predictions))
 
+    def _try_out(self, logits: Tensor) -> None:
+        width = len(self.mean_) - self._reads_logits * logits.shape[1]
+        self._checked_apply(Predictions(logits=logits, features=torch.zeros(2, width) if width else None))
+
     def _head_module(self, *, logits: bool, features: bool) -> HeadScaledLogits:
         return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, logits=logits, features=features)
 
@@ -176,6 +181,7 @@ class SATS(ScaleHeadCalibrator):
     epochs: int = 10
     inputs: Literal["logits", "logits+features"] = "logits"
     num_bins: int = 15
+    _reads_logits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,7 @@ from torch import Tensor
 from calattn.errors import InputError
 from calattn.posthoc.base import OTHERS, Fitted, FitWarning, Learned, check_predictions
 from calattn.posthoc.contests import ContestRow
-from calattn.posthoc.crossfit import cross_fit, stratified_folds
+from calattn.posthoc.crossfit import cross_fit, drawn_folds
 from calattn.types import Predictions, row_blocks
 
 Groups = Sequence[object] | np.ndarray | Tensor
@@ -146,6 +146,13 @@ class PredictionSets(Fitted):
         part = self._parts(predictions, groups, json.loads(self.groups_))
         return scores <= self.thresholds_[part].unsqueeze(1)
 
+    def _try_out(self, logits: Tensor) -> None:
+        names = json.loads(self.groups_)
+        count = {"all": 1, "class": self.num_classes_, "group": len(names)}[self.per]
+        if self.thresholds_.shape != (count,) or any(not isinstance(name, str) for name in names):
+            raise ValueError(f"thresholds_ has shape {list(self.thresholds_.shape)}, and groups_ names {len(names)}")
+        self._scores(Predictions(logits=logits), seed=self.seed)
+
     def judge(self, predictions: Predictions, *, groups: Groups | None = None) -> SetReport:
         """Coverage and size on other labelled samples."""
         return judged(self(predictions, groups=groups), predictions.labels, groups)
@@ -235,7 +242,7 @@ def sets_after(
         held_out = cross_fit(lambda: again[0](**again[1]), validation, folds=folds, seed=seed)
         return [judged(sets.fit(held_out)(row.predictions), row.predictions.labels, groups) for sets in several]
     whole = row.predictions
-    fold_of = stratified_folds(whole.labels, folds=folds, seed=seed + 1)
+    fold_of = drawn_folds(whole.labels, folds=folds, seed=seed + 1)
     reports = []
     for sets in several:
         found = torch.zeros(len(whole), whole.num_classes, dtype=torch.bool)

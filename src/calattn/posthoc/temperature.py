@@ -16,7 +16,7 @@ from calattn.metrics.binning import bin_index
 from calattn.metrics.columns import row_argmax
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
 from calattn.posthoc.modules import ScaledLogits
-from calattn.posthoc.newton import LOWEST_EXPONENT, Optimum, nll_optimum
+from calattn.posthoc.newton import LOWEST_EXPONENT, PER_NAT, Optimum, nll_optimum
 from calattn.types import Predictions
 
 PROTOCOL_GRID = tuple(k / 10 for k in range(1, 101))
@@ -201,14 +201,14 @@ def _power_sums(
     """sums[t] = Σ_j exp(d_j / T_t) for every temperature."""
     lowest = float(d.amin())
     for chain in chains:
-        root = temperatures[chain[0]]
+        root = temperatures[chain[0]] / PER_NAT
         torch.mul(d, 1.0 / root, out=powers)
         if lowest / root < LOWEST_EXPONENT:
             powers.clamp_(min=LOWEST_EXPONENT)
-        powers.exp_()
+        powers.exp2_()
         torch.sum(powers, dim=1, out=sums[chain[0]])
         for index in chain[1:]:
-            if lowest / temperatures[index] < LOWEST_EXPONENT:
+            if lowest / temperatures[index] * PER_NAT < LOWEST_EXPONENT:
                 powers.clamp_(min=_LOWEST_ROOT)
             powers.mul_(powers)  # in place: vecdot(powers, powers) allocates, and took 16 ms a pass against 6
             torch.sum(powers, dim=1, out=sums[index])
