@@ -32,6 +32,7 @@ Count = Annotated[int, Field(ge=1)]
 
 TAUGHT_HEADS = ("taught", "taught_classwise", "taught_scale")  # those of `heads.taught.KINDS`, without importing torch
 
+_WEIGHTS = ("pretrained", "checkpoint_path", "cache_dir", "weights")  # by which timm's loaders are told of files
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")  # which YAML 1.1 takes for text
 
 
@@ -116,7 +117,7 @@ class ModelSpec(Section):
     def _no_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
         """A spec may come from anybody, and timm's loaders may unpickle the file that such an option names."""
         for key in options:
-            if key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "weights"):
+            if key in _WEIGHTS or key.startswith("pretrained_cfg"):
                 raise ValueError(
                     f"model.options.{key} names weights, which options may not; use model.weights=FILE or model.pretrained=true"
                 )
