@@ -143,6 +143,7 @@ class Trainer:
                 raise
             if self.state.unsaved:
                 self._save()
+            self._stop_if_asked()  # what came in the last epoch, or while its end was written
 
     def resume(self) -> None:
         """Takes up the newest whole checkpoint, if there is one; call it before `fit`."""

@@ -73,12 +73,11 @@ def sizes_for(images: int) -> dict[str, float]:
 
 def run_values(path: Path, rule: str) -> dict[str, Any]:
     """The spec of a run that has trained, with its weights to start from, its images and their split."""
-    from calattn.engine.checkpoint import CheckpointFolder
     from calattn.runs.folder import RunFolder
 
     folder = RunFolder.open(path)
     spec = folder.spec()
-    file = CheckpointFolder(folder.checkpoints_path, spec.hash).file(rule)
+    file = folder.checkpoints(spec).file(rule)
     values = spec.model_dump(mode="json", exclude={"teach", "name"})
     values["model"] |= {"weights": str(file), "pretrained": False}
     return values | _NO_TRAINING | {"train": values["train"] | _NO_TRAINING["train"]}

@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -61,6 +62,8 @@ class Runtime:
             raise ValueError(
                 f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}"
             ) from None
+        if sys.flags.safe_path:  # the processes that Fabric starts must not import from the current folder either
+            os.environ["PYTHONSAFEPATH"] = "1"
         before = _in_group()
         fabric.launch()
         if _in_group() and not before:  # a group that was there is somebody else's, or that of an earlier run

@@ -244,7 +244,9 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
     except RunFolderError:  # none, or a damaged one, which is written again
         return False
     wanted_epochs = spec.train.epochs if until_epoch is None else min(spec.train.epochs, until_epoch)
-    if summary.get("spec") != spec.model_dump(mode="json") or summary.get("epochs", 0) < wanted_epochs:
+    if summary.get("spec") != spec.model_dump(mode="json") or folder.checkpoints(spec).is_behind:
+        return False
+    if summary.get("epochs", 0) < wanted_epochs:
         return False
     results = summary.get("results", {})
     wanted = [
