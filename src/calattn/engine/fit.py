@@ -152,7 +152,7 @@ class Trainer:
             self._rewind_log(0)
             return
         self._rewind_log(found.epoch)
-        rows = [row for row in self.log.rows() if row.get("event") == "epoch"]
+        rows = self.log.epochs()
         if [row["epoch"] for row in rows] != list(range(1, found.epoch + 1)):
             raise ValueError(
                 f"{self.log.path} lacks some of the {found.epoch} epochs that {found.path.name} has behind it; put the log "

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,13 +117,29 @@ class RunLog:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:  # of the encoding, or of JSON
+            except (ValueError, RecursionError) as error:  # of the encoding, of JSON, of brackets without end
                 if number == len(lines):
                     break
                 raise ValueError(f"{self.path}, line {number} is not JSON ({error}); remove the line") from None
             if not isinstance(row, dict):
                 raise ValueError(f"{self.path}, line {number} is no JSON object; remove the line")
             rows.append(row)
+        return rows
+
+    def epochs(self) -> list[Row]:
+        """The rows of epochs, each with what an epoch's row has."""
+        rows = [row for row in self.rows() if row.get("event") == "epoch"]
+        for row in rows:
+            numbers = [row.get(name) for name in ("seconds", "images_per_second")]
+            parts = [row.get(name) for name in ("train", "validation")]
+            if (
+                type(row.get("epoch")) is not int
+                or not all(isinstance(number, int | float) and abs(number) < 1e300 for number in numbers)
+                or not all(isinstance(part, Mapping) for part in parts)
+                or not isinstance(parts[1].get("nll"), int | float | None)
+            ):
+                epoch = reprlib.repr(row.get("epoch"))
+                raise ValueError(f"{self.path} does not say what epoch {epoch} was like; put the log back from a copy")
         return rows
 
     def rewind(self, epoch: int) -> None:

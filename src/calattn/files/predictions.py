@@ -174,7 +174,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PredictionFileMissing(_why_no_manifest(folder)) from None
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or brackets without end
         raise PredictionFileError(f"{folder / MANIFEST} is not JSON ({error}); copy the folder again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise PredictionFileError(f"{folder / MANIFEST} is not the manifest of a {FORMAT} folder")
@@ -186,7 +186,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     missing = {"files", "class_names", "split", "spec_hash"} - manifest.keys()
     files = manifest.get("files")
-    if not isinstance(files, dict) or not all(entry.keys() >= _ENTRY for entry in files.values()):
+    entries = files.values() if isinstance(files, dict) else ()
+    if not entries or not all(isinstance(entry, dict) and entry.keys() >= _ENTRY for entry in entries):
         missing.add("files")
     elif "predictions" not in files:
         missing.add("files.predictions")

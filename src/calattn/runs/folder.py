@@ -268,7 +268,7 @@ def read_json(path: PathArg) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is not JSON ({error}); the run that writes it must be run again") from None
 
 

@@ -326,7 +326,7 @@ def parse_value(text: str, name: str) -> Any:
     0.001
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.reader.ReaderError:
         raise SpecError(f"{name} is not text; a spec is a YAML file in UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -335,6 +335,18 @@ def parse_value(text: str, name: str) -> Any:
         raise SpecError(f"{name}{line}: {error.problem or error.context}; fix the YAML there") from None
     except (ValueError, RecursionError) as error:  # such as the date 2024-99-99, or brackets without end
         raise SpecError(f"{name} has a value that YAML cannot read: {error}") from None
+    if _expanded(value, {}) > 1_000 + len(text):  # without aliases a value takes a letter
+        raise SpecError(f"{name} holds more values by its aliases than it is long; write them out")
+    return value
+
+
+def _expanded(value: Any, known: dict[int, int]) -> int:
+    """How many values there are in one, those that are shared counted each time."""
+    if id(value) not in known:
+        known[id(value)] = 0  # of one that holds itself
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        known[id(value)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(value)]
 
 
 class _Loader(yaml.SafeLoader):
