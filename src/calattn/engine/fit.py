@@ -211,14 +211,11 @@ class Trainer:
         except KeyboardInterrupt:  # what was trained is on disk
             raise Interrupted(signal.SIGINT, self.state.update) from None
         self.state.put_head(self.fabric.broadcast({} if found is None else found.state_dict()))
+        if found is not None:  # the row comes first: a kill between the two must not lose it
+            seconds = round(time.perf_counter() - started, 3)
+            self.log.drop("teach")
+            self.log.append({"event": "teach", "anchor": found.anchor.tolist(), "seconds": seconds})
         self._save()
-        if found is not None:
-            row = {
-                "event": "teach",
-                "anchor": found.anchor.tolist(),
-                "seconds": round(time.perf_counter() - started, 3),
-            }
-            self.log.append(row)
         return True
 
     # --- one update

@@ -148,6 +148,10 @@ class RunLog:
         if self.path.exists():
             self._replace([row for row in self.rows() if row.get("epoch") is None or row["epoch"] <= epoch])
 
+    def drop(self, event: str) -> None:
+        """Without the rows of an event, which is about to happen again."""
+        self._replace([row for row in self.rows() if row.get("event") != event])
+
     def _mend(self) -> None:
         """End the last line, or drop it where it was cut off: the next row needs a line of its own."""
         if not self.path.exists() or self.path.stat().st_size == 0:

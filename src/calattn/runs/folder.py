@@ -92,9 +92,7 @@ class RunFolder:
                     folder._clear()
                 elif folder.spec_path.exists():
                     folder._refuse_other(spec)
-                for place in (folder.path, folder.checkpoints_path, *folder.all_predictions_path.glob("*/")):
-                    if not place.is_symlink():
-                        remove_unfinished(place)
+                folder._remove_unfinished()
                 write_spec(spec, folder.spec_path)
             except BaseException:
                 folder.close()
@@ -121,12 +119,19 @@ class RunFolder:
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
-        """While predictions are added no run starts here, and none clears away what looks unfinished; one at work goes on."""
+        """While predictions are added no run starts here, and nobody clears away what looks unfinished; one at work goes on."""
+        self.tidy()
         with contextlib.ExitStack() as stack:
-            if (self.path / _LOCK).exists():  # written before there were locks, or copied without
+            if (self.path / _LOCK).exists():  # it may have been copied without
                 with contextlib.suppress(RunFolderError, OSError):
                     stack.enter_context(_locked(self.path, shared=True))
             yield
+
+    def tidy(self) -> None:
+        """Clears away what killed writers have left, unless one is at work."""
+        if (self.path / _LOCK).exists():
+            with contextlib.suppress(RunFolderError, OSError), _locked(self.path):
+                self._remove_unfinished()
 
     def writer(self) -> str | None:
         """The number of the process that writes here now; None if there is none, or the system cannot say."""
@@ -198,6 +203,11 @@ class RunFolder:
                 f"no predictions {path.name!r} in {self.path}; there are: {', '.join(known) or 'none'}"
             )
         return load_predictions(path)
+
+    def _remove_unfinished(self) -> None:
+        for place in (self.path, self.checkpoints_path, *self.all_predictions_path.glob("*/")):
+            if not place.is_symlink():
+                remove_unfinished(place)
 
     def _refuse_strangers(self) -> None:
         if self.path.exists() and not self.path.is_dir():

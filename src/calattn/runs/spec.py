@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -247,13 +246,13 @@ class RunSpec(Section):
                 f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={_or(TAUGHT_HEADS)}, got "
                 f"model.head={self.model.head}"
             )
-        micro = self.train.batch_size / self.optimizer.accumulate
-        if micro != int(micro):
+        micro, rest = divmod(self.train.batch_size, self.optimizer.accumulate)
+        if rest:
             raise ValueError(
                 f"train.batch_size={self.train.batch_size} is not a multiple of optimizer.accumulate={self.optimizer.accumulate}"
             )
         if (self.augment.mixup or self.augment.cutmix) and micro % 2:
-            raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {int(micro)}")
+            raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {micro}")
         return self
 
     @property
@@ -278,7 +277,7 @@ def _is_numbers(value: Any, *, depth: int) -> bool:
     """A number, a list of numbers, a list of such lists, … to that depth."""
     if isinstance(value, list):
         return depth > 0 and all(_is_numbers(each, depth=depth - 1) for each in value)
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _as_floats(value: Any) -> Any:

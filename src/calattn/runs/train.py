@@ -98,6 +98,8 @@ def _train_run(
         if main:
             warn_of_changed_plugins(folder)
         if is_finished(folder, spec, until_epoch=runtime.until_epoch):
+            if main:
+                folder.tidy()
             if told is not None:
                 told.finished(folder, before=True)
             return folder
