@@ -43,6 +43,7 @@ class Runtime:
     data_root: Path | None = None
     save_seconds: float = 60.0
     track: Sequence[str | Logger] = ()
+    heartbeat_seconds: float = 5.0  # of several processes: one that misses ten is gone, and the others end
     until_epoch: int | None = None  # stop there; the run is unfinished, and goes on without this
 
     def fabric(self, precision: str) -> Fabric:

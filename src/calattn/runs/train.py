@@ -19,6 +19,7 @@ from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.closing import Reader, Source, teach
 from calattn.engine.fit import Reporter, Settings, Setup, Trainer
+from calattn.engine.heartbeat import Heartbeat
 from calattn.engine.log import RunLog
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import MANIFEST
@@ -119,7 +120,7 @@ def _train_run(
     if main:
         _warn_of_untested_classes(found)
         folder = RunFolder.create_or_open(path, spec, overwrite=overwrite)
-    with folder:
+    with folder, Heartbeat(fabric, seconds=runtime.heartbeat_seconds):
         if main:
             _record(folder, spec, found)
         if told is not None and (spec is not given or spec.train.epochs == 0):
