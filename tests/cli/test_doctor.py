@@ -112,5 +112,6 @@ def test_bf16_is_tried_in_another_process(monkeypatch, code, state, text):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (finding,) = doctor._half_precision()
     assert (finding.state, finding.text) == (state, text)
+    assert "-P" in started[0][:-2], "a torch.py in the current folder would be run"
     assert "bfloat16" in started[0][-1]
     assert (finding.remedy is None) == (code == 0)

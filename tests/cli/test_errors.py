@@ -51,6 +51,8 @@ class WriteError(ValueError, OSError):
         (MemoryError(), 1),
         (FloatingPointError("x"), 1),
         (torch.OutOfMemoryError("x"), 1),
+        (RuntimeError("could not create a primitive"), 1),  # oneDNN without memory
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), 1),
         (ModuleNotFoundError("no tensorboard", name="tensorboard"), 1),
         (ModuleNotFoundError("no calattn.x", name="calattn.x"), 70),
         (TypeError("x"), 70),

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from calattn.data import DataError
 from calattn.data.loading import TrainLoader
 from calattn.engine.fit import Trainer
 from calattn.engine.held import BestWeights
+from calattn.engine.interrupt import Interrupted
 from calattn.engine.log import distribution
 from calattn.engine.predict import predict
 from calattn.engine.step import FiniteGuard, NonFiniteLoss
@@ -221,6 +223,17 @@ def test_until_epoch_ends_the_epoch_under_way_and_goes_no_further_than_the_last(
     late.fit()
     assert logged(late) == logged(whole)
     assert late.checkpoints.latest().step == whole.state.update, "the end is saved, however soon after the last time"
+
+
+def test_a_signal_during_the_last_save_is_not_dropped(tmp_path, whole, monkeypatch):
+    trainer = made(tmp_path, small_spec(*PLATEAU))
+    save = trainer.checkpoints.save_state
+    monkeypatch.setattr(
+        trainer.checkpoints, "save_state", lambda *a, **k: (signal.raise_signal(signal.SIGTERM), save(*a, **k))[1]
+    )
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        trainer.fit()
+    assert trainer.checkpoints.latest().step == whole.state.update
 
 
 def test_checkpoints_are_so_many_seconds_apart(tmp_path, monkeypatch):

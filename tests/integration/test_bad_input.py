@@ -447,6 +447,13 @@ CASES = [
     Case("output is there already", existing_output, ("out already holds a calibration", "--overwrite")),
     Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "fix the YAML there")),
     Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
+    Case("a key with a brace", train("dat}a=1"), ("unknown key 'dat}a'", "did you mean 'data'?")),
+    Case("one beta", train("optimizer.options={betas: [0.9]}"), ("optimiser 'adamw'", "optimizer.options")),
+    Case(
+        "an option that only steps look at",
+        train("schedule.options={cycle_limit: []}"),
+        ("a step cannot be made", "schedule.options"),
+    ),
     Case(
         "images too small for the network",
         train("model.backbone=vgg11", "model.options={}"),
@@ -537,6 +544,13 @@ def test_the_installed_command_answers_the_same(tmp_path):
     assert isinstance(arguments, str)
     done = command(*arguments.split(), cwd=tmp_path)
     check(case, done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize(("name", "code"), [("losses", 0), ("nonsense", 2)])
+def test_closed_streams_are_no_bug(name, code):
+    started = ["-m", "calattn", "list", name]
+    done = subprocess.run([sys.executable, *started], preexec_fn=lambda: (os.close(1), os.close(2)), check=False)
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize(

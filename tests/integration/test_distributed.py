@@ -45,14 +45,12 @@ SHARDED = (
 
 
 def command(path: Path, *changes: str, strategy: str, elastic: bool = False) -> list[str]:
-    start = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "calattn"]
-        if elastic
-        else ["-m", "calattn"]
-    )
+    start = [sys.executable, "-m", "calattn", "train"]
+    if elastic:
+        start = ["env", f"PYTHON={sys.executable}", "bash", str(ROOT / "examples" / "torchrun.sh")]
     overrides = [argument for change in (*SMALL, *changes) for argument in ("--set", change)]
     where = ["--accelerator", "cpu", "--devices", "2", "--strategy", strategy, "--threads", "1", "--out", str(path)]
-    return [sys.executable, *start, "train", "digits", *overrides, *where]
+    return [*start, "digits", *overrides, *where]
 
 
 def finished(arguments: list[str], *, code: int = 0) -> str:
@@ -97,6 +95,12 @@ def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_o
     assert [row["event"] for row in RunLog(path / "log.jsonl").rows()] == ["epoch"] * 3 + ["teach"]
     train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
     assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
+
+
+@pytest.mark.parametrize("name", ["torchrun.sh", "slurm/train.sbatch", "slurm/sweep.sbatch"])
+def test_the_scripts_for_clusters_are_whole(name):
+    """torchrun.sh is run above, and the SLURM one runs it."""
+    subprocess.run(["bash", "-n", ROOT / "examples" / name], check=True)
 
 
 LEAVING = """

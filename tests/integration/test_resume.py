@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 import torch
@@ -61,24 +57,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory, undisturbed: Path) -> int:
-    """How many functions a run calls when it saves after every update: a clock that a busy machine does not slow down."""
-    assert undisturbed.exists()  # it came first, and has imported everything
-    counted = 0
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal counted
-        counted += event == "call"
-
-    sys.setprofile(count)
-    try:
-        train_run(SPEC, tmp_path_factory.mktemp("runs") / "counted", runtime=SAVING)
-    finally:
-        sys.setprofile(None)
-    return counted
-
-
 def assert_same_run(path: Path, undisturbed: Path) -> None:
     assert same(final_tree(path), final_tree(undisturbed))
     assert learned(path) == learned(undisturbed)
@@ -86,45 +64,6 @@ def assert_same_run(path: Path, undisturbed: Path) -> None:
         mine, theirs = (RunFolder.open(p).predictions(split) for p in (path, undisturbed))
         assert torch.equal(mine.logits, theirs.logits)
         assert torch.equal(mine.indices, theirs.indices)
-
-
-def _child(path: Path, calls: int | None) -> None:
-    """A run that dies by SIGKILL once it has called so many functions."""
-    os.setsid()
-    left = calls
-
-    def count(_: FrameType, event: str, __: object) -> None:
-        nonlocal left
-        left -= event == "call"
-        if left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
-        sys.setprofile(None if calls is None else count)
-        train_run(SPEC, path, runtime=SAVING)
-
-
-@pytest.mark.parametrize("attempt", range(2))
-def test_killed_at_random_moments(tmp_path, undisturbed, calls, attempt):
-    """SIGKILL after random numbers of calls, several times a run: in updates, in validation, in the middle of writing."""
-    moments = random.Random(attempt)
-    context = multiprocessing.get_context("fork")
-    kills, reached = 0, set()
-    while True:
-        child = context.Process(
-            target=_child, args=(tmp_path / "run", int(moments.uniform(0.05, 0.3) * calls) if kills < 6 else None)
-        )
-        child.start()
-        child.join()
-        if child.exitcode == 0:
-            break
-        assert child.exitcode == -signal.SIGKILL, f"the run failed by itself with exit code {child.exitcode}"
-        kills += 1
-        names = (path.name for path in (tmp_path / "run" / "checkpoints").glob("state-*"))
-        reached |= {max(names, default="")}
-    assert kills >= 3
-    assert len(reached - {""}) >= 2, "the kills did not fall into the training"
-    assert_same_run(tmp_path / "run", undisturbed)
 
 
 def test_the_same_spec_gives_the_same_bits_and_another_seed_others(tmp_path, undisturbed):

@@ -197,6 +197,42 @@ def test_overwrite_removes_ours_and_only_ours(tmp_path: Path) -> None:
         assert folder.spec().seed == 2
 
 
+@needs_posix
+@pytest.mark.parametrize("linked", ["checkpoints", "predictions", "predictions/test", "trackers"])
+def test_overwrite_does_not_follow_links(tmp_path: Path, linked: str) -> None:
+    with RunFolder.create_or_open(tmp_path / "theirs", spec()) as folder:
+        CheckpointFolder(folder.checkpoints_path, "h").save_state({}, step=1, epoch=1)
+        save_predictions(predictions(), folder.predictions_path("test"))
+        folder.trackers_path.mkdir()
+        (folder.trackers_path / "events.out").write_text("x")
+    before = files(tmp_path / "theirs")
+    RunFolder.create_or_open(tmp_path / "a", spec()).close()
+    (tmp_path / "a" / linked).parent.mkdir(exist_ok=True)
+    (tmp_path / "a" / linked).symlink_to(tmp_path / "theirs" / linked)
+    RunFolder.create_or_open(tmp_path / "a", spec(seed=2), overwrite=True).close()
+    assert files(tmp_path / "theirs") == before
+    assert not (tmp_path / "a" / linked).exists()
+
+
+def test_the_next_start_clears_away_what_a_kill_left(tmp_path: Path) -> None:
+    with RunFolder.create_or_open(tmp_path / "a", spec()) as folder:
+        left = [
+            folder.path / ".part-a.json",
+            folder.checkpoints_path / ".tmpAb12Cd",
+            folder.checkpoints_path / ".part-b",
+        ]
+        left.append(folder.predictions_path("test") / ".part-c.safetensors")
+        for path in left:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+    RunFolder.create_or_open(tmp_path / "a", spec()).close()
+    assert not any(path.exists() for path in left)
+    with folder.adding(), folder.adding(), pytest.raises(RunFolderError, match="is being written by process"):
+        RunFolder.create_or_open(tmp_path / "a", spec())
+    with RunFolder.create_or_open(tmp_path / "a", spec()), folder.adding():
+        pass  # a run at work: predictions of its checkpoints may be written
+
+
 def test_what_is_no_run_folder_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="does not exist"):
         RunFolder.open(tmp_path / "none")

@@ -8,10 +8,12 @@ import json
 import os
 
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from calattn import backbones
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError, spec_text
 from calattn.runs.load import load_model
@@ -201,6 +203,17 @@ def test_options_never_name_weights(hostile, capsys, tmp_path):
     with pytest.raises(RunFolderError, match="names weights"):
         load_model(folder)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "option", ["pretrained_cfg_overlay", "checkpoint_path", "kwargs_filter", "features_only", "no_jit"]
+)
+@pytest.mark.parametrize("backbone", ["vit_nano_patch8_32", "vit_tiny_patch16_224", "local-dir:nowhere"])
+def test_only_what_constructors_take_reaches_timm(option, backbone, monkeypatch):
+    """Whatever a spec's own check lets through: an allow-list, not a list of the holes that are known."""
+    monkeypatch.setattr(timm, "create_model", lambda *_, **options: pytest.fail(f"timm was given {options}"))
+    with pytest.raises(ValueError, match=rf"model\.options\.{option} is not an option of timm's networks"):
+        backbones.create(backbone, 10, **{option: {"file": "bad.pt"}})
 
 
 def test_specs_without_weights_are_what_they_were():

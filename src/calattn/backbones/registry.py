@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from typing import Any, Protocol
 
@@ -36,7 +38,30 @@ def create(name: str, num_classes: int, in_chans: int = 3, **options: Any) -> nn
         hint = f"did you mean {', '.join(near)}?" if near else f"our own are {', '.join(sorted(BACKBONES))};"
         remedy = f"{hint} {of_your_own('backbone')}"
         raise UnknownName(f"unknown backbone {name!r}, neither ours nor timm's", remedy=remedy)
-    return fuse_window_attention(timm.create_model(name, num_classes=num_classes, in_chans=in_chans, **options))
+    return fuse_window_attention(of_timm(name, num_classes=num_classes, in_chans=in_chans, **options))
+
+
+def of_timm(name: str, *, pretrained: bool = False, **options: Any) -> nn.Module:
+    """A network of timm. Options may come from anybody's spec: those are refused that no network's constructor takes."""
+    import timm
+
+    known = constructor_options()
+    for option in options.keys() - known:
+        near = nearest(option, sorted(known))
+        hint = f"did you mean {near[0]!r}?" if near else "see the network's constructor"
+        raise ValueError(f"model.options.{option} is not an option of timm's networks; {hint}")
+    return timm.create_model(name, pretrained=pretrained, **options)
+
+
+@functools.cache
+def constructor_options() -> frozenset[str]:
+    """What the networks of timm take. Its loaders take more: names of files, which they may unpickle."""
+    import timm
+
+    modules = {sys.modules[timm.models.model_entrypoint(name).__module__] for name in timm.list_models()}
+    found = (each for module in modules for each in vars(module).values())
+    networks = {each for each in found if isinstance(each, type) and issubclass(each, nn.Module)}
+    return frozenset(name for network in networks for name in inspect.signature(network.__init__).parameters)
 
 
 def fuse_window_attention(network: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from calattn.backbones.registry import BACKBONES
+from calattn.backbones.registry import BACKBONES, of_timm
 
 FAMILIES = tuple(f"{family}_{size}" for family in ("vit", "deit", "swin") for size in ("tiny", "small", "base"))
 
@@ -57,9 +57,7 @@ def _swin(name: str, size: int) -> tuple[str, dict[str, Any]]:
 
 
 def _timm(base: str, preset: dict[str, Any], **options: Any) -> nn.Module:
-    import timm
-
-    return timm.create_model(base, **{**preset, **options})
+    return of_timm(base, **{**preset, **options})
 
 
 def _add(name: str, base: str, **preset: Any) -> None:

@@ -71,7 +71,8 @@ def calibrate(
         ),
     ] = None,
     group: Annotated[
-        str | None, _fit("--group", metavar="COLUMN", text="How --sets cover each group of rows, such as --group camera.")
+        str | None,
+        _fit("--group", metavar="COLUMN", text="How --sets cover each group of rows, such as --group camera."),
     ] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,

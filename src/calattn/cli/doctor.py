@@ -164,7 +164,9 @@ def _half_precision() -> Iterator[Diagnosis]:
             yield Diagnosis("devices", "bf16 on the GPU", "warning", "not in hardware", remedy)
     code = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert float((a @ a)[0, 0]) == 64"
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False).returncode
+        # -P: not the torch.py that may lie in the current folder.
+        command = [sys.executable, "-P", "-c", code]
+        done = subprocess.run(command, capture_output=True, timeout=120, check=False).returncode
     except subprocess.TimeoutExpired:
         done = 1
     if done == 0:

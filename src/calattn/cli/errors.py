@@ -275,9 +275,20 @@ def _signal_of(error: BaseException) -> int | None:
     return int(number) if isinstance(number, signal.Signals) else None
 
 
+# What torch, oneDNN, Python's threads and the loader of compiled modules say where there is none.
+_NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "could not create a primitive",
+    "can't start new thread",
+    "Cannot allocate memory",
+    "failed to map segment",
+)
+
+
 def _out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError | ImportError) and any(sign in str(error) for sign in _NO_MEMORY)
     )
 
 

@@ -36,7 +36,9 @@ KEPT_STATES = 2
 _KEY = "calattn.checkpoint"
 _FIELDS = {"kind", "spec_hash", "step", "epoch", "best", "tree", "sha256"}
 _STATE = re.compile(r"state-(\d{8,})\.safetensors")
-_OURS = re.compile(r"state-\d{8,}\.safetensors(\.refused)?|weights-\d{5,}-[0-9a-f]{16}\.safetensors")
+# The last is what safetensors writes under before it renames to the name that it was given.
+_OURS = re.compile(r"state-\d{8,}\.safetensors(\.refused)?|weights-\d{5,}-[0-9a-f]{16}\.safetensors|\.tmp\w{6}")
+_BACK = "put {} back from a copy, or {}: the same command goes on from the checkpoint before it"
 
 Tree = Any  # dict (str or int keys), list, tuple, Tensor, int, float, str, bool, None, nested
 
@@ -76,6 +78,8 @@ class Loaded:
 class CheckpointFolder:
     """The checkpoints of one run. One process writes (the run folder's lock sees to that), any number read.
 
+    `reached` is an update that the run is known to have come to: what an earlier state chose is not what the run chose.
+
     >>> import tempfile
     >>> folder = CheckpointFolder(tempfile.mkdtemp(), "spec-hash")
     >>> _ = folder.save_state({"weights": {"w": torch.ones(2)}, "lr": 0.1}, step=10, epoch=1)
@@ -83,9 +87,8 @@ class CheckpointFolder:
     {'weights': {'w': tensor([1., 1.])}, 'lr': 0.1}
     """
 
-    def __init__(self, path: PathArg, spec_hash: str) -> None:
-        self.path = Path(path)
-        self.spec_hash = spec_hash
+    def __init__(self, path: PathArg, spec_hash: str, *, reached: int = 0) -> None:
+        self.path, self.spec_hash, self.reached = Path(path), spec_hash, reached
         self._refused: set[str] = set()
 
     def save_state(self, tree: Tree, *, step: int, epoch: int, best: Mapping[str, BestRecord] | None = None) -> Path:
@@ -104,15 +107,17 @@ class CheckpointFolder:
         header, tensors = _packed(tree, kind="weights", spec_hash=self.spec_hash, step=step, epoch=epoch, best={})
         return _write(self.path / f"weights-{epoch:05d}-{header['sha256'][:16]}.safetensors", header, tensors).name
 
-    def latest(self) -> Loaded | None:
-        """The newest whole state of this run, None where there is no file; what is refused is warned about."""
+    def latest(self, *, fall_back: bool = True) -> Loaded | None:
+        """The newest whole state of this run, None where there is no file; what is refused is warned about, or an error."""
         reasons = []
         for path in self._states():
             try:
                 return self._loaded(path)
             except FileNotFoundError:
-                return self.latest()  # a run at work has saved a newer one and removed this
+                return self.latest(fall_back=fall_back)  # a run at work has saved a newer one and removed this
             except CheckpointError as error:
+                if not fall_back:
+                    raise CheckpointError(f"{error}; {_BACK.format('it', 'remove it and train again')}") from None
                 reasons.append(str(error))
                 self._refused.add(path.name)
                 warnings.warn(f"{error}; refused, the one before it is used", CheckpointWarning, stacklevel=2)
@@ -140,10 +145,15 @@ class CheckpointFolder:
         return state.path if rule == "last" else self.path / state.best[rule].file
 
     def _state_for(self, rule: str) -> Loaded:
-        """The newest state, if it has what the rule asks for."""
-        state = self.latest()
+        """The newest state, if it is whole and has what the rule asks for."""
+        state = self.latest(fall_back=False)
         if state is None:
             raise CheckpointError(f"no checkpoint in {self.path}; train first")
+        if state.step < self.reached:
+            raise CheckpointError(
+                f"the run came to update {self.reached}, and the newest checkpoint in {self.path} is of update {state.step}; "
+                + _BACK.format("the newest", "train again")
+            )
         known = [*(["last"] if "weights" in state.tree else []), *state.best]
         if rule not in known:
             raise CheckpointError(
@@ -151,6 +161,12 @@ class CheckpointFolder:
                 "best-nll-ts only where its evaluation.checkpoints names it"
             )
         return state
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are states, and none of the update that the run had come to."""
+        states = self._states()
+        return bool(states) and _step(states[0]) < self.reached
 
     def _states(self) -> list[Path]:
         """State files, newest first."""
@@ -190,6 +206,12 @@ def is_checkpoint_file(path: Path) -> bool:
     return is_partial(path) or bool(_OURS.fullmatch(path.name))
 
 
+def remove_unfinished(folder: Path) -> None:
+    """What a killed writer left: the only one that may call this is the writer, or who holds its lock."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    remove_stale([path for path in found if is_partial(path) or path.name.startswith(".tmp")], older_than=-1.0)
+
+
 def _step(path: Path) -> int:
     match = _STATE.fullmatch(path.name)
     assert match is not None
@@ -209,7 +231,7 @@ def _write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> Pa
             save_file(tensors, partial, metadata={_KEY: json.dumps(header)})
     except (SafetensorError, OSError) as error:
         with contextlib.suppress(OSError):
-            remove_stale([old for old in path.parent.iterdir() if is_partial(old)], older_than=-1.0)
+            remove_unfinished(path.parent)
         raise _write_error(path, needed, error) from error
     return path
 
@@ -251,7 +273,7 @@ def _header(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_KEY)
         header = None if text is None else json.loads(text)
-    except (SafetensorError, OSError, RuntimeError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, RuntimeError, RecursionError, json.JSONDecodeError) as error:
         raise _unreadable(path, error) from None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise CheckpointError(f"{path} is a safetensors file, but no {FORMAT}")

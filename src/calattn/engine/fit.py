@@ -143,6 +143,7 @@ class Trainer:
                 raise
             if self.state.unsaved:
                 self._save()
+            self._stop_if_asked()  # what came in the last epoch, or while its end was written
 
     def resume(self) -> None:
         """Takes up the newest whole checkpoint, if there is one; call it before `fit`."""
@@ -151,7 +152,7 @@ class Trainer:
             self._rewind_log(0)
             return
         self._rewind_log(found.epoch)
-        rows = [row for row in self.log.rows() if row.get("event") == "epoch"]
+        rows = self.log.epochs()
         if [row["epoch"] for row in rows] != list(range(1, found.epoch + 1)):
             raise ValueError(
                 f"{self.log.path} lacks some of the {found.epoch} epochs that {found.path.name} has behind it; put the log "
@@ -210,14 +211,11 @@ class Trainer:
         except KeyboardInterrupt:  # what was trained is on disk
             raise Interrupted(signal.SIGINT, self.state.update) from None
         self.state.put_head(self.fabric.broadcast({} if found is None else found.state_dict()))
+        if found is not None:  # the row comes first: a kill between the two must not lose it
+            seconds = round(time.perf_counter() - started, 3)
+            self.log.drop("teach")
+            self.log.append({"event": "teach", "anchor": found.anchor.tolist(), "seconds": seconds})
         self._save()
-        if found is not None:
-            row = {
-                "event": "teach",
-                "anchor": found.anchor.tolist(),
-                "seconds": round(time.perf_counter() - started, 3),
-            }
-            self.log.append(row)
         return True
 
     # --- one update

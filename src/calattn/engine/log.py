@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ class RunLog:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:  # of the encoding, or of JSON
+            except (ValueError, RecursionError) as error:  # of the encoding, of JSON, of brackets without end
                 if number == len(lines):
                     break
                 raise ValueError(f"{self.path}, line {number} is not JSON ({error}); remove the line") from None
@@ -125,11 +126,31 @@ class RunLog:
             rows.append(row)
         return rows
 
+    def epochs(self) -> list[Row]:
+        """The rows of epochs, each with what an epoch's row has."""
+        rows = [row for row in self.rows() if row.get("event") == "epoch"]
+        for row in rows:
+            numbers = [row.get(name) for name in ("seconds", "images_per_second")]
+            parts = [row.get(name) for name in ("train", "validation")]
+            if (
+                type(row.get("epoch")) is not int
+                or not all(isinstance(number, int | float) and abs(number) < 1e300 for number in numbers)
+                or not all(isinstance(part, Mapping) for part in parts)
+                or not isinstance(parts[1].get("nll"), int | float | None)
+            ):
+                epoch = reprlib.repr(row.get("epoch"))
+                raise ValueError(f"{self.path} does not say what epoch {epoch} was like; put the log back from a copy")
+        return rows
+
     def rewind(self, epoch: int) -> None:
         """Drop the rows of later epochs. Rows without an epoch stay: they say what happened, not what was learned."""
         self._resumed_after, self._loggers = epoch, None
         if self.path.exists():
             self._replace([row for row in self.rows() if row.get("epoch") is None or row["epoch"] <= epoch])
+
+    def drop(self, event: str) -> None:
+        """Without the rows of an event, which is about to happen again."""
+        self._replace([row for row in self.rows() if row.get("event") != event])
 
     def _mend(self) -> None:
         """End the last line, or drop it where it was cut off: the next row needs a line of its own."""

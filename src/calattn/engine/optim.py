@@ -61,19 +61,16 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         near = nearest(name, list_optimizers(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`calattn list optimizers` shows timm's"
         raise ValueError(f"unknown optimiser {name!r}; {hint}")
-    chosen = dict(settings.options)
-    if "betas" in chosen:
-        chosen["betas"] = tuple(chosen["betas"])
+    chosen = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.options.items()
+    }  # betas
     if settings.fused and "fused" in inspect.signature(get_optimizer_class(inner, bind_defaults=False)).parameters:
         chosen["fused"] = True
     if settings.decay_all:
         chosen["param_group_fn"] = lambda module: [p for p in module.parameters() if p.requires_grad]
     try:
         return create_optimizer_v2(model, opt=name, lr=settings.lr, weight_decay=settings.weight_decay, **chosen)
-    except (
-        TypeError,
-        AttributeError,
-    ) as error:  # the latter by layer_decay, of a network without layers that timm knows
+    except (TypeError, AttributeError, LookupError, ArithmeticError, AssertionError) as error:
         raise ValueError(
             f"the optimiser {name!r} does not take these options: {error}; see optimizer.options"
         ) from None

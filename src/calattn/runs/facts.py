@@ -67,12 +67,11 @@ class RunFacts:
         """The spec as it stands in the file, whatever that is."""
         return self._read(self.folder.spec_path, read_yaml)
 
-    def epochs(self) -> list[Mapping[str, Any]]:
+    def epochs(self) -> Sequence[Mapping[str, Any]]:
         """The epochs of the run's log."""
         from calattn.engine.log import RunLog
 
-        rows = self._read(self.folder.log_path, lambda path: list(RunLog(path).rows())) or []
-        return [row for row in rows if at(row, "event") == "epoch" and isinstance(at(row, "epoch"), int)]
+        return self._read(self.folder.log_path, lambda path: RunLog(path).epochs()) or []
 
     def marks(self) -> dict[str, int]:
         """The epoch that each rule chose."""

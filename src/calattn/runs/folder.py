@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 import pydantic
 
-from calattn.engine.checkpoint import is_checkpoint_file
+from calattn.engine.checkpoint import CheckpointFolder, is_checkpoint_file, remove_unfinished
 from calattn.engine.log import plain
 from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial, remove
@@ -92,6 +92,7 @@ class RunFolder:
                     folder._clear()
                 elif folder.spec_path.exists():
                     folder._refuse_other(spec)
+                folder._remove_unfinished()
                 write_spec(spec, folder.spec_path)
             except BaseException:
                 folder.close()
@@ -115,6 +116,22 @@ class RunFolder:
             else f"it has no {SPEC}; name one that `calattn train` made"
         )
         raise RunFolderError(f"{folder.path} is not a run folder; {hint}")
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """While predictions are added no run starts here, and nobody clears away what looks unfinished; one at work goes on."""
+        self.tidy()
+        with contextlib.ExitStack() as stack:
+            if (self.path / _LOCK).exists():  # it may have been copied without
+                with contextlib.suppress(RunFolderError, OSError):
+                    stack.enter_context(_locked(self.path, shared=True))
+            yield
+
+    def tidy(self) -> None:
+        """Clears away what killed writers have left, unless one is at work."""
+        if (self.path / _LOCK).exists():
+            with contextlib.suppress(RunFolderError, OSError), _locked(self.path):
+                self._remove_unfinished()
 
     def writer(self) -> str | None:
         """The number of the process that writes here now; None if there is none, or the system cannot say."""
@@ -169,6 +186,11 @@ class RunFolder:
             return None
         return done
 
+    def checkpoints(self, spec: RunSpec) -> CheckpointFolder:
+        """For reading: what came before the update that the summary is of is refused."""
+        progress = self.progress()
+        return CheckpointFolder(self.checkpoints_path, spec.hash, reached=0 if progress is None else progress.updates)
+
     def predictions_path(self, split: str, rule: str = "last") -> Path:
         return self.all_predictions_path / (split if rule == "last" else f"{split}.{rule}")
 
@@ -181,6 +203,11 @@ class RunFolder:
                 f"no predictions {path.name!r} in {self.path}; there are: {', '.join(known) or 'none'}"
             )
         return load_predictions(path)
+
+    def _remove_unfinished(self) -> None:
+        for place in (self.path, self.checkpoints_path, *self.all_predictions_path.glob("*/")):
+            if not place.is_symlink():
+                remove_unfinished(place)
 
     def _refuse_strangers(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -208,13 +235,20 @@ class RunFolder:
         )
 
     def _clear(self) -> None:
-        """Remove what a run writes, and nothing else; the spec last, so that a kill on the way leaves a run folder."""
-        shutil.rmtree(self.trackers_path, ignore_errors=True)
-        for folder in (self.checkpoints_path, self.all_predictions_path, self.path):
+        """Remove what a run writes, and nothing else; the spec last, so that a kill on the way leaves a run folder.
+
+        Of a link the link is removed: what it points at may be another run's.
+        """
+        for folder in (self.trackers_path, self.checkpoints_path, self.all_predictions_path, self.path):
+            if folder.is_symlink() and folder != self.path:
+                folder.unlink()
+            elif folder == self.trackers_path:
+                shutil.rmtree(folder, ignore_errors=True)
             for found in list(folder.iterdir()) if folder.is_dir() else []:
-                if is_partial(found) or (_is_ours(found) and found.is_file()):
+                predictions = folder == self.all_predictions_path and found.is_dir() and has_predictions(found)
+                if is_partial(found) or (_is_ours(found) and found.is_file()) or (predictions and found.is_symlink()):
                     remove(found)
-                elif folder == self.all_predictions_path and found.is_dir() and has_predictions(found):
+                elif predictions:
                     _remove_predictions(found)
             if folder != self.path:
                 _remove_if_empty(folder)
@@ -244,7 +278,7 @@ def read_json(path: PathArg) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path} is not JSON ({error}); the run that writes it must be run again") from None
 
 
@@ -261,14 +295,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
-def _locked(folder: Path) -> FileIO:
+def _locked(folder: Path, *, shared: bool = False) -> FileIO:
     """The folder's lock file, locked as long as it is open; the system lets go of it when its holder dies."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     file = FileIO(descriptor, "r+")
     if sys.platform == "win32":
         return file  # no flock there: two runs at once are the user's to avoid
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         with file:
             holder = _holder(file)

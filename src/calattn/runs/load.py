@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from calattn import posthoc
-from calattn.engine.checkpoint import CheckpointFolder
 from calattn.errors import InputError
 from calattn.files.atomic import PathArg
 from calattn.heads import Taught
@@ -81,7 +80,7 @@ def load_model(
 
 def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:
     """The spec's network with the weights that a checkpoint rule chose; those it started from are not read for that."""
-    weights = CheckpointFolder(folder.checkpoints_path, spec.hash).weights(rule)
+    weights = folder.checkpoints(spec).weights(rule)
     bare = spec.model.model_copy(update={"pretrained": False, "weights": None})
     model = build.build_model(
         spec.model_copy(update={"model": bare}),

@@ -168,10 +168,32 @@ def check_run(spec: RunSpec, model: CalibratedModel, found: build.RunData) -> in
     losses.check_loss(
         build.build_loss(spec), spec.loss.name, _some_targets(spec, found), num_classes=found.train.num_classes
     )
-    build.schedule_for(spec)(build.optimizer_for(spec, model), updates)
+    _check_steps(spec, updates)
+    build.optimizer_for(spec, model)
     build.build_augment(spec, found)
     _check_forward(spec, model, found)
     return updates
+
+
+def _check_steps(spec: RunSpec, updates: int) -> None:
+    """Steps of the optimiser on nine weights, at the first and the last rate: some options are only looked at then."""
+    tiny = torch.nn.Linear(3, 3, bias=False)
+    options = {key: value for key, value in spec.optimizer.options.items() if key != "layer_decay"}
+    chosen = spec.optimizer.model_copy(update={"options": options})
+    try:
+        optimizer = build.optimizer_for(spec.model_copy(update={"optimizer": chosen}), tiny)
+        schedule = build.schedule_for(spec)(optimizer, updates)
+        for update in (0, updates * spec.train.epochs):
+            schedule.before_update(update)
+            tiny(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        schedule.after_epoch(spec.train.epochs, 1.0)
+    except ValueError:
+        raise
+    except (TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RuntimeError) as error:
+        raise ValueError(
+            f"a step cannot be made with optimizer.options and schedule.options ({build.told(error)})"
+        ) from error
 
 
 def _some_targets(spec: RunSpec, found: build.RunData) -> Tensor:

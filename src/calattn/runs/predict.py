@@ -177,7 +177,7 @@ def predict_folder(
         evaluation = spec.evaluation.model_copy(update={"batch_size": options.batch_size})
         spec = spec.model_copy(update={"evaluation": evaluation})
     fabric = runtime.fabric(runtime.usable_precision(spec.train.precision))
-    with naming_plugins(folder):
+    with naming_plugins(folder), folder.adding():
         interface = read_interface(folder)
         predictor = Predictor(
             folder=folder, spec=spec, interface=interface, fabric=fabric, runtime=runtime, on_batch=on_batch

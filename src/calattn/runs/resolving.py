@@ -73,12 +73,11 @@ def sizes_for(images: int) -> dict[str, float]:
 
 def run_values(path: Path, rule: str) -> dict[str, Any]:
     """The spec of a run that has trained, with its weights to start from, its images and their split."""
-    from calattn.engine.checkpoint import CheckpointFolder
     from calattn.runs.folder import RunFolder
 
     folder = RunFolder.open(path)
     spec = folder.spec()
-    file = CheckpointFolder(folder.checkpoints_path, spec.hash).file(rule)
+    file = folder.checkpoints(spec).file(rule)
     values = spec.model_dump(mode="json", exclude={"teach", "name"})
     values["model"] |= {"weights": str(file), "pretrained": False}
     return values | _NO_TRAINING | {"train": values["train"] | _NO_TRAINING["train"]}
@@ -205,13 +204,13 @@ def _messages(error: ValidationError) -> list[str]:
     """One sentence a key; where a key takes several types, pydantic complains once for each, and "or" joins them."""
     by_key: dict[tuple[str, ...], list[Any]] = {}
     for detail in error.errors():
-        # pydantic names the member of a union after the key: train.compile.bool
-        where = list(
-            itertools.takewhile(
-                lambda part: not re.search(r"[^\w-]|^(bool|int|float|str)$|^constrained", str(part)), detail["loc"]
-            )
-        )
-        by_key.setdefault(tuple(map(str, where)), []).append(detail)
+        where = [str(part) for part in detail["loc"]]
+        if (
+            detail["type"] != "extra_forbidden"
+        ):  # pydantic names the member of a union after the key: train.compile.bool
+            members = re.compile(r"[^\w-]|^(bool|int|float|str)$|^constrained")
+            where = list(itertools.takewhile(lambda part: not members.search(part), where))
+        by_key.setdefault(tuple(where), []).append(detail)
     return [_explained(details, where) for where, details in by_key.items()]
 
 
@@ -232,7 +231,8 @@ def _explained(details: list[Any], where: tuple[str, ...]) -> str:
         return str(detail["ctx"]["error"])
     wishes = [_wish(str(each["msg"])) for each in details]
     message = f"must be {' or '.join(wish for wish in wishes if wish)}" if any(wishes) else str(detail["msg"])
-    return f"{key} {message}, got {detail['input']!r}" if key else message
+    given = repr(detail["input"])
+    return f"{key} {message}, got {given if len(given) < 200 else f'{given[:200]}…'}" if key else message
 
 
 def _wish(pydantic: str) -> str:

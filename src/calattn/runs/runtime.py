@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,7 @@ class Runtime:
     data_root: Path | None = None
     save_seconds: float = 60.0
     track: Sequence[str | Logger] = ()
+    heartbeat_seconds: float = 5.0  # of several processes: one that misses ten is gone, and the others end
     until_epoch: int | None = None  # stop there; the run is unfinished, and goes on without this
 
     def fabric(self, precision: str) -> Fabric:
@@ -61,6 +63,8 @@ class Runtime:
             raise ValueError(
                 f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}"
             ) from None
+        if sys.flags.safe_path:  # the processes that Fabric starts must not import from the current folder either
+            os.environ["PYTHONSAFEPATH"] = "1"
         before = _in_group()
         fabric.launch()
         if _in_group() and not before:  # a group that was there is somebody else's, or that of an earlier run

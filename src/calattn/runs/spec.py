@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,6 +31,7 @@ Count = Annotated[int, Field(ge=1)]
 
 TAUGHT_HEADS = ("taught", "taught_classwise", "taught_scale")  # those of `heads.taught.KINDS`, without importing torch
 
+_WEIGHTS = ("pretrained", "checkpoint_path", "cache_dir", "weights")  # by which timm's loaders are told of files
 _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")  # which YAML 1.1 takes for text
 
 
@@ -116,7 +116,7 @@ class ModelSpec(Section):
     def _no_weights(cls, options: dict[str, Any]) -> dict[str, Any]:
         """A spec may come from anybody, and timm's loaders may unpickle the file that such an option names."""
         for key in options:
-            if key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "weights"):
+            if key in _WEIGHTS or key.startswith("pretrained_cfg"):
                 raise ValueError(
                     f"model.options.{key} names weights, which options may not; use model.weights=FILE or model.pretrained=true"
                 )
@@ -246,13 +246,13 @@ class RunSpec(Section):
                 f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={_or(TAUGHT_HEADS)}, got "
                 f"model.head={self.model.head}"
             )
-        micro = self.train.batch_size / self.optimizer.accumulate
-        if micro != int(micro):
+        micro, rest = divmod(self.train.batch_size, self.optimizer.accumulate)
+        if rest:
             raise ValueError(
                 f"train.batch_size={self.train.batch_size} is not a multiple of optimizer.accumulate={self.optimizer.accumulate}"
             )
         if (self.augment.mixup or self.augment.cutmix) and micro % 2:
-            raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {int(micro)}")
+            raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {micro}")
         return self
 
     @property
@@ -277,7 +277,7 @@ def _is_numbers(value: Any, *, depth: int) -> bool:
     """A number, a list of numbers, a list of such lists, … to that depth."""
     if isinstance(value, list):
         return depth > 0 and all(_is_numbers(each, depth=depth - 1) for each in value)
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _as_floats(value: Any) -> Any:
@@ -325,7 +325,7 @@ def parse_value(text: str, name: str) -> Any:
     0.001
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
     except yaml.reader.ReaderError:
         raise SpecError(f"{name} is not text; a spec is a YAML file in UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -334,6 +334,18 @@ def parse_value(text: str, name: str) -> Any:
         raise SpecError(f"{name}{line}: {error.problem or error.context}; fix the YAML there") from None
     except (ValueError, RecursionError) as error:  # such as the date 2024-99-99, or brackets without end
         raise SpecError(f"{name} has a value that YAML cannot read: {error}") from None
+    if _expanded(value, {}) > 1_000 + len(text):  # without aliases a value takes a letter
+        raise SpecError(f"{name} holds more values by its aliases than it is long; write them out")
+    return value
+
+
+def _expanded(value: Any, known: dict[int, int]) -> int:
+    """How many values there are in one, those that are shared counted each time."""
+    if id(value) not in known:
+        known[id(value)] = 0  # of one that holds itself
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        known[id(value)] = 1 + sum(_expanded(part, known) for part in parts)
+    return known[id(value)]
 
 
 class _Loader(yaml.SafeLoader):

@@ -21,7 +21,7 @@ FORMAT = 1
 
 def write_summary(folder: RunFolder, spec: RunSpec, model: CalibratedModel) -> dict[str, Any]:
     """Summarises the predictions of the spec's checkpoints, before and after temperature scaling on validation."""
-    rows = [row for row in RunLog(folder.log_path).rows() if row.get("event") == "epoch"]
+    rows = RunLog(folder.log_path).epochs()
     state = CheckpointFolder(folder.checkpoints_path, spec.hash).latest()
     assert state is not None
     cost = overhead(model)

@@ -19,6 +19,7 @@ from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
 from calattn.engine.closing import Reader, Source, teach
 from calattn.engine.fit import Reporter, Settings, Setup, Trainer
+from calattn.engine.heartbeat import Heartbeat
 from calattn.engine.log import RunLog
 from calattn.files.atomic import PathArg
 from calattn.files.predictions import MANIFEST
@@ -98,6 +99,8 @@ def _train_run(
         if main:
             warn_of_changed_plugins(folder)
         if is_finished(folder, spec, until_epoch=runtime.until_epoch):
+            if main:
+                folder.tidy()
             if told is not None:
                 told.finished(folder, before=True)
             return folder
@@ -117,7 +120,7 @@ def _train_run(
     if main:
         _warn_of_untested_classes(found)
         folder = RunFolder.create_or_open(path, spec, overwrite=overwrite)
-    with folder:
+    with folder, Heartbeat(fabric, seconds=runtime.heartbeat_seconds):
         if main:
             _record(folder, spec, found)
         if told is not None and (spec is not given or spec.train.epochs == 0):
@@ -244,7 +247,9 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
     except RunFolderError:  # none, or a damaged one, which is written again
         return False
     wanted_epochs = spec.train.epochs if until_epoch is None else min(spec.train.epochs, until_epoch)
-    if summary.get("spec") != spec.model_dump(mode="json") or summary.get("epochs", 0) < wanted_epochs:
+    if summary.get("spec") != spec.model_dump(mode="json") or folder.checkpoints(spec).is_behind:
+        return False
+    if summary.get("epochs", 0) < wanted_epochs:
         return False
     results = summary.get("results", {})
     wanted = [
