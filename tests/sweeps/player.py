@@ -32,7 +32,9 @@ def gone(number: int) -> bool:
         os.kill(number, 0)
     except ProcessLookupError:
         return True
-    return Path(f"/proc/{number}/stat").read_text().split()[2] == "Z" if Path(f"/proc/{number}/stat").exists() else False
+    return (
+        Path(f"/proc/{number}/stat").read_text().split()[2] == "Z" if Path(f"/proc/{number}/stat").exists() else False
+    )
 
 
 def _play(does: str, started: Path) -> None:
@@ -40,6 +42,8 @@ def _play(does: str, started: Path) -> None:
         file.write(f"{os.getpid()}\n")
     if does == "waits":
         time.sleep(600)
+    while does == "waits once" and not (started.parent / "go").exists():
+        time.sleep(0.02)
     if does == "fails":
         raise ValueError("no such thing")
     if does == "dies":

@@ -35,7 +35,9 @@ def test_a_job_that_fails_says_why_and_stops_no_other_and_is_not_tried_again(tmp
 
 
 def test_a_job_that_dies_is_started_again_so_often_and_no_more(tmp_path):
-    failed, events = run([job("once", tmp_path, does="dies once"), job("always", tmp_path, does="dies")], slots=2, retries=2)
+    failed, events = run(
+        [job("once", tmp_path, does="dies once"), job("always", tmp_path, does="dies")], slots=2, retries=2
+    )
     assert list(failed) == ["always"]
     assert "SIGKILL" in failed["always"]
     assert len(tries("once", tmp_path)) == 2
@@ -86,7 +88,9 @@ def test_no_worker_outlives_its_starter(tmp_path, number):
     handled = "import signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
     environment = os.environ | {"PYTHONPATH": paths}
     with subprocess.Popen(
-        [sys.executable, "-c", "import sys\n" + handled + RUNNER, str(tmp_path)], env=environment, stderr=subprocess.PIPE
+        [sys.executable, "-c", "import sys\n" + handled + RUNNER, str(tmp_path)],
+        env=environment,
+        stderr=subprocess.PIPE,
     ) as runner:
         workers = waiting(tmp_path, "ab")
         runner.send_signal(number)

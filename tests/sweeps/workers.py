@@ -8,10 +8,11 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any, BinaryIO
 
 import torch
 
-_FORK = multiprocessing.get_context("fork")
+FORK = multiprocessing.get_context("fork")
 
 
 class Forked:
@@ -20,22 +21,26 @@ class Forked:
     `before` is called in the copy.
     """
 
-    def __init__(self, command: list[str], *, before: Callable[[], object] = lambda: None, **_: object) -> None:
+    def __init__(self, command: list[str], *, before: Callable[[], object] | None = None, **more: Any) -> None:
         assert command[1:3] == ["-P", "-m"]
         read, write = os.pipe()
-        self.process = _FORK.Process(target=self._work, args=(command[3:], read, write, before))
+        self.process = FORK.Process(target=self._work, args=(command[3:], read, write, more["stdout"], before))
         self.process.start()
         os.close(read)
         self.stdin = os.fdopen(write, "wb")
         self.terminate, self.kill = self.process.terminate, self.process.kill
         self.pid = self.process.pid
 
-    def _work(self, arguments: list[str], read: int, write: int, before: Callable[[], object]) -> None:
+    def _work(
+        self, arguments: list[str], read: int, write: int, log: BinaryIO, before: Callable[[], object] | None
+    ) -> None:
         os.setsid()
         os.close(write)
         os.dup2(read, 0)
+        sys.stdout = sys.stderr = os.fdopen(os.dup(log.fileno()), "w", buffering=1)
         torch.set_num_threads(1)  # the threads of the process were not copied
-        before()
+        if before is not None:
+            before()
         sys.argv[1:] = arguments[1:]
         runpy.run_module(arguments[0], run_name="__main__")
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -27,7 +28,8 @@ _PATIENCE = 60.0  # seconds in which an earlier worker of the folder, whose star
 def obey_starter() -> None:
     """Whoever started this process holds a pipe to it. When that ends, they have died, and this process stops too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    threading.Thread(target=_stop_at_end, daemon=True).start()
+    if stat.S_ISFIFO(os.fstat(0).st_mode):  # else somebody has started it by hand
+        threading.Thread(target=_stop_at_end, daemon=True).start()
 
 
 def _stop_at_end() -> NoReturn:
