@@ -404,6 +404,11 @@ def unused(why: str, **given: object) -> None:
             raise ValueError(f"{flag} {why}; leave {flag} out")
 
 
+def check_rule(name: str) -> None:
+    if name not in RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {name!r}")
+
+
 def changed(group: Any) -> dict[str, Any]:
     """The flags of a group that were given, or that at least are not as they would be without."""
     values = {field.name: (getattr(group, field.name), field.default) for field in dataclasses.fields(group)}

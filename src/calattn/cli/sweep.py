@@ -54,6 +54,7 @@ def sweep(
     from calattn.sweeps.grid import chosen, read_grid
 
     check_outputs([grid], out=write, html=None)
+    options.check_rule(checkpoint)
     if engine.is_ray:
         options.unused("is of this machine; on a cluster as many run as fit", jobs=jobs if jobs > 1 else None)
     else:

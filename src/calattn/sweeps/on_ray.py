@@ -6,11 +6,13 @@ import contextlib
 import logging
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from calattn.sweeps.jobs import STOP_SECONDS, End, Job, end_of, start, stop
 
+_TICK = 0.1
 _EXTRA = "Ray is not installed; install it with: pip install 'calattn[ray]'"
 
 
@@ -83,6 +85,8 @@ def run(job: Job) -> End:
     """On the machine that Ray chose: the same process as anywhere, which ends with this one."""
     process = start(job)
     try:
-        return end_of(job, process.wait())
+        while (code := process.poll()) is None:  # Ray cancels a task between two of its lines, not while it waits
+            time.sleep(_TICK)
+        return end_of(job, code)
     finally:
         stop([process])
