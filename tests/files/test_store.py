@@ -187,7 +187,12 @@ DAMAGE = {
     "newer version": (lambda f: edited(f, version=2, calattn="9.9"), "written by calattn 9.9: upgrade"),
     "foreign manifest": (lambda f: edited(f, format="webpack"), "is not the manifest"),
     "no files": (lambda f: edited(f, files={}), r"lacks files\.predictions"),
-    "file entry empty": (lambda f: edited(f, files={"predictions": {}}), "lacks files"),
+    "file entry empty": (lambda f: edited(f, files={"predictions": {}}), r"lacks files\.predictions"),
+    "file entry of another type": (lambda f: edited(f, files={"predictions": 3}), r"lacks files\.predictions"),
+    "files a list": (lambda f: edited(f, files=[1]), "lacks files"),
+    "a class name that is no text": (lambda f: edited(f, class_names=[1, 2, 3]), "lacks class_names"),
+    "a split that is no text": (lambda f: edited(f, split=["test"]), "lacks split"),
+    "nested brackets": (lambda f: (f / "manifest.json").write_text("[" * 100_000), "is not JSON"),
 }
 
 
@@ -383,8 +388,7 @@ def interrupted_write(target: Path) -> None:
 def test_atomic_write_replaces_only_what_was_finished(tmp_path):
     target = tmp_path / "deep" / "table.csv"
     with atomic_write(target) as partial:
-        assert partial.parent == target.parent
-        assert partial.suffix == ".csv"
+        assert partial.name == target.name
         partial.write_text("old")
         assert not target.exists()
     target.chmod(0o640)

@@ -776,7 +776,7 @@ def test_a_folder_of_other_files(tmp_path):
         load_predictions(tmp_path)
     for number in range(10):
         write_npz(tmp_path / f"{number}.npz", logits=LOGITS, labels=LABELS)
-    fails(r"name a file in it: 0\.npz, .*, 7\.npz and 2 more$", tmp_path)
+    fails(r"name a file in it \(.*\): 0\.npz, .*, 7\.npz and 2 more$", tmp_path)
 
 
 def test_bfloat16_safetensors_are_widened(tmp_path):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import functools
+import hashlib
 import os
+import platform
 import secrets
 import shutil
 import tempfile
@@ -14,19 +18,22 @@ from pathlib import Path
 
 PathArg = str | os.PathLike[str]
 
-# A partial file that is untouched for this long belongs to a writer that was killed, not to one at work.
+# What is untouched for this long belongs to a writer that was killed, wherever that ran.
 STALE_SECONDS = 3600.0
 _PARTIAL = ".part-"
+_REPLACED = "replaced"
 # What only writing fails with; of a file that is open, and from Arrow, the error does not say which.
 _OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+_tidied: set[Path] = set()
 
 
 @contextlib.contextmanager
 def atomic_write(path: PathArg) -> Iterator[Path]:
-    """A temporary path in the target's own folder that becomes `path` when the block ends without an error.
+    """A temporary path beside the target that becomes `path` when the block ends without an error.
 
-    The temporary name keeps the suffix, because many writers choose their format by it. A full disk, an
-    exception or a kill inside the block leaves whatever stood at `path` untouched, and an exception no new folders.
+    It keeps the target's name, because many writers choose their format by it. A full disk, an exception or a kill inside the
+    block leaves whatever stood at `path` untouched, and an exception no new folders.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "table.csv"
@@ -36,34 +43,43 @@ def atomic_write(path: PathArg) -> Iterator[Path]:
     'ece,0.02'
     """
     target = Path(os.path.realpath(path))  # writing through a symbolic link must not replace the link
-    with (
-        made_folder(target.parent),
-        partial_file(target.parent, target.suffix) as partial,
-        speaking_of(path, instead_of=partial),
-    ):
+    with made_folder(target.parent), partial_file(target, shown=path) as partial:
         yield partial
         commit(partial, target)
 
 
 @contextlib.contextmanager
 def atomic_folder(path: PathArg) -> Iterator[Path]:
-    """A folder next to `path` that takes its name when the block ends without an error."""
+    """A folder that takes the place of `path`, and of all that was in it, when the block ends without an error."""
     target = Path(os.path.realpath(path))
-    partial = target.parent / f"{_PARTIAL}{secrets.token_hex(6)}"
-    old = target.parent / f"{_PARTIAL}old-{secrets.token_hex(6)}"
-    with made_folder(target.parent):
-        try:
-            with speaking_of(path, instead_of=partial):
-                partial.mkdir()
-                yield partial
-                if target.exists():
-                    target.rename(old)
+    with made_folder(target.parent), partial_file(target, shown=path) as partial:
+        partial.mkdir()
+        yield partial
+        for each in partial.rglob("*"):
+            _give_mode(each, partial.parent)
+            _sync(each)
+        if not target.exists():
+            partial.rename(target)
+        elif not _exchanged(partial, target):
+            # Here a kill leaves no target for a moment: the next start takes it back (see `tidy`).
+            replaced = partial.parent / _REPLACED
+            replaced.mkdir()
+            target.rename(replaced / target.name)
+            try:
                 partial.rename(target)
-        finally:
-            if old.exists() and not target.exists():
-                old.rename(target)  # the second rename failed: what was there comes back
-            for leftover in (partial, old):
-                shutil.rmtree(leftover, ignore_errors=True)
+            except BaseException:
+                (replaced / target.name).rename(target)
+                raise
+        _sync(target.parent)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Gives each of two paths the place of the other in one step, where the system and its file system can."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError, TypeError):  # not Linux
+        return False
+    return call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
 
 
 def check_writable(path: PathArg) -> None:
@@ -74,6 +90,7 @@ def check_writable(path: PathArg) -> None:
     target = Path(os.path.realpath(path))
     folder = next(above for above in target.parents if above.exists())
     try:
+        tidy(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -96,24 +113,30 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def partial_file(folder: Path, suffix: str) -> Iterator[Path]:
-    """A temporary path in `folder`, removed at the end of the block unless `commit` has renamed it."""
-    partial = folder / f"{_PARTIAL}{secrets.token_hex(6)}{suffix}"
-    try:
-        yield partial
-    finally:
-        if partial.exists():  # a read-only file system refuses to remove even what is not there
-            partial.unlink(missing_ok=True)
+def partial_file(target: Path, *, shown: PathArg | None = None) -> Iterator[Path]:
+    """A path with the target's name, in a folder beside it that is removed at the end of the block.
+
+    Whatever else a writer makes there (safetensors, a file of its own that it renames) goes with it. Errors name the target
+    as `shown`, where that is given.
+    """
+    with contextlib.nullcontext() if shown is None else speaking_of(shown, instead_of=target.parent / _own_name()):
+        tidy(target.parent)
+        folder = target.parent / f"{_own_name()}-{secrets.token_hex(6)}"
+        folder.mkdir()
+        try:
+            yield folder / target.name
+        finally:
+            remove(folder)
 
 
 @contextlib.contextmanager
 def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
-    """Errors about the temporary name (or files in it) name what the caller named."""
+    """Errors about temporary names, which start with `instead_of`, name what the caller named."""
     try:
         yield
     except OSError as error:
         named = error.filename
-        if isinstance(named, str | bytes | os.PathLike) and Path(os.fsdecode(named)).is_relative_to(instead_of):
+        if isinstance(named, str | bytes | os.PathLike) and os.fsdecode(named).startswith(str(instead_of)):
             error.filename, error.filename2 = os.fspath(path), None
         elif named is None and error.errno in _OF_WRITING:
             error.filename = os.fspath(path)
@@ -126,24 +149,79 @@ def commit(partial: Path, target: Path) -> None:
         raise FileNotFoundError(f"nothing was written for {target}: write to the path that atomic_write gives")
     if target.exists():
         shutil.copymode(target, partial)
+    else:
+        _give_mode(partial, partial.parent)
     # Without the two syncs a power cut may keep the rename and lose the data it points at.
     _sync(partial)
     os.replace(partial, target)
     _sync(target.parent)
 
 
+def _give_mode(path: Path, folder: Path) -> None:
+    """The mode that the umask gives to files, seen in that of a new folder: safetensors makes its files private."""
+    if path.is_file():
+        path.chmod(folder.stat().st_mode & 0o666)
+
+
+def tidy(folder: Path) -> None:
+    """Removes what writers that are dead left in a folder, once in a process; what they had put aside is put back."""
+    if folder in _tidied:
+        return
+    _tidied.add(folder)
+    with contextlib.suppress(OSError):  # a folder that may not be read, or another writer that does the same
+        for partial in [each for each in folder.iterdir() if is_partial(each) and _is_stale(each, STALE_SECONDS)]:
+            for old in partial.glob(f"{_REPLACED}/*"):
+                if not (folder / old.name).exists():
+                    old.rename(folder / old.name)
+            remove(partial)
+
+
 def remove_stale(paths: Iterable[Path], *, older_than: float = STALE_SECONDS) -> None:
-    """Remove those of our leftovers that have not been touched for `older_than` seconds."""
+    """Removes those of our leftovers whose writer is dead, or which have not been touched for `older_than` seconds."""
     for path in paths:
-        # Another writer may clean up at the same time, or hold the file open: it can wait.
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > older_than:
-                path.unlink()
+        if _is_stale(path, older_than):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, as far as that is possible: another writer may do so too, or hold it open."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def is_partial(path: Path) -> bool:
-    """Whether the name is one that `atomic_write` gives to unfinished files."""
+    """Whether the name is one of those under which unfinished files are."""
     return path.name.startswith(_PARTIAL)
+
+
+@functools.cache
+def _machine() -> str:
+    """What tells processes of this machine, or container, from those with the same number elsewhere."""
+    known = [platform.node()]
+    with contextlib.suppress(OSError):
+        known += [os.readlink("/proc/self/ns/pid"), Path("/etc/machine-id").read_text()]
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:8]
+
+
+def _own_name() -> str:
+    return f"{_PARTIAL}{_machine()}-{os.getpid()}"
+
+
+def _is_stale(path: Path, older_than: float) -> bool:
+    machine, _, process = path.name.removeprefix(_PARTIAL).partition("-")
+    if machine == _machine():
+        try:
+            os.kill(int(process.partition("-")[0]), 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, ValueError, OverflowError):
+            pass
+    with contextlib.suppress(OSError):
+        return time.time() - max(each.stat().st_mtime for each in (path, *path.rglob("*"))) > older_than
+    return False
 
 
 def _sync(path: Path) -> None:

@@ -16,9 +16,9 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,12 +30,16 @@ from calattn.files.atomic import PathArg, atomic_write, commit, is_partial, made
 from calattn.files.rows import RowFile
 from calattn.types import Predictions
 
+T = TypeVar("T")
+
 FORMAT = "calattn-predictions"
 VERSION = 1
 MANIFEST = "manifest.json"
 _PARTS = {"predictions": ("logits", "labels", "scale", "indices"), "features": ("features",)}
 _NONE = "none"
-_ENTRY = {"name", "bytes", "sha256", "tensors"}
+_TEXT = (str, type(None))
+_FIELDS = {"files": dict, "class_names": (list, type(None)), "split": _TEXT, "spec_hash": _TEXT}
+_ENTRY = {"name": str, "bytes": int, "sha256": str, "tensors": dict}
 _TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
 
 
@@ -47,7 +51,7 @@ class PredictionFileMissing(PredictionFileError, FileNotFoundError):
     """No such file or folder. A FileNotFoundError too, for callers who look for that."""
 
 
-def not_whole(path: Path, kind: str, why: object, remedy: str = "copy or save it again") -> PredictionFileError:
+def not_whole(path: Path | str, kind: str, why: object, remedy: str = "copy or save it again") -> PredictionFileError:
     """The error about a file that is cut short, damaged or something else."""
     return PredictionFileError(f"{path} is not a whole {kind} file ({why}); {remedy}")
 
@@ -142,20 +146,16 @@ def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto"
     mapped, not copied.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
-    while True:
-        try:
-            tensors = _load_part(folder, manifest, "predictions", verify)
-            if features is True and "features" not in manifest["files"]:
-                raise PredictionFileError(f"{folder} was saved without features; pass features=False or 'auto'")
-            if features and "features" in manifest["files"]:
-                tensors |= _load_part(folder, manifest, "features", verify)
-            break
-        except PredictionFileMissing:
-            # A save may have replaced the version we hold the manifest of; if it did not, files are missing.
-            if (again := read_manifest(folder)) == manifest:
-                raise
-            manifest = again
+
+    def loaded(manifest: dict[str, Any]) -> dict[str, Tensor]:
+        tensors = _load_part(folder, manifest, "predictions", verify)
+        if features is True and "features" not in manifest["files"]:
+            raise PredictionFileError(f"{folder} was saved without features; pass features=False or 'auto'")
+        if features and "features" in manifest["files"]:
+            tensors |= _load_part(folder, manifest, "features", verify)
+        return tensors
+
+    manifest, tensors = of_one_version(folder, loaded)
     names = manifest["class_names"]
     try:
         return Predictions(
@@ -168,13 +168,25 @@ def load_predictions(path: PathArg, *, features: bool | Literal["auto"] = "auto"
         raise PredictionFileError(f"{folder}: {error}; the folder is damaged, save the predictions again") from error
 
 
+def of_one_version(folder: Path, read: Callable[[dict[str, Any]], T]) -> tuple[dict[str, Any], T]:
+    """The manifest and what `read` makes of it; read anew where a save has replaced that version meanwhile."""
+    manifest = read_manifest(folder)
+    while True:
+        try:
+            return manifest, read(manifest)
+        except PredictionFileMissing:
+            if (again := read_manifest(folder)) == manifest:
+                raise  # it was not replaced: files are missing
+            manifest = again
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a predictions folder, checked for format and version, not against the tensor files."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PredictionFileMissing(_why_no_manifest(folder)) from None
-    except ValueError as error:  # not UTF-8, or not JSON
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or brackets in brackets in …
         raise PredictionFileError(f"{folder / MANIFEST} is not JSON ({error}); copy the folder again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise PredictionFileError(f"{folder / MANIFEST} is not the manifest of a {FORMAT} folder")
@@ -184,14 +196,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"{folder} has format version {version!r}, this calattn reads up to {VERSION}; "
             f"it was written by calattn {manifest.get('calattn')}: upgrade to that version"
         )
-    missing = {"files", "class_names", "split", "spec_hash"} - manifest.keys()
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not all(entry.keys() >= _ENTRY for entry in files.values()):
-        missing.add("files")
-    elif "predictions" not in files:
-        missing.add("files.predictions")
-    if missing:
-        raise PredictionFileError(f"{folder / MANIFEST} lacks {', '.join(sorted(missing))}; copy the folder again")
+    wrong = [name for name, kind in _FIELDS.items() if name not in manifest or not isinstance(manifest[name], kind)]
+    if "files" not in wrong:
+        files = manifest["files"]
+        wrong += [
+            f"files.{part}"
+            for part in {"predictions": None} | files
+            if not isinstance(entry := files.get(part), dict)
+            or any(not isinstance(entry.get(name), kind) for name, kind in _ENTRY.items())
+        ]
+    if "class_names" not in wrong and not all(isinstance(name, str) for name in manifest["class_names"] or ()):
+        wrong.append("class_names")
+    if wrong:
+        raise PredictionFileError(f"{folder / MANIFEST} lacks {', '.join(wrong)}; copy the folder again")
     return manifest
 
 
@@ -243,7 +260,7 @@ def _row_files(folder: Path, like: Predictions, rows: int) -> Iterator[dict[str,
         files = {}
         for part in _PARTS:
             if tensors := _tensors(like, part):
-                partial = stack.enter_context(partial_file(folder, ".safetensors"))
+                partial = stack.enter_context(partial_file(folder / f"{part}.safetensors"))
                 with _disk(folder, part):
                     files[part] = stack.enter_context(RowFile(partial, tensors, rows=rows))
         yield files

@@ -2,7 +2,8 @@
 
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.choice import ReadOptions
-from calattn.readers.reading import SUFFIXES, read_predictions, stream_predictions
+from calattn.readers.formats import SUFFIXES
+from calattn.readers.reading import read_predictions, stream_predictions
 from calattn.readers.stream import PredictionStream
 from calattn.types import Kind
 

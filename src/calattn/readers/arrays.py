@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import pickle
 import struct
 import tokenize
 import warnings
+import weakref
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from calattn.files.predictions import PredictionFileError, not_whole, read_manifest, tensor_file
+from calattn.files.predictions import PredictionFileError, PredictionFileMissing, not_whole, of_one_version, tensor_file
 from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
@@ -85,8 +88,8 @@ class NpyStream:
 class NumpyFile(FieldFile):
     """The arrays of an .npz archive, or the one array of an .npy file under the name `arr_0`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        super().__init__(path, address)
         with self._damage(), self._archive() as archive:
             self.fields = {name: self._opened(archive, name).field for name in self._names(archive)}
 
@@ -113,10 +116,10 @@ class NumpyFile(FieldFile):
     def _opened(self, archive: zipfile.ZipFile | io.BufferedIOBase, name: str) -> NpyStream:
         if not isinstance(archive, zipfile.ZipFile):
             archive.seek(0)
-            return NpyStream(archive, self.path.stat().st_size, str(self.path))
+            return NpyStream(archive, self.path.stat().st_size, self.address)
         info = archive.getinfo(f"{name}.npy")
         member: io.BufferedIOBase = archive.open(info)  # type: ignore[assignment]  # typeshed says IO[bytes]
-        return NpyStream(member, info.file_size, f"{self.path}: {name!r}")
+        return NpyStream(member, info.file_size, f"{self.address}: {name!r}")
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:
@@ -125,17 +128,19 @@ class NumpyFile(FieldFile):
         except PredictionFileError:
             raise
         except _ZIP_DAMAGE as error:
-            raise not_whole(self.path, self.path.suffix, error) from error
+            raise not_whole(self.address, self.path.suffix, error) from error
 
 
 class SafetensorsFile(FieldFile):
-    """The tensors of one or more safetensors files."""
+    """The tensors of one or more safetensors files, which stay the same when a save replaces them."""
 
-    def __init__(self, path: Path, files: tuple[Path, ...] | None = None) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None, *, files: tuple[Path, ...] | None = None) -> None:
+        super().__init__(path, address)
         self.fields: dict[str, Field] = {}
+        self._bytes = 0
         self._file_of: dict[str, Path] = {}
-        for file_path in files or (path,):
+        for place in files or (path,):
+            file_path = self._held(place)
             try:
                 with safe_open(file_path, framework="pt") as file:
                     for name in file.keys():  # noqa: SIM118  (not a mapping)
@@ -143,23 +148,28 @@ class SafetensorsFile(FieldFile):
                         self.fields[name] = _safetensors_field(tuple(part.get_shape()), part.get_dtype())
                         self._file_of[name] = file_path
             except SafetensorError as error:
-                raise not_whole(file_path, "safetensors", error) from None
+                raise not_whole(place if files else self.address, "safetensors", error) from None
 
-    def whole(self, name: str) -> Values:
-        with safe_open(self._file_of[name], framework="pt") as file:
-            return file.get_tensor(name)
+    def _held(self, path: Path) -> Path:
+        """A path of the file that outlives its name, where the system has one."""
+        descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, descriptor)
+        self._bytes += os.fstat(descriptor).st_size
+        held = Path(f"/dev/fd/{descriptor}")
+        return held if held.exists() else path
 
-    def part(self, name: str, start: int, stop: int) -> Tensor:
+    @property
+    def num_bytes(self) -> int:
+        return self._bytes
+
+    def part(self, name: str, start: int | None, stop: int | None) -> Tensor:
         # Opened for every block: pages of a mapped file count as ours while the map lives, and a file of 4 GB
         # would seem to need 4 GB. Opening costs 0.1 ms.
-        path = self._file_of[name]
         try:
-            with safe_open(path, framework="pt") as file:
-                return file.get_slice(name)[start:stop].clone()
-        except (FileNotFoundError, RuntimeError):
-            if path.exists():
-                raise
-            raise PredictionFileError(f"{path} vanished while it was read; start again") from None
+            with safe_open(self._file_of[name], framework="pt") as file:
+                return file.get_tensor(name) if start is None else file.get_slice(name)[start:stop].clone()
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise not_whole(self.address, "safetensors", error) from None
 
 
 class PredictionsFolder(SafetensorsFile):
@@ -167,9 +177,15 @@ class PredictionsFolder(SafetensorsFile):
 
     is_ours = True
 
-    def __init__(self, path: Path) -> None:
-        manifest = read_manifest(path)
-        super().__init__(path, tuple(tensor_file(path, manifest, part, verify=True) for part in manifest["files"]))
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        def opened(manifest: dict[str, Any]) -> None:
+            files = tuple(tensor_file(path, manifest, part, verify=True) for part in manifest["files"])
+            try:
+                SafetensorsFile.__init__(self, path, address, files=files)
+            except FileNotFoundError as error:
+                raise PredictionFileMissing(f"{error.filename} vanished while it was opened; start again") from None
+
+        manifest, _ = of_one_version(path, opened)
         names = manifest["class_names"]
         self.class_names = None if names is None else tuple(names)
         self.split, self.spec_hash = manifest["split"], manifest["spec_hash"]
@@ -178,26 +194,23 @@ class PredictionsFolder(SafetensorsFile):
 class TorchFile(FieldFile):
     """The tensors in a dict, list or lone tensor that torch.save wrote; list entries are named "0", "1", …"""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        content = _torch_load(path)
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        super().__init__(path, address)
+        content = _torch_load(path, self.address)
         if isinstance(content, Tensor):
             content = {"arr_0": content}
         elif isinstance(content, list | tuple):
             content = {str(position): value for position, value in enumerate(content)}
         if not isinstance(content, dict):
-            raise PredictionFileError(f"{path} holds a {type(content).__name__}; save a dict of tensors")
+            raise PredictionFileError(f"{self.address} holds a {type(content).__name__}; save a dict of tensors")
         self._values = {str(name): _as_values(value) for name, value in content.items()}
         self.fields = {name: _torch_field(value) for name, value in self._values.items()}
 
-    def part(self, name: str, start: int, stop: int) -> Values:
-        return self._values[name][start:stop]
-
-    def whole(self, name: str) -> Values:
-        return self._values[name]
+    def part(self, name: str, start: int | None, stop: int | None) -> Values:
+        return self._values[name] if start is None else self._values[name][start:stop]
 
 
-def _check_records(path: Path) -> None:
+def _check_records(path: Path, address: str) -> None:
     """Reads the records of the archive against their checksums, which torch.load does not look at: 0.06 s for 200 MB.
 
     A checksum of 0 was not computed (`torch.serialization.set_crc32_options(False)`).
@@ -211,11 +224,11 @@ def _check_records(path: Path) -> None:
                     while record is not None and record.read(1 << 20):
                         pass
     except (*_ZIP_DAMAGE, UnicodeDecodeError) as error:
-        raise PredictionFileError(f"{path} is damaged ({error}); copy or save it again") from None
+        raise PredictionFileError(f"{address} is damaged ({error}); copy or save it again") from None
 
 
-def _torch_load(path: Path) -> object:
-    _check_records(path)
+def _torch_load(path: Path, address: str) -> object:
+    _check_records(path, address)
     try:
         with warnings.catch_warnings():
             # Asks to report pickles of other programs to torch; the remedy is in our error below.
@@ -229,12 +242,12 @@ def _torch_load(path: Path) -> object:
     except pickle.UnpicklingError as error:
         of = "torch.from_numpy({})".format if "numpy" in str(error) else "{}".format
         raise PredictionFileError(
-            f"{path} holds more than tensors, and pickled objects are never loaded; "
+            f"{address} holds more than tensors, and pickled objects are never loaded; "
             f'save plain tensors: torch.save({{"logits": {of("logits")}, "labels": {of("labels")}}}, path)'
         ) from None
     except _TORCH_DAMAGE as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise not_whole(path, "torch", reason) from None
+        raise not_whole(address, "torch", reason) from None
 
 
 def _as_values(value: object) -> Values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -72,6 +73,7 @@ class Choice:
     ignored: tuple[int, ...]
     scale: str | None
     features: str | None
+    num_features: int
     indices: str | None
 
 
@@ -111,6 +113,7 @@ def choose(source: FieldFile, options: ReadOptions, *, labels_given: bool, ignor
         ignored=ignored,
         scale=scale,
         features=feature_field,
+        num_features=0 if feature_field is None else math.prod(source.fields[feature_field].tail),
         indices=_indices(chooser),
     )
     _check_shapes(chooser, choice)

@@ -10,8 +10,6 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from calattn.files.predictions import PredictionFileError
-
 Values = np.ndarray | Tensor
 # A "cell" is a column of a text file whose first cells may be numbers: only reading it would tell.
 FieldType = Literal["real", "integer", "text", "cell", "object"]
@@ -40,9 +38,11 @@ class Field:
 
 
 class FieldFile:
-    """The fields of one file, and a way to read some of them block by block; each pass opens it anew."""
+    """The fields of one file, and a way to read some of them block by block; each pass opens it anew.
 
-    path: Path
+    `address` is what messages call it, where that is not the path: the URL of a file that was copied.
+    """
+
     fields: Mapping[str, Field]
     # What the file itself states about its split, apart from its fields.
     class_names: tuple[str, ...] | None = None
@@ -54,6 +54,11 @@ class FieldFile:
     is_table: bool = False
     # Written by `save_predictions`: its labels are class indices, whatever the classes are called.
     is_ours: bool = False
+    # The row of the stream that is the first of the file that is being read: of shards, not always 0.
+    first_row: int = 0
+
+    def __init__(self, path: Path, address: str | None = None) -> None:
+        self.path, self.address = path, address or str(path)
 
     def blocks(self, wanted: Mapping[str, Role], rows: int) -> Iterator[dict[str, Values]]:
         """Consecutive blocks of at most `rows` rows of the wanted fields."""
@@ -61,16 +66,15 @@ class FieldFile:
         for start in range(0, total, rows):
             yield {name: self.part(name, start, min(start + rows, total)) for name in wanted}
 
-    def part(self, name: str, start: int, stop: int) -> Values:
-        """Some rows of a field, in files that are read in any order."""
+    def part(self, name: str, start: int | None, stop: int | None) -> Values:
+        """Some rows of a field, or (None) all of it, in files that are read in any order."""
         raise NotImplementedError
 
     @property
     def num_bytes(self) -> int:
-        """The size of what is read: of a file, or of all files of a folder."""
-        files = self.path.iterdir() if self.path.is_dir() else [self.path]
-        return sum(file.stat().st_size for file in files)
+        """The size of what is read."""
+        return self.path.stat().st_size
 
     def whole(self, name: str) -> Values:
         """A small field at once, such as the class names or one temperature."""
-        raise PredictionFileError(f"{self.path}: {name!r} cannot be read as a whole")
+        return self.part(name, None, None)

@@ -78,8 +78,8 @@ class Chooser:
         problem, remedy = ((words,) if isinstance(words, str) else words for words in (problem, remedy))
         found = (f"{stop} It has: {shown or 'nothing'}{more}",)
         if any(remedy):
-            return PredictionFileError(problem, subject=str(self.source.path), remedy=(*remedy, *found))
-        return PredictionFileError((*problem, *found), subject=str(self.source.path))
+            return PredictionFileError(problem, subject=self.source.address, remedy=(*remedy, *found))
+        return PredictionFileError((*problem, *found), subject=self.source.address)
 
     def values(self, kind: Kind | None, columns: str | Sequence[str] | None) -> tuple[Kind, tuple[str, ...]]:
         """The kind and the fields of the predictions themselves."""

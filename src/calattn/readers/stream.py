@@ -6,6 +6,7 @@ import contextlib
 import functools
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ Rows = Sequence[int] | np.ndarray
 _VALUES_PER_BLOCK = 1 << 20
 # So many labels that all agree with the model, which itself is not so sure, are more often its predictions.
 _SUSPECT_ROWS, _SUSPECT_CONFIDENCE = 100, 0.95
+_TENSORS = ("logits", "labels", "scale", "stated_probs", "features", "indices")
 _ROUNDING = 0.02  # how far rounded rows may sum from 1 without a word
 
 
@@ -46,14 +48,14 @@ class PredictionStream:
         rows_per_block: int | None,
     ) -> None:
         self._source, self._choice, self._labels = source, choice, labels
-        self.path, self.kind = source.path, choice.kind
+        self.path, self.address, self.kind = source.path, source.address, choice.kind
         self.num_classes, self.class_names = choice.num_classes, choice.class_names
         self.ignored = choice.ignored  # the labels whose rows are left out
         self._floor, self._sum_tolerance = options.floor, options.sum_tolerance
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings already given, in an earlier pass too
         self.split = source.split if options.split is None else options.split
-        self._width = choice.num_classes + (source.fields[choice.features].tail[0] if choice.features else 0)
+        self._width = choice.num_classes + choice.num_features
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows
@@ -73,15 +75,20 @@ class PredictionStream:
         return self._labels is not None or self._choice.labels is not None
 
     def whole(self) -> Predictions:
-        """All rows at once."""
-        if self._source_rows is not None:
-            self.rows_per_block = self._source_rows  # one block, so that nothing is held twice
-        blocks, rows = [], []
-        for block in self:
-            blocks.append(block)
-            rows.append(self.block_rows)
-        self.block_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
-        return blocks[0] if len(blocks) == 1 else _joined(blocks)
+        """All rows at once; beside them, only a block is held."""
+        found, rows = _Whole(self._source_rows), []
+        try:
+            for block in self:
+                found.add(block)
+                rows.append(self.block_rows)
+            self.block_rows = rows[0] if len(rows) == 1 else np.concatenate(rows)
+            return found.predictions()
+        except MemoryError:
+            raise PredictionFileError(
+                f"its {found.done:,} rows and more do not fit into memory",
+                subject=self.address,
+                remedy="read it with calattn.stream_predictions",
+            ) from None
 
     def __iter__(self) -> Iterator[Predictions]:
         choice, source = self._choice, self._source
@@ -112,8 +119,8 @@ class PredictionStream:
                     raw, labels, rows = {name: each[kept] for name, each in raw.items()}, labels[kept], start + kept
                 block = self._assembled(raw, labels, reader, temperature) if len(rows) else None
             except ValueError as error:
-                found = PredictionFileError.of(error, subject=str(self.path))
-                raise found.at(rows) from error
+                found = PredictionFileError.of(error, subject=source.address)
+                raise found.at(np.asarray(rows) - source.first_row) from error
             start, seen = start + count, seen + len(rows)
             if block is not None:
                 if self.labelled:
@@ -130,24 +137,24 @@ class PredictionStream:
         if suspicion.text and not self._source.is_ours:
             remedy = ("if they are, every number here is wrong; pass ", Args(labels="…"), " with the true ones")
             problem = f"{self._name_of_labels} {suspicion.text}"
-            yield InputWarning(problem, subject=str(self.path), remedy=remedy)
+            yield InputWarning(problem, subject=self.address, remedy=remedy)
         if abs(self._farthest_sum - 1) > _ROUNDING:
             yield InputWarning(
                 f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
-                subject=str(self.path),
+                subject=self.address,
                 remedy="if these are sigmoids, one for each class, that is not a softmax",
             )
 
     def _check_end(self, rows: int, seen: int) -> None:
         self.num_ignored = rows - seen
         if rows == 0:
-            raise PredictionFileError(f"{self.path} has column names but no rows", remedy="save at least one sample")
+            raise PredictionFileError(f"{self.address} has column names but no rows", remedy="save at least one sample")
         if self._labels is not None:
             self._check_label_count(rows)
         if seen == 0:
             raise PredictionFileError(
                 (f"all of its {rows} labels are left out by ", Args(ignore_index=self.ignored)),
-                subject=str(self.path),
+                subject=self.address,
                 remedy="pass another",
             )
 
@@ -156,8 +163,6 @@ class PredictionStream:
         """Whether a block could be read as numbers and the whole as names: then all labels are looked at first."""
         if not any(is_number(name) for name in self.class_names or ()) or not self.labelled:
             return False
-        if self._source_rows is not None and self._source_rows <= self.rows_per_block:
-            return False  # one block is all of it
         if self._labels is not None:
             text = isinstance(self._labels, np.ndarray) and self._labels.dtype.kind in "US"
             return self._labels.shape[1:] in ((), (1,)) and (text or self._choice.named_labels)
@@ -255,7 +260,7 @@ class PredictionStream:
     def _check_label_count(self, rows: int) -> None:
         assert self._labels is not None
         if len(self._labels) != rows:
-            raise PredictionFileError(f"{self.path} has {rows} rows but labels has {len(self._labels)} entries")
+            raise PredictionFileError(f"{self.address} has {rows} rows but labels has {len(self._labels)} entries")
 
 
 class _Suspicion:
@@ -282,15 +287,41 @@ class _Suspicion:
         )
 
 
-def _joined(blocks: list[Predictions]) -> Predictions:
-    """The blocks of one file; unlike the parts of `Predictions.cat`, one may lack what another has (indices)."""
+class _Whole:
+    """The blocks of one file, joined as they come; unlike the parts of `Predictions.cat`, one may lack what another has."""
 
-    def cat(name: str) -> Tensor | None:
-        parts = [getattr(block, name) for block in blocks]
-        return None if any(part is None for part in parts) else torch.cat(parts)
+    def __init__(self, rows: int | None) -> None:
+        self._rows, self.done = rows, 0
+        self._tensors: dict[str, Tensor] = {}
+        self._beside: dict[str, Any] = {}
 
-    fields = ("logits", "labels", "scale", "stated_probs", "features", "indices")
-    return blocks[0].replace(**{name: cat(name) for name in fields})
+    def add(self, block: Predictions) -> None:
+        new = {name: tensor for name in _TENSORS if (tensor := getattr(block, name)) is not None}
+        if not self.done:
+            self._beside = {name: getattr(block, name) for name in ("class_names", "split", "spec_hash")}
+            self._tensors = {name: _empty(tensor, self._rows or len(block)) for name, tensor in new.items()}
+        stop = self.done + len(block)
+        for name, kept in list(self._tensors.items()):
+            if name not in new:
+                del self._tensors[name]
+                continue
+            if len(kept) < stop:  # text does not say how many rows there are: half as many again, each time
+                kept = torch.cat([kept, _empty(kept, max(stop - len(kept), len(kept) // 2))])
+            kept = kept.to(torch.promote_types(kept.dtype, new[name].dtype))
+            kept[self.done : stop] = new[name]
+            self._tensors[name] = kept
+        self.done = stop
+
+    def predictions(self) -> Predictions:
+        tensors: dict[str, Any] = {name: kept[: self.done] for name, kept in self._tensors.items()}
+        return Predictions(**tensors, **self._beside)
+
+
+def _empty(like: Tensor, rows: int) -> Tensor:
+    try:
+        return like.new_empty((rows, *like.shape[1:]))
+    except RuntimeError as error:  # torch has no other kind for it
+        raise MemoryError(str(error)) from None
 
 
 def _real(values: Values, name: str) -> Tensor:

@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,8 +58,15 @@ class CsvFile(FieldFile):
 
     is_text = is_table = True
 
-    def __init__(self, path: Path, *, delimiter: str | None = None, header: Sequence[str] | None = None) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        address: str | None = None,
+        *,
+        delimiter: str | None = None,
+        header: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(path, address)
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._header = None if header is None else list(header)
         self._check_text()
@@ -124,24 +132,24 @@ class CsvFile(FieldFile):
             found = "binary data"
         if found is not None:
             raise PredictionFileError(
-                f"{self.path} is not text: it looks like {found}; rename it to what it is, or save it as UTF-8 text"
+                f"{self.address} is not text: it looks like {found}; rename it to what it is, or save it as UTF-8 text"
             )
 
     def _check_header(self, names: list[str]) -> None:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
-            raise PredictionFileError(f"{self.path} has several columns named {repeated[0]!r}; rename all but one")
+            raise PredictionFileError(f"{self.address} has several columns named {repeated[0]!r}; rename all but one")
         if names and re.fullmatch("sep=.?", names[0], re.IGNORECASE):
             raise PredictionFileError(
-                f"{self.path}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
+                f"{self.address}: its first line is not column names but {names[0]!r}, for a spreadsheet; remove the line"
             )
         other = next((mark for mark in _MARKS if len(names) == 1 and mark in names[0]), None)
         if other is not None:
             remedy = ("pass ", Args(delimiter=other))
-            raise PredictionFileError(f"{self.path} seems to be separated by {other!r}", remedy=remedy)
+            raise PredictionFileError(f"{self.address} seems to be separated by {other!r}", remedy=remedy)
         if all(_is_number(name) for name in names) and [*names] != [str(i) for i in range(len(names))]:
             raise PredictionFileError(
-                f"{self.path} has no header: its first line is {', '.join(names[:4])}…",
+                f"{self.address} has no header: its first line is {', '.join(names[:4])}…",
                 remedy=("add a line of column names (logit_0,logit_1,…,label) or pass ", Args(header=[...])),
             )
 
@@ -151,7 +159,7 @@ class CsvFile(FieldFile):
             yield
         except pa.ArrowKeyError:  # the name that we decoded is not the name that Arrow reads
             raise PredictionFileError(
-                f"{self.path}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
+                f"{self.address}: a column name in its first line is not UTF-8 text; save the file as UTF-8"
             ) from None
         except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
             raise self._unread(str(error)) from None
@@ -162,13 +170,13 @@ class CsvFile(FieldFile):
         if row := _FIELDS.match(arrow):
             return PredictionFileError(
                 f"{row['have']} fields where the header has {row['want']}: {row['text'][:60]!r}",
-                subject=f"{self.path}, line {row['line']}",
+                subject=f"{self.address}, line {row['line']}",
                 remedy="fix or remove the line",
             )
         if (cell := _CELL.match(arrow)) is None:
-            return PredictionFileError(arrow, subject=str(self.path), remedy=again)
+            return PredictionFileError(arrow, subject=self.address, remedy=again)
         name = self._names[int(cell["column"])]
-        where = f"{self.path}: line {cell['line']}, column {name!r}"
+        where = f"{self.address}: line {cell['line']}, column {name!r}"
         if (value := cell["value"]) is None:
             return PredictionFileError(cell["what"], subject=where, remedy=again)
         if self._decimal == "," and _is_number(value):
@@ -229,8 +237,9 @@ class ParquetFile(FieldFile):
 
     is_table = True
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, address: str | None = None, *, filesystem: Any = None) -> None:
+        super().__init__(path, address)
+        self._filesystem = filesystem
         with self._damage(), self._open() as file:
             self._rows = file.metadata.num_rows
             self.fields = {field.name: self._field(file, field) for field in file.schema_arrow}
@@ -243,10 +252,22 @@ class ParquetFile(FieldFile):
                 yield {name: self._values(table[name], name, start) for name in wanted}
                 start += table.num_rows
 
+    @property
+    def num_bytes(self) -> int:
+        return super().num_bytes if self._filesystem is None else self._filesystem.size(self.address)
+
     def _open(self) -> pa.parquet.ParquetFile:
         # A buffered reader holds a window of each column; otherwise it is a row group, which may be all.
         # Checksums, where the file has them, took 0.1 s for 289 MB.
-        return pa.parquet.ParquetFile(self.path, buffer_size=1 << 16, pre_buffer=False, page_checksum_verification=True)
+        # From elsewhere, a read of 64 KB would be a request: there it is of 1 MB, for each column.
+        remote = self._filesystem is not None
+        return pa.parquet.ParquetFile(
+            self._filesystem._strip_protocol(self.address) if remote else self.path,
+            filesystem=self._filesystem,
+            buffer_size=1 << (20 if remote else 16),
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
 
     def _field(self, file: pa.parquet.ParquetFile, field: pa.Field) -> Field:
         kind = field.type
@@ -269,7 +290,7 @@ class ParquetFile(FieldFile):
             row = int(np.argmax(lengths != width))
             have = "is missing" if lengths[row] < 0 else f"has {lengths[row]} values"
             raise PredictionFileError(
-                f"{self.path}: {name!r} {have} in row {start + row}, the first row has {width}; "
+                f"{self.address}: {name!r} {have} in row {start + row}, the first row has {width}; "
                 "every row needs one value per class"
             )
         return _column(pa.chunked_array([array.flatten()])).reshape(-1, width)
@@ -280,7 +301,7 @@ class ParquetFile(FieldFile):
             yield
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
             reason = str(error).partition("\n")[0]
-            raise not_whole(self.path, "Parquet", reason) from None
+            raise not_whole(self.address, "Parquet", reason) from None
 
 
 def _rebatched(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

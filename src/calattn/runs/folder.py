@@ -24,7 +24,7 @@ import pydantic
 from calattn.engine.checkpoint import is_checkpoint_file
 from calattn.engine.log import plain
 from calattn.errors import InputError
-from calattn.files.atomic import PathArg, atomic_write, is_partial
+from calattn.files.atomic import PathArg, atomic_write, is_partial, remove
 from calattn.files.predictions import MANIFEST, has_predictions, load_predictions
 from calattn.runs.spec import RunSpec, read_yaml, yaml_text
 from calattn.types import Predictions
@@ -212,8 +212,8 @@ class RunFolder:
         shutil.rmtree(self.trackers_path, ignore_errors=True)
         for folder in (self.checkpoints_path, self.all_predictions_path, self.path):
             for found in list(folder.iterdir()) if folder.is_dir() else []:
-                if _is_ours(found) and found.is_file():
-                    found.unlink()
+                if is_partial(found) or (_is_ours(found) and found.is_file()):
+                    remove(found)
                 elif folder == self.all_predictions_path and found.is_dir() and has_predictions(found):
                     _remove_predictions(found)
             if folder != self.path:
@@ -327,7 +327,7 @@ def _is_ours(path: Path) -> bool:
 def _remove_predictions(folder: Path) -> None:
     for found in list(folder.iterdir()):
         if found.name == MANIFEST or is_partial(found) or found.suffix == ".safetensors":
-            found.unlink()
+            remove(found)
     _remove_if_empty(folder)
 
 
