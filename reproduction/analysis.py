@@ -11,7 +11,8 @@ import torch
 
 from calattn.engine.log import RunLog, distribution
 from calattn.metrics import METRICS
-from calattn.metrics.evaluation import compare, default_resamples, evaluate
+from calattn.metrics.evaluation import compare, evaluate
+from calattn.metrics.parts import default_resamples
 from calattn.posthoc import SATS, FitWarning, TemperatureScaling
 from calattn.report.reliability import bin_sums
 from calattn.rules import Rule

@@ -16,7 +16,7 @@ from sklearn.calibration import calibration_curve
 
 import calattn
 from calattn import Predictions, compare, evaluate, metrics, report
-from calattn.metrics import METRICS, MetricState, measurement
+from calattn.metrics import METRICS, MetricState, parts
 from calattn.metrics.columns import columns_of
 from calattn.report.page import write_html
 from tests.cli_runner import invoke, write_npz
@@ -103,7 +103,7 @@ def test_streams_agree_with_memory(monkeypatch, again):
     logit, labels = rare(6000)
     whole = as_logits(logit, labels)
     want = evaluate(whole, target=1, num_bootstrap=300)
-    monkeypatch.setattr(measurement, "IN_MEMORY", 1000)
+    monkeypatch.setattr(parts, "IN_MEMORY", 1000)
     blocks = [whole.select(part) for part in torch.arange(6000).split(700)]
     found = evaluate(blocks if again else iter(blocks), target=1, num_bootstrap=300)
     assert tuple(found) == OF_EVENT

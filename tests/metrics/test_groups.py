@@ -11,7 +11,7 @@ import torch
 from benchmarks.coverage import clustered_coverage, draw_clusters
 from calattn import Predictions, compare, evaluate
 from calattn.metrics.groups import Labelling, _shuffles, holm
-from calattn.metrics.resampling.weights import ROWS, weights_of
+from calattn.metrics.resampling.weights import MOST_MULTINOMIAL, Weights
 from tests.cli_runner import invoke
 
 
@@ -87,14 +87,14 @@ def test_holm_by_hand():
 # --- clusters -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("units", [40, ROWS + 10])
+@pytest.mark.parametrize("units", [40, MOST_MULTINOMIAL + 10])
 def test_the_rows_of_a_cluster_have_one_weight(units):
     clusters = torch.arange(units).repeat_interleave(2).flip(0)
-    (weights,) = weights_of(2 * units, 16, 0, 16, clusters)
+    weights = Weights(2 * units, 0, 0, 16, clusters)
     rows = weights.rows(0, 60)
     assert torch.equal(rows[::2], rows[1::2])
     assert rows.shape == (60, 16)
-    assert float(weights.table.mean()) == pytest.approx(1, abs=0.05)
+    assert float(weights.rows(0, 2 * units).mean()) == pytest.approx(1, abs=0.05)
 
 
 def test_the_interval_is_that_of_a_loop_over_drawn_clusters():

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-import calattn
 from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState, columns
+from calattn.metrics.parts import default_resamples
 from calattn.metrics.resampling.bootstrap import two_sided
-from calattn.metrics.resampling.weights import weights_of
+from calattn.metrics.resampling.weights import Weights
 from calattn.metrics.torchmetrics import CalibrationMetrics
 from tests.samples import logits_and_labels
 
@@ -107,11 +107,11 @@ def test_the_difference_of_a_mean_is_not_moved():
 def test_both_sides_of_a_comparison_see_the_same_resamples_and_an_evaluation_others(monkeypatch):
     seeds = []
 
-    def recorded(n, count, seed, *more):
+    def recorded(n, seed, *more):
         seeds.append(seed)
-        return weights_of(n, count, seed, *more)
+        return Weights(n, seed, *more)
 
-    monkeypatch.setattr("calattn.metrics.resampling.resampler.weights_of", recorded)
+    monkeypatch.setattr("calattn.metrics.resampling.resampler.Weights", recorded)
     logits, labels = (each[:30] for each in logits_and_labels("ten_classes"))
     p = Predictions(logits=logits, labels=labels)
     options = {"metrics": "accuracy", "num_bootstrap": 10}
@@ -144,7 +144,7 @@ def test_generator_state_moves_every_interval():
 
 def test_default_resamples():
     assert evaluate(some(50)).num_bootstrap == 1000
-    assert calattn.metrics.evaluation._resamples(None, 200_001) == 200
+    assert default_resamples(200_001) == 200
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calattn import Predictions, compare, evaluate
-from calattn.metrics import METRICS, MetricState, evaluation, measurement, ranks
+from calattn.metrics import METRICS, MetricState, evaluation, parts, ranks
 from calattn.metrics.state import BUILT_IN, Metric
 from tests.cli_runner import document_in, invoke, predictions, write_npz, write_run
 from tests.samples import logits_and_labels
@@ -59,7 +59,7 @@ def blocks(p: Predictions) -> list[Predictions]:
 @pytest.mark.parametrize("large", [False, True])
 def test_own_metrics_have_the_intervals_of_their_built_in_twins(twins, monkeypatch, large):
     if large:
-        monkeypatch.setattr(measurement, "IN_MEMORY", 1000)
+        monkeypatch.setattr(parts, "IN_MEMORY", 1000)
     a, _ = pair()
     names = [*BUILT_IN, *twins]
     found = evaluate(blocks(a) if large else a, metrics=names, num_bootstrap=60)
@@ -72,7 +72,7 @@ def test_own_metrics_have_the_intervals_of_their_built_in_twins(twins, monkeypat
 @pytest.mark.parametrize("large", [False, True])
 def test_own_metrics_are_compared_like_their_built_in_twins(twins, monkeypatch, large):
     if large:
-        monkeypatch.setattr(measurement, "IN_MEMORY", 1000)
+        monkeypatch.setattr(parts, "IN_MEMORY", 1000)
     a, b = map(blocks, pair()) if large else pair()
     found = compare(a, b, metrics=[*BUILT_IN, *twins], num_bootstrap=60)
     for name in BUILT_IN:
@@ -117,7 +117,7 @@ def test_a_metric_of_several_parts_reads_them_of_one_resample(registry):
 @pytest.mark.parametrize("large", [False, True])
 def test_an_infinite_nll_is_infinite_in_the_resamples_that_hold_it(registry, monkeypatch, large):
     if large:
-        monkeypatch.setattr(measurement, "IN_MEMORY", 10)
+        monkeypatch.setattr(parts, "IN_MEMORY", 10)
     registry.add("perplexity", Metric("perplexity", ("scores",), lambda s: 2 ** s.scores.read()["nll"], "lower"))
     probs = torch.tensor([[0.9, 0.1]] * 19 + [[1.0, 0.0]])
     found = evaluate(Predictions.from_probs(probs, torch.tensor([0] * 19 + [1])), metrics="perplexity")["perplexity"]

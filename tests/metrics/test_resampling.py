@@ -15,22 +15,13 @@ import scipy.stats
 import torch
 
 from calattn import Predictions, compare, evaluate
-from calattn.metrics import METRICS, MetricState, measurement
+from calattn.metrics import METRICS, MetricState, parts
 from calattn.metrics.columns import columns_of
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.resampling import resampler
 from calattn.metrics.resampling.classwise import ClassCounts, WideSum
-from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.resampler import CELLS, RankCells, Resampler, replicates, samples_kept, samples_of
-from calattn.metrics.resampling.weights import (
-    _COUNTS,
-    GROUP,
-    ROWS,
-    HeldWeights,
-    PoissonWeights,
-    multinomial,
-    weights_of,
-)
+from calattn.metrics.resampling.resampler import CELLS, RankCells, Resampler, Resampling, samples_of
+from calattn.metrics.resampling.weights import COUNTS, GROUP, Weights, multinomial, poisson
 from calattn.metrics.state import Options
 
 CLASSES = 6
@@ -50,47 +41,47 @@ def cut(p: Predictions, rows: int) -> list[Predictions]:
 @pytest.fixture
 def small_memory(monkeypatch) -> None:
     """As if 1,000 samples were all that memory holds."""
-    monkeypatch.setattr(measurement, "IN_MEMORY", 1000)
+    monkeypatch.setattr(parts, "IN_MEMORY", 1000)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_is_poisson_with_exact_mean_and_variance():
-    counts, weight = np.array(_COUNTS), np.arange(len(_COUNTS))
+    counts, weight = np.array(COUNTS), np.arange(len(COUNTS))
     assert counts.sum() == (counts * weight).sum() == 2**16
     assert (counts * weight**2).sum() == 2 * 2**16
     assert np.abs(counts / 2**16 - scipy.stats.poisson.pmf(weight, 1)).max() < 1e-4
 
 
 def test_weights_follow_the_table_and_are_uncorrelated():
-    weights = torch.cat([PoissonWeights(3, 0, 40).rows(block * ROWS, ROWS) for block in range(5)]).numpy()
-    seen = np.bincount(weights.astype(int).ravel(), minlength=9)[:6]
-    expected = scipy.stats.poisson.pmf(np.arange(6), 1) * weights.size
-    assert scipy.stats.chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
-    between = np.corrcoef(weights.T) - np.eye(40)
-    assert np.abs(between).max() < 5 / math.sqrt(len(weights))
-    blocks = np.corrcoef(weights.reshape(5, -1)) - np.eye(5)  # every block has a stream of its own
-    assert np.abs(blocks).max() < 5 / math.sqrt(ROWS * 40)
+    weights = poisson(torch.arange(20_000), 3, 0, 60).numpy()
+    seen = np.bincount(weights.astype(int).ravel(), minlength=9)
+    assert scipy.stats.chisquare(seen[:6], np.array(COUNTS)[:6] / sum(COUNTS[:6]) * seen[:6].sum()).pvalue > 1e-4
+    assert np.abs(np.corrcoef(weights.T) - np.eye(60)).max() < 5 / math.sqrt(len(weights))
+    samples = poisson(torch.arange(0, 100_000, 1000), 3, 0, 2000).numpy()
+    assert np.abs(np.corrcoef(samples) - np.eye(100)).max() < 5 / math.sqrt(2000)
+    seeds = np.stack([poisson(torch.arange(2000), seed, 0, 4).numpy().ravel() for seed in (0, 1, 2, 3, 2**62 - 1)])
+    assert np.abs(np.corrcoef(seeds) - np.eye(5)).max() < 5 / math.sqrt(8000)
 
 
 def test_a_weight_depends_on_seed_sample_and_resample_alone():
-    whole = PoissonWeights(7, 0, 21)
-    far = whole.rows(3 * ROWS + 10, 50).clone()
-    whole.rows(0, ROWS)
-    assert torch.equal(whole.rows(3 * ROWS, 100)[10:60], far)
-    assert torch.equal(PoissonWeights(7, GROUP, 21).rows(3 * ROWS + 10, 50), far[:, GROUP:])
-    assert not torch.equal(PoissonWeights(8, 0, 21).rows(3 * ROWS + 10, 50), far)
+    whole = Weights(20_000, 7, 0, 21)
+    far = whole.rows(12_345, 50)
+    assert torch.equal(whole.rows(12_340, 100)[5:55], far)
+    assert torch.equal(Weights(30_000, 7, GROUP, 21).rows(12_345, 50), far[:, GROUP:])
+    assert not torch.equal(Weights(20_000, 8, 0, 21).rows(12_345, 50), far)
+    clusters = torch.arange(20_000) // 2
+    together = Weights(20_000, 7, 0, 21, clusters).rows(0, 20_000)
+    assert torch.equal(together[::2], together[1::2])
+    assert torch.equal(together[::2], whole.rows(0, 10_000))
 
 
-@pytest.mark.parametrize("width", [8, 64, 400])
-def test_multinomial_weights_do_not_depend_on_how_many_are_drawn_at_a_time(width):
-    parts = list(weights_of(50, 400, 0, width))
-    assert all(isinstance(part, HeldWeights) for part in parts)
-    weights = torch.cat([part.rows(0, 50) for part in parts], dim=1)
-    assert torch.equal(weights, multinomial(50, 400, torch.Generator().manual_seed(0)))
+def test_few_samples_have_multinomial_weights_however_many_are_drawn_at_a_time():
+    weights = Weights(50, 0, 0, 400).rows(0, 50)
     assert torch.equal(weights.sum(0), torch.full((400,), 50.0))
     assert float(weights.var()) == pytest.approx(1 - 1 / 50, abs=0.05)
+    assert torch.equal(Weights(50, 0, 64, 128).rows(10, 5), weights[10:15, 64:128])
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------------
@@ -126,26 +117,28 @@ def drawn(p: Predictions, weights: torch.Tensor, *, columns_only: bool = False, 
     """Replicates of every metric for given weights [n, resamples]."""
     state = MetricState(tuple(METRICS), **options).update_logits(p.logits, p.labels)
     plan = Resampling(
+        n=len(p),
         options=state.options,
         metrics=frozenset(METRICS),
         bandwidth=state.options.bandwidth,
+        cells=RankCells.of(state.ranks),
         num_classes=None if columns_only else p.num_classes,
     )
-    found = Resampler(plan, weights.shape[1], RankCells.of(state.ranks))
+    found = Resampler(plan, weights.shape[1])
     kept = [columns_of(p.logits, p.labels, "logits")]
-    for start, columns, block in samples_kept(kept) if columns_only else samples_of(cut(p, 1234)):
+    for start, columns, block in samples_of(kept if columns_only else cut(p, 1234), 4096):
         found.add(columns, block, weights[start : start + len(columns)])
     return found.values()
 
 
-@pytest.mark.parametrize("n", [300, ROWS + 300])
+@pytest.mark.parametrize("n", [300, 4400])
 @pytest.mark.parametrize("options", [{}, {"num_bins": 7, "bandwidth": 0.1, "threshold": 0.6}])
 def test_replicates_are_the_metric_of_the_repeated_rows(n, options):
     """The weights w must give what repeating row i w_i times gives; only rank cells may be a little off."""
     p = predictions(n)
-    if n < ROWS:
+    if n == 300:
         p = p.replace(logits=(p.logits / 0.5).round() * 0.5)  # with ties
-    weights = torch.cat([PoissonWeights(1, 0, 3).rows(start, min(ROWS, n - start)) for start in range(0, n, ROWS)])
+    weights = poisson(torch.arange(n), 1, 0, 3)
     fast = drawn(p, weights, **options)
     assert set(fast) == set(METRICS)
     assert set(drawn(p, weights, columns_only=True)) == set(METRICS) - {"classwise_ece"}
@@ -160,14 +153,14 @@ def test_replicates_are_the_metric_of_the_repeated_rows(n, options):
                 if METRICS[name].parts[0] in ("ranks", "grid")
                 else 1e-6
             )
-            near = 3e-6 if n < ROWS and name not in ("kernel_ece", "aurc") else near
+            near = 3e-6 if n == 300 and name not in ("kernel_ece", "aurc") else near
             assert float(draws[k]) == pytest.approx(slow[name].value, abs=near), name
 
 
 def test_class_sums_are_those_of_the_repeated_rows():
-    p, weights = predictions(700), multinomial(700, 3, torch.Generator().manual_seed(3))
+    p, weights = predictions(700), multinomial(700, 3, 3)
     tables = ClassCounts(CLASSES, 15, 3)
-    for start, columns, block in samples_of(p):
+    for start, columns, block in samples_of(p, 500):
         tables.add(block, weights[start : start + len(columns)])
     for weight, found in zip(weights.t(), tables.bins(), strict=True):
         rows = torch.arange(700).repeat_interleave(weight.long())
@@ -185,20 +178,14 @@ def test_a_resample_has_an_infinite_nll_exactly_where_it_holds_such_a_row():
     assert float(draws[1]) == pytest.approx(float(2 * losses[0] + losses[1]) / 3, rel=1e-6)
 
 
-@pytest.fixture
-def poisson(monkeypatch) -> None:
-    """As if all samples were many."""
-    monkeypatch.setattr(resampler, "weights_of", lambda _n, count, seed, *_: [PoissonWeights(seed, 0, count)])
-
-
-def test_poisson_intervals_agree_with_multinomial_ones(request):
+def test_poisson_intervals_agree_with_multinomial_ones(monkeypatch):
     """Widths of 1,500 resamples are good to 3 % each; a wrong variance of the weights shows as √2."""
     p = predictions(2500)
     sharper = p.replace(scale=torch.full((len(p),), 0.9))
     # not AUROC and AURC, which hardly differ between the two, and by what is within the cells
     names = ("accuracy", "nll", "brier", "ece", "classwise_ece", "smooth_ece", "adaptive_ece")
     held, pair = evaluate(p, num_bootstrap=1500), compare(p, sharper, metrics=names, num_bootstrap=1000)
-    request.getfixturevalue("poisson")
+    monkeypatch.setattr("calattn.metrics.resampling.weights.MOST_MULTINOMIAL", 0)
     large = evaluate(cut(p, 600), num_bootstrap=1500)
     for name, row in held.rows.items():
         assert large[name].value == pytest.approx(row.value, rel=1e-9), name
@@ -240,12 +227,10 @@ def test_columns_are_kept_only_where_they_must_be():
     p = cut(predictions(3000), 500)
 
     def kept(source) -> int:
-        seen = measurement.one_pass(MetricState("ece"), source, keep=True)
-        return sum(len(part) for part in seen.columns)
+        return sum(len(part) for part in parts.Part.of(source, ("ece",), Options()).columns)
 
     assert kept(p) == 0
     assert kept(iter(p)) == 3000
-    assert kept(p[:2]) == 1000
 
 
 def test_float32_sums_are_carried_over_before_they_round():
@@ -260,20 +245,19 @@ def test_float32_sums_are_carried_over_before_they_round():
 def test_many_resamples_take_several_passes_to_the_same_values(monkeypatch):
     p, passes = predictions(5000), []
 
-    def samples():
-        passes.append(1)
-        return samples_of(p)
+    class Source:
+        def __iter__(self):
+            passes.append(1)
+            return iter([p])
 
-    def found():
-        cells = RankCells.of(RankSums().add(columns_of(p.logits, p.labels, "logits")))
-        plan = Resampling(options=Options(), metrics=frozenset(METRICS), count=20, num_classes=CLASSES)
-        return replicates(samples, plan, n=5000, cells=cells)
+    def found() -> dict:
+        return parts.measured([Source()], tuple(METRICS), Options(), count=20, seed=0).replicates
 
     one = found()
     monkeypatch.setattr(resampler, "_CLASS_SUMS", 1)
     monkeypatch.setattr(resampler, "_READ", 3)
     several = found()
-    assert len(passes) == 1 + 3
+    assert len(passes) == 2 + 6
     for name, draws in one.items():
         torch.testing.assert_close(several[name], draws, rtol=1e-6, atol=1e-9)
 

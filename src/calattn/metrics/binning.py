@@ -53,7 +53,7 @@ def equal_count_bounds(n: int, num_bins: int) -> Int[Tensor, " edges"]:
 
 def equal_count_bounds_of(n: Int[Tensor, " b"], num_bins: int) -> Int[Tensor, "b edges"]:
     """The boundaries of several sets at once, one row a set."""
-    return torch.arange(num_bins + 1, dtype=torch.int64) * n.unsqueeze(1) // num_bins
+    return torch.arange(num_bins + 1, device=n.device) * n.unsqueeze(1) // num_bins
 
 
 @dataclasses.dataclass

@@ -22,6 +22,11 @@ from calattn.types import Kind, row_blocks
 _BLOCK = 1 << 20
 
 
+def at_once(device: torch.device, on_cpu: int) -> int:
+    """How much is worked on at a time: a CPU has a cache, a GPU waits for every call."""
+    return on_cpu if device.type == "cpu" else on_cpu << 6
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
     """Per-sample facts: confidence p of the event, odds (1 − p)/p, whether it happened, NLL and Brier of the row."""
@@ -117,12 +122,18 @@ def columns_of(
 
 
 def blocks_of(
-    values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None, name: str = "probs"
+    values: Tensor,
+    labels: Tensor,
+    kind: Kind,
+    scale: Tensor | None = None,
+    name: str = "probs",
+    most_rows: int | None = None,
 ) -> Iterator[Block]:
-    """Cached blocks of checked predictions. One buffer serves all of them: a block is good until the next one."""
+    """Cached blocks of checked predictions, `most_rows` at most. One buffer serves all: a block is good until the next one."""
     n, width = values.shape
+    most = at_once(values.device, _BLOCK if most_rows is None else min(_BLOCK, most_rows * width))
     buffer = None
-    for rows in row_blocks(n, width, _BLOCK):
+    for rows in row_blocks(n, width, most):
         given = checks.widened(values[rows])
         if buffer is None or buffer.shape != given.shape:
             buffer = torch.empty_like(given, memory_format=torch.contiguous_format)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Never
 
 import torch
@@ -23,14 +23,15 @@ from calattn.metrics.groups import (
     shuffled_values,
     worst_first,
 )
-from calattn.metrics.measurement import FEWEST_ERRORS, IN_MEMORY, Resampled, one_pass
-from calattn.metrics.resampling.bootstrap import interval, two_sided
+from calattn.metrics.parts import Measured, measured
+from calattn.metrics.resampling.bootstrap import interval, spread_for_few, two_sided
 from calattn.metrics.sources import PredictionSource, check_paired, target_of
-from calattn.metrics.state import METRICS, WITH_EVENT, MetricState, Options
+from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, given_predictions
 
 _ROUNDING = 1e-9
+_FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 
 
 class NotComparedWarning(UserWarning):
@@ -188,30 +189,45 @@ def evaluate(
     0.5
     """
     predictions = given_predictions(predictions, *more, logits=logits, probs=probs, labels=labels)
-    checks.in_unit_interval(level, "level")
-    if generator is not None:
-        checks.generator(generator)
-    cls, named = target_of(target, predictions)
-    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
-    state = MetricState(_names(metrics, cls), **vars(options))
-    seen = one_pass(state, predictions, keep=num_bootstrap != 0)
-    together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
-    job = Resampled(state, seen, predictions, _resamples(num_bootstrap, seen.n), _seed(generator), together)
-    draws = job.replicates(level) if job.count else {}
-    rows = {}
-    for name, value in state.compute().items():
-        low, high = _interval(name, value, draws[name], level) if name in draws else (None, None)
-        rows[name] = MetricRow(name=name, value=value, low=low, high=high)
-    found = Evaluation(
-        rows=rows,
-        num_samples=seen.n,
-        num_classes=seen.classes.count.shape[0],
-        options=options,
-        level=level,
-        num_bootstrap=job.count,
-        num_clusters=None if together is None else len(together),
+    names, options = _asked(predictions, metrics, target, num_bins, bandwidth, threshold)
+    measure = _Resampled(num_bootstrap, level, _seed(generator), clusters)
+    found = measure.of([predictions], names, options)
+    overall = _evaluation(found, measure)
+    return (
+        overall
+        if groups is None
+        else dataclasses.replace(overall, groups=_by_group(predictions, found, measure, overall, groups))
     )
-    return found if groups is None else dataclasses.replace(found, groups=_by_group(job, found, groups))
+
+
+@checks.full_precision()
+def evaluate_shards(
+    shards: Sequence[PredictionSource],
+    *,
+    over: Callable[..., Iterable[Any]] = map,
+    metrics: str | Iterable[str] | None = None,
+    target: int | str | None = None,
+    num_bins: int = 15,
+    bandwidth: float | None = 0.05,
+    threshold: float = 0.9,
+    num_bootstrap: int | None = None,
+    level: float = 0.95,
+    generator: torch.Generator | None = None,
+) -> Evaluation:
+    """`evaluate` of the rows of all shards, as if they were one; each shard can be read more than once.
+
+    `over(function, *arguments)` is `map`, or does what `map` does on other machines: function, shards and results are pickled.
+
+    >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
+    >>> rows = torch.arange(3)
+    >>> evaluate_shards([p.select(rows[:2]), p.select(rows[2:])]) == evaluate(p)
+    True
+    """
+    if not shards:
+        raise InputError("is empty: there is nothing to evaluate", argument="shards")
+    names, options = _asked(shards[0], metrics, target, num_bins, bandwidth, threshold)
+    measure = _Resampled(num_bootstrap, level, _seed(generator))
+    return _evaluation(measure.of(shards, names, options, over), measure)
 
 
 @checks.full_precision()
@@ -236,26 +252,14 @@ def compare(
     """
     if isinstance(a, Predictions) and isinstance(b, Predictions):
         check_paired(a, b)
-    cls, named = target_of(target, a)
-    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
-    names = _names(metrics, cls)
-    checks.in_unit_interval(level, "level")
-    if generator is not None:
-        checks.generator(generator)
+    names, options = _asked(a, metrics, target, num_bins, bandwidth, threshold)
     # Of its own: `evaluate` with the same generator draws other resamples.
     seed = _seed(torch.Generator().manual_seed(_seed(generator)))
-
-    def side(source: PredictionSource) -> _Side:
-        state = MetricState(names, **vars(options))
-        seen = one_pass(state, source, keep=True)
-        if not (count := _resamples(num_bootstrap, seen.n)):
-            remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
-            raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
-        together = None if clusters is None else Labelling.of(clusters, seen.n, "clusters")
-        draws = Resampled(state, seen, source, count, seed, together).replicates(level)
-        return _Side(seen.n, seen.classes.correct.sum(dim=1), state.compute(), draws)
-
-    one, other = side(a), side(b)
+    if num_bootstrap == 0:
+        remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
+        raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
+    measure = _Resampled(num_bootstrap, level, seed, clusters)
+    one, other = (_Side.of(measure.of([source], names, options), measure) for source in (a, b))
     if one.n != other.n:
         raise ValueError(f"a has {one.n} samples and b has {other.n}: a paired comparison needs the same samples")
     if bool((one.labels != other.labels).any()):
@@ -273,6 +277,76 @@ class _Side(NamedTuple):
     labels: Float[Tensor, " c"]
     values: dict[str, float]
     draws: dict[str, Float[Tensor, " r"]]
+
+    @classmethod
+    def of(cls, found: Measured, measure: _Resampled) -> _Side:
+        return cls(found.plan.n, found.whole.labels, found.whole.state.compute(), measure.replicates(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Resampled:
+    """How samples are resampled, checked."""
+
+    count: int | None
+    level: float
+    seed: int
+    clusters: object = None
+
+    def __post_init__(self) -> None:
+        checks.in_unit_interval(self.level, "level")
+        if self.count is not None and self.count < 0:
+            raise InputError(f"must be 0 or more, got {self.count}", argument="num_bootstrap")
+
+    def of(
+        self,
+        sources: Sequence[PredictionSource],
+        names: tuple[str, ...],
+        options: Options,
+        over: Callable[..., Iterable[Any]] = map,
+    ) -> Measured:
+        def codes(n: int) -> Tensor | None:
+            return None if self.clusters is None else Labelling.of(self.clusters, n, "clusters").codes
+
+        return measured(sources, names, options, count=self.count, seed=self.seed, clusters=codes, over=over)
+
+    def replicates(self, found: Measured) -> dict[str, Float[Tensor, " r"]]:
+        """Those that say something."""
+        draws = dict(found.replicates)
+        if "scores" in found.whole.state.needs and found.whole.state.scores.num_high_errors < _FEWEST_ERRORS:
+            draws.pop("high_confidence_error_confidence", None)
+        if found.plan.num_clusters is None:
+            return draws
+        return {name: spread_for_few(each, found.plan.num_clusters, self.level) for name, each in draws.items()}
+
+
+def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
+    draws, rows, level = measure.replicates(found), {}, measure.level
+    for name, value in found.whole.state.compute().items():
+        low, high = _interval(name, value, draws[name], level) if name in draws else (None, None)
+        rows[name] = MetricRow(name=name, value=value, low=low, high=high)
+    return Evaluation(
+        rows=rows,
+        num_samples=found.plan.n,
+        num_classes=found.whole.num_classes,
+        options=found.plan.options,
+        level=level,
+        num_bootstrap=found.plan.count,
+        num_clusters=found.plan.num_clusters,
+    )
+
+
+def _asked(
+    source: PredictionSource,
+    metrics: str | Iterable[str] | None,
+    target: int | str | None,
+    num_bins: int,
+    bandwidth: float | None,
+    threshold: float,
+) -> tuple[tuple[str, ...], Options]:
+    """The metrics by name, and their options."""
+    cls, named = target_of(target, source)
+    options = Options(num_bins=num_bins, bandwidth=bandwidth, threshold=threshold, target=cls, target_name=named)
+    return _names(metrics, cls), options
 
 
 def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
@@ -298,7 +372,7 @@ def _warn_left_out(names: list[str], options: Options) -> None:
         reason = (
             "class sums cannot be resampled from something that can be read only once; pass a list of blocks"
             if "classes" in METRICS[name].parts
-            else f"there are fewer than {FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
+            else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
         )
         warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
@@ -314,50 +388,37 @@ def _names(metrics: str | Iterable[str] | None, target: int | None = None) -> tu
     return names
 
 
-def default_resamples(n: int) -> int:
-    """How often n samples are resampled where nobody says."""
-    return 1000 if n <= IN_MEMORY else 200
-
-
-def _resamples(requested: int | None, n: int) -> int:
-    if requested is None:
-        return default_resamples(n)
-    if requested < 0:
-        raise InputError(f"must be 0 or more, got {requested}", argument="num_bootstrap")
-    return requested
-
-
 def _seed(generator: torch.Generator | None) -> int:
     """One number off the generator, from which every pass over the same resamples starts."""
-    return 0 if generator is None else int(torch.randint(2**62, (1,), generator=generator))
+    return 0 if generator is None else int(torch.randint(2**62, (1,), generator=checks.generator(generator)))
 
 
-def _by_group(job: Resampled, overall: Evaluation, given: object) -> dict[str, GroupEvaluation]:
+def _by_group(
+    source: PredictionSource, found: Measured, measure: _Resampled, overall: Evaluation, given: object
+) -> dict[str, GroupEvaluation]:
     """Each group evaluated, worst first."""
-    if not isinstance(job.source, Predictions):
+    if not isinstance(source, Predictions):
         raise InputError("needs predictions in memory", argument="groups", remedy="pass one Predictions")
-    groups = Labelling.of(given, job.seen.n, "groups")
+    groups, plan = Labelling.of(given, len(source), "groups"), found.plan
     if len(groups) > MOST_GROUPS:
         problem = f"has {len(groups):,} different values, and {MOST_GROUPS} are the most"
         raise InputError(problem, argument="groups", remedy="take wider groups")
-    options: dict[str, Any] = {name: value for name, value in vars(overall.options).items() if name != "target_name"}
     evaluations = []
     for code in range(len(groups)):
         rows = groups.codes == code
-        options["clusters"] = None if job.clusters is None else job.clusters.codes[rows]
-        options["generator"] = torch.Generator().manual_seed(job.seed)
-        part = job.source.select(rows.to(job.source.labels.device))
-        evaluations.append(
-            evaluate(part, metrics=tuple(overall), num_bootstrap=job.count, level=overall.level, **options)
+        own = dataclasses.replace(
+            measure, count=plan.count, clusters=None if plan.clusters is None else plan.clusters[rows]
         )
+        part = source.select(rows.to(source.labels.device))
+        evaluations.append(_evaluation(own.of([part], tuple(overall), overall.options), own))
     differences: list[dict[str, GroupDifference]] = [{} for _ in evaluations]
-    if job.count:
+    if plan.count:
         # So many that the smallest p-value of all groups can be told from chance.
-        shuffles = max(job.count, math.ceil(2 * len(groups) / (1 - overall.level)))
-        values = shuffled_values(*job.planned(shuffles), groups, job.cells())
+        shuffles = max(plan.count, math.ceil(2 * len(groups) / (1 - overall.level)))
+        values = shuffled_values(source, dataclasses.replace(plan, count=shuffles), groups)
         differences = group_differences(evaluations, values, overall.level)
-    found = zip(groups.names, evaluations, differences, strict=True)
-    return worst_first({name: GroupEvaluation(evaluation=each, differences=apart) for name, each, apart in found})
+    each = zip(groups.names, evaluations, differences, strict=True)
+    return worst_first({name: GroupEvaluation(evaluation=one, differences=apart) for name, one, apart in each})
 
 
 def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:

@@ -20,14 +20,15 @@ from torch import Tensor
 
 from calattn.errors import InputError
 from calattn.metrics.resampling.bootstrap import two_sided
-from calattn.metrics.resampling.replicates import Resampling
-from calattn.metrics.resampling.resampler import RankCells, Resampler, Samples, most_resamples
+from calattn.metrics.resampling.resampler import Resampler, Resampling, samples_of
 from calattn.metrics.state import METRICS
+from calattn.types import Predictions
 
 if TYPE_CHECKING:
     from calattn.metrics.evaluation import Evaluation
 
 MOST_GROUPS = 256
+_ROWS = 4096  # samples added at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,18 +104,16 @@ def worst_first(groups: Mapping[str, GroupEvaluation]) -> dict[str, GroupEvaluat
     return {name: groups[name] for name in sorted(groups, key=badness, reverse=True)}
 
 
-def shuffled_values(
-    samples: Samples, plan: Resampling, groups: Labelling, cells: RankCells | None
-) -> dict[str, Float[Tensor, "g r"]]:
+def shuffled_values(source: Predictions, plan: Resampling, groups: Labelling) -> dict[str, Float[Tensor, "g r"]]:
     """Every metric of each group; in the first column of the groups as they are, in others with their names shuffled."""
-    width, parts = max(1, most_resamples(plan) // len(groups)), []
+    width, parts = max(1, plan.most // len(groups)), []
     generator = torch.Generator().manual_seed(plan.seed)
     drawn = _shuffles(groups, plan.clusters, plan.count, generator)
     while columns := [column for _, column in zip(range(width), drawn, strict=False)]:
         named = torch.stack(columns, dim=1)
-        resampler = Resampler(plan, len(groups) * len(columns), cells)
-        for start, part, block in samples():
-            here = named[start : start + len(part)]
+        resampler = Resampler(plan, len(groups) * len(columns))
+        for start, part, block in samples_of(source, _ROWS, plan.options.target):
+            here = named[start : start + len(part)].to(part.odds.device)
             weights = torch.cat([here == group for group in range(len(groups))], dim=1)
             resampler.add(part, block, weights.to(torch.float32))
         parts.append({name: each.view(len(groups), -1) for name, each in resampler.values().items()})

@@ -16,6 +16,9 @@ _REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or s
 
 PredictionSource = Predictions | Iterable[Predictions]
 
+# Rows reduced at a time: large inputs leave no column of their length behind, small ones are one piece.
+MOST_ROWS = 1 << 18
+
 
 class Piece(NamedTuple):
     """Some rows to reduce, and the number of the first of them in the whole source."""
@@ -28,32 +31,20 @@ class Piece(NamedTuple):
 
 
 def pieces(source: PredictionSource, rows: int) -> Iterator[Piece]:
-    """The source in order, cut where the number of a sample is a multiple of `rows`, and where it comes in blocks."""
+    """The source in order, so many rows at most at a time."""
     offset = 0
     for predictions in parts_of(source):
         values, labels, kind, scale = _values(predictions)
-        for cut in cuts(len(labels), offset, rows):
-            yield Piece(offset + cut.start, values[cut], labels[cut], kind, None if scale is None else scale[cut])
+        for start in range(0, len(labels), rows):
+            cut = slice(start, start + rows)
+            yield Piece(offset + start, values[cut], labels[cut], kind, None if scale is None else scale[cut])
         offset += len(labels)
 
 
-def cuts(size: int, offset: int, rows: int) -> Iterator[slice]:
-    """`size` samples, the first of them number `offset`, cut where the number of a sample is a multiple of `rows`.
-
-    >>> [(cut.start, cut.stop) for cut in cuts(10, 6, 8)]
-    [(0, 2), (2, 10)]
-    """
-    start = 0
-    while start < size:
-        stop = min(size, start + rows - (offset + start) % rows)
-        yield slice(start, stop)
-        start = stop
-
-
 def blocks_in(source: PredictionSource, rows: int) -> Iterator[tuple[int, Block]]:
-    """The rows themselves, no block across a cut, each with the number of its first sample."""
-    for piece in pieces(source, rows):
-        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale):
+    """The rows themselves, so many at most at a time (a GPU takes more), each block with the number of its first sample."""
+    for piece in pieces(source, MOST_ROWS):
+        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale, most_rows=rows):
             yield piece.start + block.rows.start, block
 
 

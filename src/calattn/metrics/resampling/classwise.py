@@ -6,6 +6,7 @@ The first bin of all classes is one matrix product a block; the listed entries a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Int
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from calattn.metrics.binning import bin_index
 from calattn.metrics.classbins import ClassBins, class_parts
-from calattn.metrics.columns import Block
+from calattn.metrics.columns import Block, at_once
+from calattn.types import row_blocks
 
-_ENTRIES = 1 << 14  # listed probabilities that are weighted at a time
+_WEIGHTS = 1 << 23  # weights of listed probabilities that are taken at a time: 32 MB
 
 
 class WideSum:
@@ -26,6 +28,16 @@ class WideSum:
         self._carried: Tensor | None = None
         self._every, self._since = every, 0
 
+    def on(self, device: torch.device) -> Tensor:
+        """The table, which is where the first samples are."""
+        self.table = self.table.to(device)
+        return self.table
+
+    def add(self, place: Int[Tensor, " n"], weights: Float[Tensor, "n r"], samples: int) -> None:
+        """Adds the weights of some entries, which belong to so many samples, to the rows of the table."""
+        self.on(weights.device).index_add_(0, place, weights)
+        self.seen(samples)
+
     def seen(self, samples: int) -> None:
         self._since += samples
         if self._since >= self._every:
@@ -33,8 +45,12 @@ class WideSum:
             self.table.zero_()
             self._since = 0
 
+    def merge(self, other: WideSum) -> None:
+        total = other.total().to(self.table.device)
+        self._carried = total if self._carried is None else total.add_(self._carried)
+
     def total(self, resamples: slice = slice(None)) -> Float[Tensor, "g r"]:
-        total = self.table[:, resamples].cpu().double()
+        total = self.table[:, resamples].double()
         return total if self._carried is None else total.add_(self._carried[:, resamples])
 
 
@@ -50,15 +66,17 @@ class ClassTables(ABC):
 
     def add(self, block: Block, weights: Float[Tensor, "n r"]) -> None:
         """Adds a block of rows, which nothing may read afterwards."""
-        sums, device = (*self.listed, self.low), block.rest.device
-        weights = weights.to(device)
-        for wide in sums:
-            wide.table = wide.table.to(device)
+        for wide in (*self.listed, self.low):
+            wide.on(weights.device)
         self._list(block, weights)
         block.rest.div_(block.total.unsqueeze(1))
         self.low.table.addmm_(block.rest.float().t(), weights)
-        for wide in sums:
+        for wide in (*self.listed, self.low):
             wide.seen(len(block.labels))
+
+    def merge(self, other: ClassTables) -> None:
+        for wide, more in zip((*self.listed, self.low), (*other.listed, other.low), strict=True):
+            wide.merge(more)
 
     @abstractmethod
     def _list(self, block: Block, weights: Float[Tensor, "n r"]) -> None:
@@ -76,7 +94,7 @@ class ClassGaps(ClassTables):
 
     def _list(self, block: Block, weights: Tensor) -> None:
         cells, rows, signed = _signed_entries(block, self.num_bins)
-        for part in torch.arange(len(cells), device=weights.device).split(_ENTRIES):
+        for part in _some(len(cells), weights):
             here = weights[rows[part]].mul_(signed[part].float().unsqueeze(1))
             self.listed[0].table.index_add_(0, cells[part], here)
 
@@ -95,12 +113,17 @@ class ClassCounts(ClassTables):
         super().__init__(num_classes, num_bins, resamples)
         self._n = torch.zeros(resamples, dtype=torch.float64)
 
+    def merge(self, other: ClassTables) -> None:
+        assert isinstance(other, ClassCounts)
+        super().merge(other)
+        self._n += other._n
+
     def _list(self, block: Block, weights: Tensor) -> None:
         self._n += weights.sum(dim=0, dtype=torch.float64).cpu()
         count, confidence, right = (wide.table for wide in self.listed)
         parts = class_parts(block, self.num_bins)
         cells = parts.cls * self.num_bins + bin_index(parts.prob, self.num_bins)
-        for some in torch.arange(len(cells), device=weights.device).split(_ENTRIES):
+        for some in _some(len(cells), weights):
             here = weights[parts.row[some]]
             count.index_add_(0, cells[some], here)
             confidence.index_add_(0, cells[some], here * parts.prob[some].float().unsqueeze(1))
@@ -109,15 +132,20 @@ class ClassCounts(ClassTables):
     def bins(self, resamples: slice = slice(None)) -> list[ClassBins]:
         """The sums of each resample."""
         count, confidence, right = (
-            wide.total(resamples).t().reshape(-1, self.num_classes, self.num_bins).clone() for wide in self.listed
+            wide.total(resamples).cpu().t().reshape(-1, self.num_classes, self.num_bins).clone() for wide in self.listed
         )
         count[:, :, 0] += self._n[resamples].unsqueeze(1) - count.sum(dim=2)  # what is not listed is in the first bin
-        confidence[:, :, 0] += self.low.total(resamples).t()
+        confidence[:, :, 0] += self.low.total(resamples).cpu().t()
         return [ClassBins(*each) for each in zip(count, confidence, right, strict=True)]
 
     def values(self, n: Float[Tensor, " r"]) -> Float[Tensor, " r"]:
         errors = [(each.confidence - each.correct).abs().sum() for each in self.bins()]
-        return torch.stack(errors) / (n * self.num_classes)
+        return torch.stack(errors).to(n.device) / (n * self.num_classes)
+
+
+def _some(entries: int, weights: Float[Tensor, "n r"]) -> Iterator[slice]:
+    """The numbers of the entries, as many at a time as may have weights."""
+    return row_blocks(entries, weights.shape[1], at_once(weights.device, _WEIGHTS))
 
 
 def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:

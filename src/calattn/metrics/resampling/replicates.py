@@ -22,44 +22,16 @@ from calattn.metrics.columns import Columns
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.scoresums import score_features
 from calattn.metrics.smooth import SmoothGrid
-from calattn.metrics.state import BUILT_IN, METRICS, MetricState, Options, parts_of
+from calattn.metrics.state import MetricState, Options
 
 KERNEL_CELLS = 1024  # kernel ECE of a resample is taken on this grid: below 1e-3 absolute, far less than the interval
 RANKED = frozenset({"adaptive_ece", "misclassification_auroc", "aurc"})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Resampling:
-    """What is resampled, how often, and from which seed.
-
-    `bandwidth` is smooth ECE's; an automatic one is held at its value on the full data. `num_classes` is None where the rows
-    cannot be read again: then there are no class sums. `clusters` number the samples that are drawn together.
-    """
-
-    options: Options
-    metrics: frozenset[str] = BUILT_IN
-    bandwidth: float = 0.05
-    count: int = 1000
-    seed: int = 0
-    num_classes: int | None = None
-    clusters: Int[Tensor, " n"] | None = None
-
-    @property
-    def own(self) -> tuple[str, ...]:
-        """The metrics that are read from resampled states, in the order of the registry."""
-        own = [name for name in METRICS if name in self.metrics and name not in BUILT_IN]
-        return tuple(name for name in own if self.num_classes is not None or "classes" not in METRICS[name].parts)
-
-    @property
-    def own_parts(self) -> set[str]:
-        """The parts of a state that these read."""
-        return parts_of(self.own)
-
-
 def summands(columns: Columns, options: Options) -> Float[Tensor, "n f"]:
     """7 scores (an infinite NLL as 0), whether the NLL is infinite, then count, gap and hits of each bin."""
     size = options.num_bins
-    out = torch.zeros(len(columns), 8 + 3 * size, dtype=torch.float64)
+    out = torch.zeros(len(columns), 8 + 3 * size, dtype=torch.float64, device=columns.odds.device)
     out[:, :7] = score_features(columns, options.threshold)
     out[:, 7] = torch.isinf(columns.nll)
     out[:, 2].nan_to_num_(posinf=0.0)
@@ -87,15 +59,15 @@ def kernel_values(
     mass: Float[Tensor, "g b"], hits: Float[Tensor, "g b"], n: Int[Tensor, " b"], bandwidth: float
 ) -> Float[Tensor, " b"]:
     """Kernel ECE from the samples and the right ones in each of `KERNEL_CELLS` cells of the confidence."""
-    kernel, centre = _kernel(bandwidth)
+    kernel, centre = _kernel(bandwidth, mass.device)
     accuracy = (kernel @ hits) / (kernel @ mass).clamp_min(1e-30)
     return ((accuracy - centre.unsqueeze(1)).abs() * mass).sum(dim=0) / n
 
 
 @functools.lru_cache(maxsize=2)
-def _kernel(bandwidth: float) -> tuple[Tensor, Tensor]:
+def _kernel(bandwidth: float, device: torch.device) -> tuple[Tensor, Tensor]:
     """The Gaussian between the cells' centres, and the centres."""
-    centre = (torch.arange(KERNEL_CELLS, dtype=torch.float64) + 0.5) / KERNEL_CELLS
+    centre = (torch.arange(KERNEL_CELLS, dtype=torch.float64, device=device) + 0.5) / KERNEL_CELLS
     kernel = torch.exp(-(centre.unsqueeze(1) - centre).square() / (2 * bandwidth**2))
     return kernel, centre
 
@@ -149,6 +121,9 @@ class Ranked:
     right: Float[Tensor, "b g"]
     confidence: Float[Tensor, " g"]
 
+    def cpu(self) -> Ranked:
+        return Ranked(self.count.cpu(), self.right.cpu(), self.confidence.cpu())
+
 
 @dataclasses.dataclass(frozen=True)
 class Resamples:
@@ -162,9 +137,8 @@ class Resamples:
     classes: Sequence[ClassBins] | None = None
 
 
-def own_values(plan: Resampling, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
+def own_values(names: tuple[str, ...], options: Options, resamples: Resamples) -> dict[str, Float[Tensor, " b"]]:
     """Every metric that has no formula here, of every resample, by its own `read`."""
-    names, options = plan.own, plan.options
     state = MetricState(names, **vars(options))
     draws = {name: torch.zeros(len(resamples.scores), dtype=torch.float64) for name in names}
     for index in range(len(resamples.scores)):
