@@ -15,6 +15,7 @@ from calattn.data.sources.datasets import remedy
 from calattn.data.sources.download import is_here
 from calattn.files.atomic import check_writable
 from calattn.runs.runtime import Runtime
+from calattn.sweeps.jobs import FAILED, INTERRUPTED, TERMINATED
 from reproduction.catalogue import EXPERIMENTS
 from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.evidence import Results
@@ -22,7 +23,7 @@ from reproduction.grid import ordered_cells
 from reproduction.report import write_report
 from reproduction.results import ResultStore
 from reproduction.run import is_done, run_cells
-from reproduction.worker import FAILED, INTERRUPTED, TERMINATED, Work
+from reproduction.worker import Work
 
 EXAMPLES = """examples:
   python -m reproduction                                    every table and figure, tiny networks, minutes

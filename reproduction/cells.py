@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,6 +13,7 @@ import yaml
 from calattn.rules import Rule
 from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec
+from calattn.sweeps.grid import combinations as combinations  # tables and claims have groups as grids have
 
 ScaleName = Literal["smoke", "reduced", "paper"]
 
@@ -55,16 +55,6 @@ class Cell:
     def twin(self) -> Cell:
         """The same without the head: what the paper calls the baseline of a CalAttn row."""
         return dataclasses.replace(self, head="none", features="cls")
-
-
-def combinations(group: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every combination of what a group of a YAML file lists, the first key slowest.
-
-    >>> combinations({"dataset": "mnist", "model": ["vit", "deit"]})
-    [{'dataset': 'mnist', 'model': 'vit'}, {'dataset': 'mnist', 'model': 'deit'}]
-    """
-    lists = [each if isinstance(each, list) else [each] for each in group.values()]
-    return [dict(zip(group, values, strict=True)) for values in itertools.product(*lists)]
 
 
 class Scale(NamedTuple):

@@ -1,31 +1,33 @@
-"""The runner: a loop over worker processes, one for each cell that has no result yet."""
+"""The runner: the jobs of a grid's cells, one for each that has no result yet, by the same loop as `calattn sweep`."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calattn.runs.runtime import Runtime
+from calattn.sweeps.jobs import Event, Job, Local, run_jobs
 from reproduction import ood
 from reproduction.cells import Cell
 from reproduction.results import CellResult, Hole
-from reproduction.worker import FAILED, Work
+from reproduction.worker import Work, twin_of
 
 ROOT = Path(__file__).parents[1]
-_STOP_SECONDS = 120.0  # a worker that is asked to stop writes a checkpoint first
+RETRIES = 1  # of a worker that died
 
 
 def is_done(cell: Cell, work: Work) -> bool:
-    """Whether the store has the cell's result, or what it came to by `until_epoch`."""
-    if isinstance(work.store.get(cell), CellResult):
-        return True
+    """Whether the store has the cell's result, or what it came to by `until_epoch`.
+
+    A result whose twin was not at hand is to be made again once there is one, to be compared with it.
+    """
+    found = work.store.get(cell)
+    if isinstance(found, CellResult):
+        has_twin = cell.twin != cell and (not is_done(cell.twin, work) or twin_of(cell, work) is not None)
+        return bool(found.pair) or not has_twin
     last, partly = work.runtime.until_epoch, work.store.unfinished(cell)
     return last is not None and partly is not None and partly.run["epochs"] >= last
 
@@ -35,74 +37,43 @@ def run_cells(cells: Sequence[Cell], work: Work, say: Callable[[str], None] = pr
 
     However it ends, by Ctrl-C too, no worker outlives it; those that must stop early get the time to save.
     """
-    todo = [cell for cell in cells if not is_done(cell, work)]
-    total, failed = len(todo), list[Cell]()
-    say(f"cells to run: {total}; done before: {len(cells) - total}")
-    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    todo = {cell.name: cell for cell in cells if not is_done(cell, work)}
+    say(f"cells to run: {len(todo)}; done before: {len(cells) - len(todo)}")
+    ended = list[str]()
+
+    def told(event: Event) -> None:
+        if event.state in ("done", "failed"):
+            ended.append(event.name)
+            failure = f"failed: {_reason(todo[event.name], event.reason, work)}" if event.reason else "done"
+            say(f"[{len(ended)}/{len(todo)}] {event.name}: {failure}")
+        elif event.state == "again":
+            say(f"{event.name} starts again: {event.reason}")
+
     with tempfile.TemporaryDirectory(prefix="calattn-") as cache:
-        ood.prepare(todo, work.store.scale, root=work.runtime.data_root, cache=Path(cache))
+        ood.prepare(todo.values(), work.store.scale, root=work.runtime.data_root, cache=Path(cache))
         work = dataclasses.replace(work, cache=Path(cache), runtime=_with_threads(work))
-        try:
-            while todo or running:
-                while len(running) < work.jobs and (cell := _next(todo, running)) is not None:
-                    todo.remove(cell)
-                    running[cell] = _start(cell, work)
-                time.sleep(0.1)
-                for cell in [cell for cell, process in running.items() if process.poll() is not None]:
-                    reason = _ended(cell, running.pop(cell).returncode, work)
-                    failed += [cell] if reason else []
-                    place = total - len(todo) - len(running)
-                    say(f"[{place}/{total}] {cell.name}: {f'failed: {reason}' if reason else 'done'}")
-        finally:
-            _stop(list(running.values()))
-    return failed
+        jobs = [_job(cell, work) for cell in todo.values()]
+        failed = run_jobs(jobs, Local(work.jobs), retries=RETRIES, told=told)
+    return [todo[name] for name in failed]
 
 
-def _next(todo: Sequence[Cell], running: dict[Cell, subprocess.Popen[bytes]]) -> Cell | None:
-    """The first cell that waits for no twin."""
-    waiting = {*todo, *running}
-    return next((cell for cell in todo if cell.twin == cell or cell.twin not in waiting), None)
-
-
-def log_path(cell: Cell, work: Work) -> Path:
-    return work.runs / work.store.scale / "logs" / f"{cell.name}.log"
-
-
-def _start(cell: Cell, work: Work) -> subprocess.Popen[bytes]:
-    log_path(cell, work).parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "reproduction.worker", work.order(cell)]
+def _job(cell: Cell, work: Work) -> Job:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with log_path(cell, work).open("wb") as log:
-        # In a session of its own: Ctrl-C goes to the runner alone, which tells its workers in good order.
-        environment = os.environ | {"PYTHONPATH": paths}
-        return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    return Job(
+        name=cell.name,
+        command=("reproduction.worker", work.order(cell)),
+        log=work.runs.absolute() / work.store.scale / "logs" / f"{cell.name}.log",
+        environment={"PYTHONPATH": paths},
+        after=() if cell.twin == cell else (cell.twin.name,),
+    )
 
 
-def _ended(cell: Cell, code: int, work: Work) -> str | None:
-    """Why the cell failed, if it did; for a process that died, the reason is stored here."""
-    if code == 0:
-        return None
+def _reason(cell: Cell, reason: str, work: Work) -> str:
+    """Why it failed. A worker stores that itself, unless it died."""
     found = work.store.get(cell)
-    if code == FAILED and isinstance(found, Hole) and found.reason:
-        return found.reason
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    reason = f"its process ended with {how}; see {log_path(cell, work)}"
-    work.store.fail(cell, reason)
+    if not isinstance(found, Hole) or found.reason != reason:
+        work.store.fail(cell, reason)
     return reason
-
-
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + _STOP_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _with_threads(work: Work) -> Runtime:

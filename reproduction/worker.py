@@ -5,29 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import logging
-import os
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
-from calattn import plugins
 from calattn.engine.checkpoint import is_checkpoint_file
-from calattn.engine.interrupt import Interrupted
 from calattn.files.predictions import MANIFEST
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
+from calattn.sweeps.worker import EXPECTED, ended, obey_starter, reason_of, wait_for
 from reproduction.analysis import analyse
 from reproduction.cells import Cell, ScaleName, rules_of, spec_of
 from reproduction.ood import score_run
 from reproduction.results import ResultStore
-
-# What a run may meet without being a defect of ours: a wrong spec, missing data, a full disk or device, a loss that blew up.
-EXPECTED = (ValueError, OSError, RuntimeError, ArithmeticError, MemoryError)
-FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,24 +52,24 @@ def read_order(text: str) -> tuple[Cell, Work]:
     return Cell(**found["cell"]), work
 
 
-def run_cell(cell: Cell, work: Work) -> str | None:
+def run_cell(cell: Cell, work: Work) -> None:
     """Trains (or resumes), analyses and stores a cell. Why it has no result, where that was to be expected, is stored too."""
     try:
         _run_cell(cell, work)
     except EXPECTED as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         with contextlib.suppress(OSError):  # where the disk is full the reason cannot be kept either
-            work.store.fail(cell, reason)
-        return reason
-    return None
+            work.store.fail(cell, reason_of(error))
+        raise
 
 
 def _run_cell(cell: Cell, work: Work) -> None:
     started, scale = time.monotonic(), work.store.scale
     partly = work.store.unfinished(cell)
-    folder = train_run(spec_of(cell, scale), run_folder(cell, scale, work.runs), runtime=work.runtime)
+    path = run_folder(cell, scale, work.runs)
+    wait_for(path)
+    folder = train_run(spec_of(cell, scale), path, runtime=work.runtime)
     scores = score_run(folder, cell, scale, rules=rules_of(cell), runtime=work.runtime, cache=work.cache)
-    result = analyse(folder, cell, scale, twin=_twin(cell, scale, work.runs), ood=scores)
+    result = analyse(folder, cell, scale, twin=twin_of(cell, work), ood=scores)
     sittings = 0.0 if partly is None else float(partly.run.get("seconds", 0.0))
     cost = {"seconds": round(sittings + time.monotonic() - started, 1), "side_by_side": work.jobs}
     work.store.put(dataclasses.replace(result, run=result.run | cost))
@@ -93,11 +84,11 @@ def run_folder(cell: Cell, scale: ScaleName, runs: Path) -> Path:
     return Path(runs) / scale / f"{cell.name}-{spec_of(cell, scale).hash[:8]}"
 
 
-def _twin(cell: Cell, scale: ScaleName, runs: Path) -> RunFolder | None:
-    """The run without the head, trained as far as the cell's own, where it is at hand."""
+def twin_of(cell: Cell, work: Work) -> RunFolder | None:
+    """The run without the head, where it is at hand, trained as far as the cell's own."""
     if cell.head == "none":
         return None
-    folder, own = (RunFolder(run_folder(each, scale, runs)) for each in (cell.twin, cell))
+    folder, own = (RunFolder(run_folder(each, work.store.scale, work.runs)) for each in (cell.twin, cell))
     needed = [
         folder.predictions_path(split, rule) / MANIFEST for split in ("validation", "test") for rule in rules_of(cell)
     ]
@@ -109,27 +100,6 @@ def _epochs(folder: RunFolder) -> int | None:
     return None if progress is None else progress.epochs
 
 
-def _stop_without_runner(runner: int) -> None:
-    """A runner that was killed cannot stop its workers: they see that they have another parent, and stop themselves."""
-    while os.getppid() == runner:
-        time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def main(text: str) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    threading.Thread(target=_stop_without_runner, args=(os.getppid(),), daemon=True).start()
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # it announces every process
-    plugins.load()  # those of the command that started this process
-    try:
-        reason = run_cell(*read_order(text))
-    except Interrupted as error:
-        return 128 + int(error.signal)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    print(reason or "done", file=sys.stderr)
-    return FAILED if reason else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    obey_starter()
+    sys.exit(ended(lambda: run_cell(*read_order(sys.argv[1]))))

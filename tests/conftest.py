@@ -16,6 +16,7 @@ import torch
 
 import tests.typecheck  # noqa: F401  (puts the checks on, and so comes before calattn)
 from tests.browser import chromium
+from tests.sweeps import clusters
 
 pytest_plugins = ["tests.waiting"]
 
@@ -69,6 +70,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Tests that could not run are easily overlooked: one line says so."""
-    reason = chromium.missing()
-    if reason is not None:
-        terminalreporter.write_line(f"The browser tests did not run: {reason}.")
+    for what, reason in (("of the browser", chromium.missing()), ("of Ray", clusters.missing())):
+        if reason is not None:
+            terminalreporter.write_line(f"The tests {what} did not run: {reason}.")

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "comparison": {"types", "checks", "files", "metrics", "posthoc"},
     "report": {"distribution", "types", "checks", "files", "registry", "metrics", "posthoc", "comparison"},
 }
-COMPOSERS = {"__init__", "__main__", "runs", "cli"}
+COMPOSERS = {"__init__", "__main__", "runs", "sweeps", "cli"}
 
 
 def part_of(path: Path) -> str:

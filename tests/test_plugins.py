@@ -223,7 +223,7 @@ def test_the_workers_of_a_grid_have_the_plugins(tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "own_note.py"))
     work = Work(store=ResultStore(tmp_path, "reduced"), runs=tmp_path, runtime=CPU)
     broken = Cell(dataset="cifar10", model="deit", loss="no_such_loss")
-    line = [sys.executable, "-m", "reproduction.worker", work.order(broken)]
+    line = [sys.executable, "-P", "-m", "reproduction.worker", work.order(broken)]
     root = Path(reproduction.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     assert subprocess.run(line, check=False, capture_output=True, env=environment).returncode == 1

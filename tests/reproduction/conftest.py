@@ -52,7 +52,8 @@ def work_in(base: Path, *, keep: bool = False) -> Work:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Work:
     """Results and runs of both, with their checkpoints: to be read, or copied."""
     work = work_in(tmp_path_factory.mktemp("undisturbed"), keep=True)
-    assert [run_cell(cell, work) for cell in (PLAIN, HEAD)] == [None, None]
+    for cell in (PLAIN, HEAD):
+        run_cell(cell, work)
     return work
 
 

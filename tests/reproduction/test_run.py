@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -18,51 +17,26 @@ import pytest
 import torch
 
 from calattn.data.corruptions import CORRUPTIONS
-from reproduction import figures, run, worker
+from calattn.sweeps import jobs
+from reproduction import figures, run
 from reproduction.__main__ import main
 from reproduction.cells import Cell
 from reproduction.grid import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
-from reproduction.run import run_cells
-from reproduction.worker import Work, run_folder
+from reproduction.run import is_done, run_cells
+from reproduction.worker import Work, run_cell, run_folder
 from tests.reproduction.conftest import HEAD, PLAIN, work_in
 from tests.small_runs import CPU
+from tests.sweeps.player import gone
+from tests.sweeps.workers import FORK, Forked
 
 ONLY = ("--only", "cifar10-deit-ce_brier*")
 ON_CPU = ("--accelerator", "cpu", "--threads", "1")
-FORK = multiprocessing.get_context("fork")
-
-
-class Forked:
-    """A worker in a copy of this process, which has imported everything: a new one needs ten seconds for that.
-
-    As much of `Popen` as the runner needs. `trains` takes the place of the training.
-    """
-
-    def __init__(self, command: list[str], trains: object = None, **_: object) -> None:
-        assert command[1:3] == ["-m", "reproduction.worker"]
-        self.process = FORK.Process(target=self._work, args=(command[-1], trains))
-        self.process.start()
-        self.terminate, self.kill, self.wait = self.process.terminate, self.process.kill, self.process.join
-
-    def _work(self, order: str, trains: object) -> None:
-        os.setsid()
-        torch.set_num_threads(1)  # the threads of the process were not copied
-        if trains is not None:
-            worker.train_run = trains  # type: ignore[assignment]
-        sys.exit(worker.main(order))
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
 
 
 @pytest.fixture
 def forked(monkeypatch):
-    monkeypatch.setattr(run.subprocess, "Popen", Forked)
+    monkeypatch.setattr(jobs.subprocess, "Popen", Forked)
 
 
 def places(base: Path) -> tuple[str, ...]:
@@ -180,95 +154,79 @@ def test_wrong_usage_is_said_in_a_line(capsys, tmp_path, monkeypatch, arguments,
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-class Waiting:
-    """Workers that wait where they would train: what happens to them hangs on no clock, and costs no training."""
+@pytest.mark.usefixtures("forked")
+def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_path, monkeypatch):
+    """Its workers wait where they would train. What a cell resumes to is tested with the worker; other ends, with the loop."""
+    begun = tmp_path / "begun"
+    begun.mkdir()
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder / "waiting"
-        self.folder.mkdir()
-        monkeypatch.setattr(run.subprocess, "Popen", lambda command, **_: Forked(command, self._wait))
-
-    def _wait(self, _spec: object, folder: Path, **_: object) -> None:
-        (self.folder / folder.name).write_text(str(os.getpid()))
+    def wait(_: object, folder: Path, **__: object) -> None:
+        (begun / folder.name).write_text(str(os.getpid()))
         time.sleep(600)
 
-    def start(self, base: Path, *more: str) -> multiprocessing.process.BaseProcess:
-        process = FORK.Process(target=self._command, args=(base, *more))
-        process.start()
-        return process
-
-    def _command(self, base: Path, *more: str) -> None:
-        torch.set_num_threads(1)
-        sys.argv[1:] = ["ece", *places(base), *ON_CPU, *more]
-        runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
-
-    def until(self, count: int, process: multiprocessing.process.BaseProcess) -> list[int]:
-        """The processes that wait, when there are so many."""
-        while len(found := [path for path in self.folder.iterdir() if path.read_text()]) < count:
+    monkeypatch.setattr("calattn.runs.train.train_run", wait)
+    asked = ("--only", "cifar10-deit-*", "--jobs", "2")
+    process = FORK.Process(target=command, args=("ece", *places(tmp_path), *ON_CPU, *asked))
+    process.start()
+    try:
+        while len(found := [path for path in begun.iterdir() if path.read_text()]) < 2:
             assert process.is_alive(), "it ended too early"
             time.sleep(0.05)
-        return [int(path.read_text()) for path in found]
-
-
-def wait_until_gone(number: int) -> None:
-    while True:
-        try:
-            os.kill(number, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "jobs"), [(signal.SIGKILL, -9, 1), (signal.SIGTERM, 143, 2), (signal.SIGINT, 130, 1)]
-)
-def test_stopped_in_the_middle_it_leaves_no_worker_and_no_failure(capsys, tmp_path, monkeypatch, number, code, jobs):
-    """Killed, its workers see that they are alone and stop too; told to stop, it ends after them. What a cell resumes to is
-    tested with the worker."""
-    waiting = Waiting(tmp_path, monkeypatch)
-    asked = ("--only", "cifar10-deit-*", "--jobs", str(jobs))
-    process = waiting.start(tmp_path, *asked)
-    try:
-        workers = waiting.until(jobs, process)
-        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGTERM)
         process.join()
-        for worker in workers:
-            if number == signal.SIGKILL:
-                wait_until_gone(worker)
-            with pytest.raises(ProcessLookupError):
-                os.kill(worker, 0)
+        assert all(gone(int(path.read_text())) for path in found)
     finally:
         process.kill()
-    assert process.exitcode == code
+    assert process.exitcode == 143
     assert not list((tmp_path / "results").rglob("*.failed.json")), "an interruption is no failure"
     assert main(["ece", *places(tmp_path), *asked, "--plan"]) == 0
     assert "14 to do, 0 done" in capsys.readouterr().out
 
 
+def command(*arguments: str) -> None:
+    torch.set_num_threads(1)
+    sys.argv[1:] = arguments
+    runpy.run_module("reproduction", run_name="__main__", alter_sys=True)
+
+
 def test_side_by_side_one_that_dies_takes_no_other_down(tmp_path, undisturbed, monkeypatch):
-    """One worker is killed by the system when it comes to its cell."""
+    """One worker is killed by the system whenever it comes to its cell."""
     doomed = Cell(dataset="mnist", model="vit")
-    started: list[str] = []
+    started: list[Cell] = []
 
-    def dies(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    def mined(given: list[str], **more: object) -> Forked:
+        started.append(Cell(**json.loads(given[-1])["cell"]))
+        dies = (lambda: os.kill(os.getpid(), signal.SIGKILL)) if started[-1] == doomed else None
+        return Forked(given, before=dies, **more)
 
-    def mined(command: list[str], **_: object) -> Forked:
-        started.append(command[-1])
-        return Forked(command, dies if '"mnist"' in command[-1] else None)
-
-    monkeypatch.setattr(run.subprocess, "Popen", mined)
+    monkeypatch.setattr(jobs.subprocess, "Popen", mined)
     work = dataclasses.replace(work_in(tmp_path), jobs=2)
     said: list[str] = []
     assert run_cells([doomed, HEAD, PLAIN], work, said.append) == [doomed]
-    cells = [Cell(**json.loads(order)["cell"]) for order in started]
-    assert cells == [doomed, PLAIN, HEAD], "a head waits for its twin, and others go before it"
+    assert started == [doomed, PLAIN, doomed, HEAD], "a head waits for its twin, and others go before it"
     hole = work.store.get(doomed)
     assert isinstance(hole, Hole)
     assert "SIGKILL" in hole.reason
-    assert any("SIGKILL" in line for line in said)
+    assert any("failed" in line and "SIGKILL" in line for line in said)
     assert_same_numbers(tmp_path, undisturbed)
     assert work.store.get(PLAIN).run["side_by_side"] == 2
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_head_that_was_stored_without_its_twin_is_compared_once_there_is_one(begun, undisturbed):
+    """The worker of the twin had died: the head was analysed alone, and its paired tests would have been lost for ever."""
+    work = work_in(begun)
+    twin = run_folder(PLAIN, "smoke", work.runs)
+    hidden = twin.rename(begun / "hidden")
+    run_cell(HEAD, work)
+    assert work.store.get(HEAD).pair == {}
+    assert is_done(HEAD, work), "there is no twin to compare it with, nor will there be: the other result stands"
+    work.store.path(PLAIN).unlink()
+    assert not is_done(HEAD, work), "its twin will be there"
+    hidden.rename(twin)
+    assert run_cells([HEAD, PLAIN], work, print) == []
+    assert_same_numbers(begun, undisturbed)
+    assert is_done(HEAD, work)
 
 
 @pytest.mark.parametrize(("threads", "each"), [(None, max(1, (os.cpu_count() or 1) // 2)), (3, 3)])

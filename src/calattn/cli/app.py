@@ -42,6 +42,7 @@ class Command(NamedTuple):
 # One line per command. The function's docstring is its `--help`; `function.epilog = examples("…")` adds examples to it.
 COMMANDS = (
     Command("train", WORK, "Train a run from a recipe or a spec."),
+    Command("sweep", WORK, "Train all runs of a grid, here or on a Ray cluster."),
     Command("teach", WORK, "Give a trained network a head that calibrates it."),
     Command("predict", WORK, "Predict new images, or a trained run's own."),
     Command("export", WORK, "Write a trained network as an ONNX file, or a torch.export one."),

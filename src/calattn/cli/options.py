@@ -355,7 +355,31 @@ class Cluster(Devices):
     ] = None
 
 
-MACHINE, DEVICES, CLUSTER, NEW_RUN = Machine(), Devices(), Cluster(), NewRun()
+class EngineName(enum.StrEnum):
+    local = "local"
+    ray = "ray"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineFlags:
+    """Who runs the parts of a large work: this machine, or a cluster."""
+
+    engine: Annotated[
+        EngineName,
+        _where("--engine", text="local: processes of this machine; ray: a Ray cluster (pip install 'calattn[ray]')."),
+    ] = EngineName.local
+    address: Annotated[
+        str | None, _where("--address", text="Of the Ray cluster: auto, or HOST:PORT. Empty: one made of this machine.")
+    ] = None
+
+    @property
+    def is_ray(self) -> bool:
+        if self.engine is not EngineName.ray:
+            unused("is of a Ray cluster; add --engine ray, or", address=self.address)
+        return self.engine is EngineName.ray
+
+
+MACHINE, DEVICES, CLUSTER, NEW_RUN, ENGINE = Machine(), Devices(), Cluster(), NewRun(), EngineFlags()
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -378,6 +402,11 @@ def unused(why: str, **given: object) -> None:
         if value is not None and value is not False:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(f"{flag} {why}; leave {flag} out")
+
+
+def check_rule(name: str) -> None:
+    if name not in RULES:
+        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {name!r}")
 
 
 def changed(group: Any) -> dict[str, Any]:

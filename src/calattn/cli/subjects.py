@@ -20,7 +20,6 @@ from calattn.metrics import METRICS
 from calattn.posthoc import Calibrator, TemperatureScaling
 from calattn.readers import PredictionFileMissing, PredictionStream, ReadOptions, stream_predictions
 from calattn.readers.stream import Rows, naming_rows_of_file
-from calattn.rules import RULES
 from calattn.types import Fingerprint, Predictions
 
 if TYPE_CHECKING:
@@ -294,8 +293,7 @@ def find(paths: Sequence[Path], *, reader: options.FileFlags, part: options.RunP
     """The subjects that the paths name, a run folder giving one for each split; titles tell them apart, or NAME=FILE does."""
     given = {path: name for name, path in map(named, paths)}
     paths = [path for _, path in map(named, paths)]
-    if part.checkpoint not in RULES:
-        raise ValueError(f"--checkpoint must be one of {', '.join(RULES)}, got {part.checkpoint!r}")
+    options.check_rule(part.checkpoint)
     part.check_of_runs(is_run(path) for path in paths if path.exists())
     found = []
     for path in paths:

@@ -1,0 +1,92 @@
+"""Ray as an engine: one remote task per job, which starts the job's process on its machine and waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from calattn.sweeps.jobs import STOP_SECONDS, End, Job, end_of, start, stop
+
+_TICK = 0.1
+_EXTRA = "Ray is not installed; install it with: pip install 'calattn[ray]'"
+
+
+@contextlib.contextmanager
+def cluster(address: str | None) -> Iterator[Any]:
+    """The `ray` module, connected: to a cluster ("auto", HOST:PORT), or without an address to one made of this machine."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(_EXTRA, name="ray") from None
+    ours = not ray.is_initialized()
+    if ours:
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            dashboard = None if address else False
+            ray.init(address or "local", include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise ConnectionError(
+                f"--address {address}: no Ray cluster answers there ({error}); `ray start --head` starts one"
+            ) from None
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)  # Ray sets its own, which leaves with code 15
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+class OnRay:
+    """Jobs on a cluster. All are handed over at once: Ray waits for cores and GPUs, of which a fraction will do."""
+
+    slots = sys.maxsize
+
+    def __init__(self, ray: Any, *, cpus: int = 1, gpus: float = 0) -> None:
+        self._ray = ray
+        # A job that has died is started again by `run_jobs`, here as on one machine; Ray itself tries once.
+        self._remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run)
+        self._running: dict[Any, Job] = {}
+
+    def start(self, job: Job) -> None:
+        self._running[self._remote.options(name=job.name).remote(job)] = job
+
+    def ended(self) -> Iterator[tuple[str, End]]:
+        done, _ = (
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+            if self._running
+            else ([], ())
+        )
+        for reference in done:
+            job = self._running.pop(reference)
+            yield job.name, self._end(reference)
+
+    def stop(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference)
+        if self._running:
+            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=STOP_SECONDS)
+
+    def _end(self, reference: Any) -> End:
+        try:
+            return End(*self._ray.get(reference))
+        except self._ray.exceptions.RayTaskError as error:  # what `run` itself raised: no such folder on that machine
+            return End(" ".join(str(error.cause).split()))
+        except self._ray.exceptions.RayError as error:
+            return End(f"Ray lost it: {type(error).__name__}", died=True)
+
+
+def run(job: Job) -> End:
+    """On the machine that Ray chose: the same process as anywhere, which ends with this one."""
+    process = start(job)
+    try:
+        while (code := process.poll()) is None:  # Ray cancels a task between two of its lines, not while it waits
+            time.sleep(_TICK)
+        return end_of(job, code)
+    finally:
+        stop([process])
