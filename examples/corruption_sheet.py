@@ -1,4 +1,4 @@
-"""A picture of every corruption at every severity: `python -m examples.corruption_sheet docs/images/corruptions.png --first 5`."""
+"""Every corruption at every severity: `python -m examples.corruption_sheet docs/images/corruptions.png --first 5`."""
 
 from __future__ import annotations
 

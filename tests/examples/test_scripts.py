@@ -1,9 +1,10 @@
-"""Each example runs as a user starts it, offline, and its head lowers the NLL of the test images."""
+"""Each example runs as a user starts it, offline, and its head lowers the NLL of the test images; the demo runs too."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,22 +13,19 @@ import nbclient
 import nbformat
 import pytest
 
+from calattn.cli.app import COMMANDS
+from examples.demo import STORY
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = ["plain_loop", "lightning_module", "huggingface_trainer", "timm_train"]
 OFFLINE = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def ran(name: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"],
-        cwd=folder,
-        env={**os.environ, **OFFLINE},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def ran(folder: Path, name: str, *arguments: object) -> str:
+    line = [sys.executable, EXAMPLES / f"{name}.py", *map(str, arguments)]
+    environment = {**os.environ, **OFFLINE}
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert list(folder.iterdir()) == []  # it leaves nothing behind
     return done.stdout
 
 
@@ -38,7 +36,9 @@ def numbers(shown: str, name: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name, tmp_path):
-    shown = ran(name, tmp_path)
+    shown = ran(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60
     before, after = numbers(shown, "as trained"), numbers(shown, "calattn")
     assert before["accuracy"] > 0.6  # of ten classes: it has learned
     assert after["nll"] < before["nll"]
@@ -47,9 +47,18 @@ def test_script(name, tmp_path):
         assert numbers(shown, "by log_dict")["nll"] == after["nll"]  # Lightning logs what `evaluate` says
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts_are_short(name):
-    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 60
+@pytest.mark.parametrize("line", dict.fromkeys(command for _, *commands in STORY for command in commands))
+def test_the_demo_types_commands_that_exist(line):
+    """Parsed and not run: a flag that is renamed must not be found by whoever tries `make demo` first."""
+    name, *arguments = shlex.split(line.format(out="runs/demo"))
+    next(each for each in COMMANDS if each.name == name).load().make_context(name, arguments)
+
+
+@pytest.mark.slow
+def test_the_demo_runs(tmp_path):
+    ran(tmp_path, "demo", "--epochs", "1", "--out", tmp_path / "demo")
+    assert (tmp_path / "demo" / "page.html").stat().st_size > 100_000
+    assert (tmp_path / "demo" / "reliability.png").stat().st_size > 10_000
 
 
 def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
@@ -59,14 +68,11 @@ def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     notebook = nbformat.read(EXAMPLES / "calattn.ipynb", as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without outputs
     nbclient.NotebookClient(notebook, timeout=200, resources={"metadata": {"path": tmp_path}}).execute()
-    texts = [output.text for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output]
-    shown = "".join(texts)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    shown = "".join(output.text for output in outputs if "text" in output)
     (verdict,) = re.findall(r"^NLL .*$", shown, re.MULTILINE)
     assert verdict.endswith("more than chance")
     assert float(verdict.split("→")[0].split()[-1]) > float(verdict.split("→ ")[1].split(":")[0])
     one, ours = map(float, re.findall(r"'(?:one temperature|calattn)': ([0-9.]+)", shown))
     assert ours < one  # on noisy images
-    pictures = [
-        output for cell in notebook.cells for output in cell.get("outputs", ()) if "image/png" in output.get("data", {})
-    ]
-    assert len(pictures) == 2
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2

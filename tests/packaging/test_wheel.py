@@ -54,7 +54,7 @@ def python(*arguments: object, path: tuple[Path, ...], folder: Path) -> subproce
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_wheel_holds_every_file_of_the_package(wheel):
+def test_the_wheel_holds_every_file_and_states_what_pyproject_states(wheel):
     package = ROOT / "src" / "calattn"
     wanted = {
         f"calattn/{path.relative_to(package).as_posix()}"
@@ -65,12 +65,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel):
     assert held == wanted
     suffixes = {Path(name).suffix for name in held}
     assert suffixes >= {".py", ".typed", ".toml", ".yaml", ".mplstyle", ".html", ".css", ".js"}
-
-
-def test_the_wheel_states_what_pyproject_states(wheel):
-    files = zipfile.ZipFile(wheel)
-    (name,) = (name for name in files.namelist() if name.endswith("/METADATA"))
-    stated = email.message_from_bytes(files.read(name))
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith("/METADATA"))
+    stated = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
     assert (stated["Name"], stated["Version"]) == ("calattn", DECLARED["version"])
     assert stated["License-Expression"] == "Apache-2.0"
     plain = [line for line in stated.get_all("Requires-Dist") if "extra ==" not in line]
