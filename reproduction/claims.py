@@ -118,7 +118,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A claim that is read off networks one by one, of the grid (`needs`) or of `results/head`; under one checkpoint rule or any."""
+    """A claim that is read off networks one by one: of the grid, those that it `needs`, or of `results/head`."""
 
     read: Callable[[Results, str], Iterable[Outcome]]
     judge: Judge

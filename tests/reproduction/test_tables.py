@@ -101,9 +101,8 @@ def test_our_numbers_are_those_of_the_documents(name: str):
                 assert float(row["ours"]) == rule["ood"][metric]
             else:
                 found = rule["phases"][row["phase"]][metric]
-                assert [row[key] for key in ("ours", "low", "high")] == [
-                    str(found[key]) for key in ("value", "low", "high")
-                ]
+                expected = [_csv(found[key]) for key in ("value", "low", "high")]
+                assert [row[key] for key in ("ours", "low", "high")] == expected
             if row["phase"] == "post" and row["temperature"]:
                 assert float(row["temperature"]) == rule["temperature"]["ece"]
             assert row["hash"] == spec_of(by_name[row["cell"]], "reduced").hash
