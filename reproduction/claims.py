@@ -108,7 +108,7 @@ class Claim:
     def beside(self, results: Results) -> Others:
         """What is shown and not judged: other metrics of the same comparisons, and other pairs by their title."""
         wanted = self.comparisons(results.scale)
-        others = {name: [dataclasses.replace(each, metric=name) for each in wanted] for name in self.other_metrics}
+        others = {name: [each._replace(metric=name) for each in wanted] for name in self.other_metrics}
         others |= {title: _comparisons(pairs, results.scale) for title, pairs in self.other_pairs.items()}
         return {part: self._outcomes(those, results) for part, those in others.items()}
 
