@@ -124,12 +124,6 @@ def test_nothing_is_kept_or_the_same_where_nobody_can_tell(claim: str, effect: E
     assert (verdict.kind, verdict.reading.split(":")[0]) == ("does not hold", "not confirmed")
 
 
-def test_a_gain_only_before_temperature_scaling_is_best_only_against_those_without_it() -> None:
-    """The same step on the baseline does as well."""
-    verdict = CLAIMS["calattn_ts_best"].verdict(world(BEFORE_TS))
-    assert {each.decision for each in verdict.findings["last"].outcomes} == {"better", "within chance"}
-
-
 @pytest.mark.parametrize(
     ("effect", "state"),
     [(helps, "holds"), (_hurts, "contradicted"), (nothing, "undecided"), (ONE_WORSE, "undecided")],

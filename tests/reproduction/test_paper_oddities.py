@@ -191,25 +191,6 @@ def test_the_list_holds_what_the_tables_show_and_nothing_else():
     assert [tuple(each.values()) for each in oddities() if each["kind"] not in BY_EYE] == found()
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "values"),
-    [
-        ("disagreement", "CIFAR-100 / ViT-224 / CLS / ECE", "feature_ablation 4.76; ece 8.25"),
-        ("disagreement", "Tiny-ImageNet / DeiT-S / CalAttn / AdaECE", "sats 0.52; adaece 0.83"),
-        ("temperature", "Tiny-ImageNet / ViT_224 / Weight Decay", "ece 1.9; smece 1.1; adaece 1.1; classece 1.1"),
-        ("worse", "CIFAR-10 / DenseNet-121 / Dual Focal", "0.70 → 1.31"),
-        ("identity", "Tiny-ImageNet / ViT_224+CalAttn(Ours) / Focal Loss - 53", "0.11 → 0.10"),
-        ("impossible", "CIFAR-100 / CalAttn+TS", "66.20 → 67.20"),
-    ],
-)
-def test_read_by_eye(kind: str, where: str, values: str):
-    assert [e["values"] for e in oddities() if (e["kind"], e["where"]) == (kind, where)][:1] == [values]
-
-
-def test_every_kind_has_a_meaning_and_an_example():
-    assert {each["kind"] for each in oddities()} == set(ODDITIES)
-
-
 @pytest.mark.parametrize("sharpness", [0.3, 1.0, 3.0])
 def test_brier_bound_holds_for_bad_predictions(sharpness: float, generator: torch.Generator):
     """Calibrated or not, with all remaining mass on one wrong class: near the bound, never above it."""
