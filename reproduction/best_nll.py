@@ -8,6 +8,7 @@ interval lies on the good side of zero and is contradicted if it lies on the bad
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from reproduction.results import CellResult
 from reproduction.verdicts import State
 
 JUDGED = ("ece_falls", "accuracy_kept", "reliability")
-METRICS = ("ece", "accuracy", "nll", "brier")
+TEXT = "# At the lowest validation NLL\n\nCalAttn minus its twin, validation images, points (NLL: nats).\n\n"
 TITLES = {"ece": "ECE", "accuracy": "accuracy", "nll": "NLL", "brier": "Brier"}
 
 
@@ -29,24 +30,23 @@ class Course(NamedTuple):
     metric: str
     families: dict[str, dict[str, float]]
 
-    def mean(self, metric: str) -> tuple[float, float, float] | None:
-        return mean_interval([each[metric] for each in self.families.values()])
+    def mean(self, metric: str) -> tuple[float, float, float]:
+        """With its interval; NaN of fewer than two families."""
+        return mean_interval([each[metric] for each in self.families.values()]) or (math.nan,) * 3
 
     def text(self, metric: str) -> str:
-        found = self.mean(metric)
-        if found is None:
-            return "–"
-        return f"{number(metric, found[0], signed=True)} {between(metric, *found[1:], signed=True)}"
+        value, *ends = self.mean(metric)
+        return f"{number(metric, value, signed=True)} {between(metric, *ends, signed=True)}".strip()
 
     @property
     def state(self) -> State:
-        found = self.mean(self.metric)
-        if found is None:
+        _, low, high = self.mean(self.metric)
+        if math.isnan(low):
             return "not tested"
-        _, low, high = found
-        limit = SMALLEST["accuracy"] if self.metric == "accuracy" else 0.0
         if self.metric == "accuracy":
-            low, high = -high, -low
+            low, high, limit = -high, -low, SMALLEST["accuracy"]
+        else:
+            limit = 0.0
         return "holds" if high < limit else "contradicted" if low > limit else "undecided"
 
 
@@ -54,25 +54,19 @@ def course_of(name: str, results: Results) -> Course:
     """Of a claim that compares networks before temperature scaling."""
     claim = CLAIMS[name]
     assert isinstance(claim, Claim)
-    pairs = claim.comparisons(results.scale)
-    found: dict[str, list[dict[str, float]]] = {}
+    pairs, found = claim.comparisons(results.scale), dict[str, list[dict[str, float]]]()
     for pair in pairs:
-        a, b = results.get(pair.a.cell), results.get(pair.b.cell)
-        if isinstance(a, CellResult) and isinstance(b, CellResult) and (x := a.lowest_nll) and (y := b.lowest_nll):
-            found.setdefault(pair.family, []).append({metric: y[metric] - x[metric] for metric in METRICS})
-    families = {
-        family: {metric: statistics.fmean(seed[metric] for seed in seeds) for metric in METRICS}
-        for family, seeds in sorted(found.items())
-    }
-    return Course(pairs[0].metric, families)
+        rows = [each.lowest_nll for arm in (pair.a, pair.b) if isinstance(each := results.get(arm.cell), CellResult)]
+        if len(rows) == 2 and rows[0] and rows[1]:
+            difference = {metric: rows[1][metric] - rows[0][metric] for metric in TITLES}
+            found.setdefault(pair.family, []).append(difference)
+    means = {k: {m: statistics.fmean(seed[m] for seed in seeds) for m in TITLES} for k, seeds in sorted(found.items())}
+    return Course(pairs[0].metric, means)
 
 
 def page(results: Results) -> str:
     """Every family, as Markdown."""
     course = course_of("ece_falls", results)
-    rows = [[family, *(shown(metric, each[metric]) for metric in METRICS)] for family, each in course.families.items()]
-    rows.append(["**mean**", *(course.text(metric) for metric in METRICS)])
-    table = markdown_table(["family", *TITLES.values()], rows)
-    return (
-        f"# At the lowest validation NLL\n\nCalAttn minus its twin, validation images, points (NLL: nats).\n\n{table}\n"
-    )
+    rows = [[family, *(shown(metric, each[metric]) for metric in TITLES)] for family, each in course.families.items()]
+    rows.append(["**mean**", *(course.text(metric) for metric in TITLES)])
+    return TEXT + markdown_table(["family", *TITLES.values()], rows) + "\n"

@@ -108,7 +108,7 @@ class Claim:
     def beside(self, results: Results) -> Others:
         """What is shown and not judged: other metrics of the same comparisons, and other pairs by their title."""
         wanted = self.comparisons(results.scale)
-        others = {name: [dataclasses.replace(each, metric=name) for each in wanted] for name in self.other_metrics}
+        others = {name: [each._replace(metric=name) for each in wanted] for name in self.other_metrics}
         others |= {title: _comparisons(pairs, results.scale) for title, pairs in self.other_pairs.items()}
         return {part: self._outcomes(those, results) for part, those in others.items()}
 
@@ -118,7 +118,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A claim that is read off networks one by one, of the grid (`needs`) or of `results/head`; under one checkpoint rule or any."""
+    """A claim that is read off networks one by one: of the grid, those that it `needs`, or of `results/head`."""
 
     read: Callable[[Results, str], Iterable[Outcome]]
     judge: Judge

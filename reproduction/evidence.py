@@ -31,6 +31,7 @@ from scipy import stats
 
 from calattn.comparison.trainings import student
 from calattn.metrics import METRICS
+from calattn.metrics.groups import holm
 from calattn.rules import Rule
 from calattn.runs.folder import read_json
 from calattn.types import MetricRow
@@ -89,8 +90,7 @@ class Results:
                 yield found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Arm:
+class Arm(NamedTuple):
     """One side of a comparison: a cell, as it stands or after a post-hoc step."""
 
     cell: Cell
@@ -105,8 +105,7 @@ class Arm:
         return ("CalAttn" if self.cell.head == "calattn" else self.cell.loss) + PHASE_TITLES[self.phase]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(NamedTuple):
     """b against a; comparisons that differ only in their seed share a family."""
 
     family: str
@@ -116,12 +115,11 @@ class Comparison:
 
     def with_temperature_by_nll(self) -> Comparison:
         """The same, where a side has a temperature, with that of the lowest validation NLL."""
-        a, b = (dataclasses.replace(arm, phase="post_nll") if arm.phase == "post" else arm for arm in (self.a, self.b))
-        return dataclasses.replace(self, a=a, b=b)
+        a, b = (arm._replace(phase="post_nll") if arm.phase == "post" else arm for arm in (self.a, self.b))
+        return self._replace(a=a, b=b)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeedDifference:
+class SeedDifference(NamedTuple):
     """One comparison at one rule: both values, their difference and what it cost in accuracy (all b − a). `counted`: the p-value
     of the paired test itself, of resamples or DeLong's."""
 
@@ -239,28 +237,12 @@ def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> 
 
 def decide(outcomes: Sequence[Outcome], *, guard: bool = True, rules: Rules = REGISTERED) -> tuple[Outcome, ...]:
     """Rules 3 to 5 of this file: each outcome with its decision and its corrected p-value."""
-    p_values = [each.p_value for each in outcomes]
-    corrected = holm(p_values) if rules.correct else p_values
-    decided = []
-    for outcome, p_value in zip(outcomes, corrected, strict=True):
-        known = dataclasses.replace(outcome, p_value=p_value)
-        decided.append(dataclasses.replace(known, decision=_decision(known, guard=guard, smallest=rules.smallest)))
-    return tuple(decided)
-
-
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction; None, a comparison without an interval, is neither corrected nor counted.
-
-    >>> [round(p, 2) for p in holm([0.01, 0.04, 0.03])]
-    [0.03, 0.06, 0.06]
-    """
-    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
-    corrected: list[float | None] = [None] * len(p_values)
-    highest = 0.0
-    for rank, (p_value, place) in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * p_value))
-        corrected[place] = highest
-    return corrected
+    if rules.correct:  # a comparison without an interval is neither corrected nor counted
+        p_values = holm([math.nan if each.p_value is None else each.p_value for each in outcomes])
+        known = [None if math.isnan(p_value) else p_value for p_value in p_values]
+        outcomes = [dataclasses.replace(each, p_value=p) for each, p in zip(outcomes, known, strict=True)]
+    decisions = (_decision(each, guard=guard, smallest=rules.smallest) for each in outcomes)
+    return tuple(dataclasses.replace(each, decision=found) for each, found in zip(outcomes, decisions, strict=True))
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:

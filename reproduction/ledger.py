@@ -5,11 +5,11 @@ The same results are judged by other rules than those fixed beforehand too: what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from reproduction.claims import CLAIMS, verdicts
-from reproduction.evidence import REGISTERED, Outcome, Results, Rules
+from reproduction.evidence import REGISTERED, Results, Rules
 from reproduction.render import csv_text
 from reproduction.verdicts import Verdict
 
@@ -41,20 +41,20 @@ def variants(results: Results) -> dict[str, dict[str, Verdict]]:
 def verdicts_csv(results: Results) -> str:
     """A row for each claim, variant of the rules and checkpoint; numbers are fractions (NLL in nats)."""
     judged = variants(results)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, claim in CLAIMS.items():
         for rules, verdict in judged.get(name, {"as fixed": claim.verdict(results)}).items():
-            for checkpoint, finding in verdict.findings.items():
-                row: dict[str, Any] = {
-                    "claim": name,
-                    "rules": rules,
-                    "verdict": verdict.title,
-                    "manner": verdict.manner,
-                }
-                row |= {"checkpoint": checkpoint, "holds": verdict.holds_at(checkpoint), "reading": finding.reading}
-                row |= {each: finding.counts.get(each, 0) for each in ("better", "worse")}
+            said = {"claim": name, "rules": rules, "verdict": verdict.title, "manner": verdict.manner}
+            for at, finding in verdict.findings.items():
+                holds, counts = (
+                    verdict.holds_at(at),
+                    {each: finding.counts.get(each, 0) for each in ("better", "worse")},
+                )
+                row = {"checkpoint": at, "holds": holds, "reading": finding.reading, **counts}
                 row |= {"families": len(finding.outcomes), "planned": verdict.planned}
-                rows.append(row | {each: getattr(finding.effect, each, None) for each in ("value", "low", "high")})
+                rows.append(
+                    said | row | {each: getattr(finding.effect, each, None) for each in ("value", "low", "high")}
+                )
     return _csv(rows)
 
 
@@ -62,19 +62,12 @@ def evidence_csv(results: Results) -> str:
     """A row for each family of each claim, b against a: those that are judged, and those that are shown beside them."""
     rows = []
     for name, claim in CLAIMS.items():
-        findings = claim.verdict(results).findings
-        rows += _families(name, "judged", ((rule, finding.outcomes) for rule, finding in findings.items()))
-        for part, by_rule in claim.beside(results).items():
-            rows += _families(name, part, by_rule.items())
+        judged = {rule: finding.outcomes for rule, finding in claim.verdict(results).findings.items()}
+        for part, by_rule in ({"judged": judged} | claim.beside(results)).items():
+            for rule, outcome in ((rule, outcome) for rule, outcomes in by_rule.items() for outcome in outcomes):
+                row = {"claim": name, "part": part, "checkpoint": rule}
+                rows.append(row | {field: getattr(outcome, field) for field in _FIELDS})
     return _csv(rows)
-
-
-def _families(claim: str, part: str, by_rule: Iterable[tuple[str, Sequence[Outcome]]]) -> list[dict[str, Any]]:
-    return [
-        {"claim": claim, "part": part, "checkpoint": rule} | {name: getattr(outcome, name) for name in _FIELDS}
-        for rule, outcomes in by_rule
-        for outcome in outcomes
-    ]
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

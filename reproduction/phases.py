@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -22,8 +21,7 @@ class Moment(NamedTuple):
     cv: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Phases:
+class Phases(NamedTuple):
     """What a log shows. `alignment`: mean and spread fall. `uniform`: the spread stays below where it began. `diverse`: it rises
     again. `crossing`: the mean is above 1 in the second phase and below 1 at the end."""
 
@@ -36,7 +34,7 @@ class Phases:
 
     @property
     def all(self) -> bool:
-        return self.alignment and self.uniform and self.diverse and self.crossing
+        return all(self[:4])
 
 
 def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
@@ -44,8 +42,8 @@ def find_phases(log: Sequence[dict[str, Any]]) -> Phases | None:
 
     Values at the end are means over the last tenth of the epochs, because a single epoch is noisy.
     """
-    scales = [(row["epoch"], row["validation"]["scale"]) for row in log if "scale" in row["validation"]]
-    moments = [(epoch, scale["mean"], scale["cv"]) for epoch, scale in scales]
+    logged = [(row["epoch"], row["validation"]["scale"]) for row in log if "scale" in row["validation"]]
+    moments = [(epoch, scale["mean"], scale["cv"]) for epoch, scale in logged]
     rows = sorted(each for each in moments if None not in each)  # NaN is null in a log
     if len(rows) < FEWEST_EPOCHS:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import os
@@ -98,7 +97,7 @@ def numbers(results: Results, tables: str) -> dict[str, object]:
             values[f"{key}_one_seed"] = sum(len(outcome.seeds) == 1 for outcome in finding.outcomes)
             for dataset in CIFARS:
                 of_one = tuple(outcome for outcome in finding.outcomes if outcome.cell.dataset == dataset)
-                values[f"{key}_{dataset}"] = effect_text(dataclasses.replace(finding, outcomes=of_one))
+                values[f"{key}_{dataset}"] = effect_text(finding._replace(outcomes=of_one))
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 

@@ -14,7 +14,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from calattn.types import MetricRow
 from reproduction.evidence import SMALLEST, Decision, Outcome, mean_interval
@@ -30,8 +30,7 @@ SAME_ECE = 0.01
 """Two weights λ count as the same where the interval of their difference lies within this much ECE on either side of 0."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """What one checkpoint rule gave ("any" for claims that no checkpoint decides)."""
 
     outcomes: tuple[Outcome, ...]
@@ -47,8 +46,7 @@ class Finding:
         return mean_effect(self.outcomes)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A claim's verdict: `rule` names the checkpoint rule of "holds only under"."""
 
     kind: Kind
@@ -90,18 +88,16 @@ Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
 
 
 def not_tested(reason: str) -> Verdict:
-    finding = Finding(outcomes=(), holds=False, reading=reason)
-    return Verdict(kind="not tested", rule=None, findings={"any": finding}, planned=0, reading=reason)
+    return Verdict("not tested", None, {"any": Finding((), holds=False, reading=reason)}, planned=0, reading=reason)
 
 
 def verdict_of(outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge) -> Verdict:
     """The verdict over all rules in `outcomes` (rule → decided outcomes)."""
     findings = {}
     for rule, found in outcomes.items():
-        holds, reading = judge(found) if found else (False, "no results")
-        findings[rule] = Finding(outcomes=tuple(found), holds=holds, reading=reading)
-    kind, rule_name, reading = _over_rules(findings, planned)
-    return Verdict(kind=kind, rule=rule_name, findings=findings, planned=planned, reading=reading)
+        findings[rule] = Finding(tuple(found), *(judge(found) if found else (False, "no results")))
+    kind, only, reading = _over_rules(findings, planned)
+    return Verdict(kind, only, findings, planned, reading)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +136,9 @@ def same(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
     """Judges "it does not matter": no family differs, and most intervals lie within ± `SAME_ECE`."""
     if any(outcome.decision in ("better", "worse") for outcome in outcomes):
         return False, "contradicted: at least one setting differs"
-    close = [
-        o for o in outcomes if o.low is not None and o.high is not None and o.low > -SAME_ECE and o.high < SAME_ECE
-    ]
-    if 2 * len(close) > len(outcomes):
+    ends = [(each.low, each.high) for each in outcomes]
+    close = sum(low is not None and high is not None and low > -SAME_ECE and high < SAME_ECE for low, high in ends)
+    if 2 * close > len(outcomes):
         return True, "confirmed"
     return False, f"not confirmed: {WIDE}"
 

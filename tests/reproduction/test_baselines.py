@@ -1,10 +1,16 @@
-"""The table of baselines, on a made-up network whose numbers are known."""
+"""The tables that the report has beside the verdicts, on made-up networks whose numbers are known."""
 
 from __future__ import annotations
 
-from reproduction import baselines
+import copy
+from pathlib import Path
+
+import pytest
+
+from reproduction import baselines, schedule
 from reproduction.cells import Cell
 from reproduction.evidence import Results
+from reproduction.results import ResultStore
 from tests.reproduction.made_claims import nothing, world
 
 CELL = Cell(dataset="cifar10", model="deit", loss="ce")
@@ -26,3 +32,28 @@ def test_ours_stands_beside_the_papers_and_nothing_is_made_up() -> None:
     assert "| 4.42, 1.2, 69.4 | 8.85, 1.5, " in text
     assert "| 5.00, –, 70.0 |" in text
     assert "Of 1 baselines" in text
+
+
+def test_test_images_go_before_the_log_where_they_were_predicted() -> None:
+    log = [{"epoch": 1, "validation": {"nll": 0.7, "ece": 0.05, "accuracy": 0.7}}]
+    store = world(nothing, cells=[CELL], log=log)
+    rules = store.found[CELL].rules
+    rules["best-nll"] = copy.deepcopy(rules["last"])
+    rules["best-nll"]["phases"]["pre"]["ece"]["value"] = 0.03
+    (row,) = baselines.rows(Results(store))
+    assert row["best-nll"][:2] == (pytest.approx(3.0), 1.5)
+
+
+def test_the_pair_of_the_papers_schedule_is_compared_over_the_epochs_that_both_have(tmp_path: Path) -> None:
+    """One has 40 epochs, the other was stopped at 30: the last 25 that both have are 6 to 30."""
+    store = ResultStore(tmp_path, "reduced")
+    for cell, epochs in zip(schedule.PAIR, (40, 30), strict=True):
+        log = [
+            {"epoch": e, "train": {"accuracy": 0.5}, "validation": {"accuracy": e / 100, "ece": 0.02}}
+            for e in range(1, epochs + 1)
+        ]
+        store.put(world(nothing, cells=[cell], log=log).found[cell])
+    text = schedule.table(Results(store))
+    for who in ("without", "with CalAttn"):
+        assert f"| ours, {who}, epochs 6 to 30 | 18.00 | 50.00 | 2.00 | 1.00 |" in text
+    assert "| paper, without | 69.40 | – | 4.25 | – |" in text

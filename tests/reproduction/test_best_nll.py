@@ -49,6 +49,9 @@ def test_the_mean_over_families_decides(ece: float, accuracy: float, states: tup
     assert found[0].mean("ece")[0] == pytest.approx(ece, abs=0.001)
 
 
+GROUPS = ("clean", "severity 5")
+
+
 def _documents(folder: Path, joint: float, rivals: tuple[float, ...]) -> Path:
     def write(name: str, **values: float) -> None:
         document = {"values": {method: {"clean": {"ece": {"value": value}}} for method, value in values.items()}}
@@ -71,6 +74,20 @@ def test_joint_training_against_what_three_seeds_let_expect(tmp_path: Path, join
     assert (found[0].low, found[0].high) == pytest.approx((low, high))
     state = CLAIMS["joint_beats_posthoc"].verdict(ResultStore(tmp_path / "reproduce", "reduced")).state("last")
     assert state == {"worse": "contradicted", "within chance": "undecided", "better": "holds"}[decision]
+
+
+def test_the_table_of_heads_has_means_and_a_dash_for_what_is_not_there(tmp_path: Path) -> None:
+    folder = _documents(tmp_path, 0.05, (0.01, 0.02, 0.03))
+    (folder / "cifar100-deit-joint-0.json").unlink()
+    for path in folder.iterdir():
+        values = json.loads(path.read_text())["values"]
+        found = {
+            name: {group: {"nll": {"value": 1.5}} | each["clean"] for group in GROUPS} for name, each in values.items()
+        }
+        path.write_text(json.dumps({"values": {**dict.fromkeys(("none", "ts"), next(iter(found.values()))), **found}}))
+    lines = afterwards.table(folder).splitlines()
+    assert lines[-2] == "| the taught head | 1.500, 2.00 | 1.500, 2.00 | 1.500, 2.00 | 1.500, 2.00 |"
+    assert lines[-1] == "| trained jointly, then one temperature | 1.500, 5.00 | 1.500, 5.00 | –, – | –, – |"
 
 
 def test_the_cls_norm_is_that_before_the_last_layer_norm() -> None:

@@ -11,12 +11,6 @@ from tests.reproduction import made_claims
 from tests.reproduction.made_claims import helps, world
 
 
-def test_the_papers_phases_are_found() -> None:
-    phases = find_phases(made_claims.phased_log())
-    assert phases is not None
-    assert phases.all
-
-
 @pytest.mark.parametrize("broken", ["alignment", "uniform", "diverse", "crossing"])
 def test_a_log_that_lacks_one_phase(broken: str) -> None:
     log = made_claims.phased_log()
@@ -36,15 +30,6 @@ def test_a_log_that_lacks_one_phase(broken: str) -> None:
     assert [name for name in ("alignment", "uniform", "diverse", "crossing") if not getattr(phases, name)] == [broken]
 
 
-def test_a_mean_below_one_all_along_crosses_nothing() -> None:
-    log = made_claims.phased_log()
-    for row in log:
-        row["validation"]["scale"]["mean"] *= 0.5
-    phases = find_phases(log)
-    assert phases is not None
-    assert (phases.alignment, phases.crossing, phases.all) == (True, False, False)
-
-
 def test_short_logs_and_logs_without_a_scale_have_no_phases() -> None:
     assert find_phases(made_claims.phased_log()[:19]) is None
     assert find_phases([{"epoch": e, "validation": {"ece": 0.1}} for e in range(60)]) is None
@@ -57,8 +42,3 @@ def test_below_the_papers_scale_phases_are_shown_and_not_judged() -> None:
     ((part, by_rule),) = CLAIMS["three_phases"].beside(results).items()
     assert (part, len(by_rule["any"])) == ("seen, not judged", 3)
     assert CLAIMS["three_phases"].beside(Results(world(helps, scale="paper", cells=[]))) == {}
-
-
-def test_a_flat_log_does_not_hold() -> None:
-    flat = [{"epoch": e, "validation": {"scale": {"mean": 1.0, "cv": 0.0}}} for e in range(1, 61)]
-    assert CLAIMS["three_phases"].verdict(world(helps, scale="paper", log=flat)).kind == "does not hold"
