@@ -39,7 +39,9 @@ def grouped():
 def test_the_group_page(opened, tmp_path, grouped):
     p, _, evaluation = grouped
     page = opened(
-        write_page(page_html(build_document([Exhibit(title="p", predictions=p, evaluation=evaluation)])), tmp_path / "g.html")
+        write_page(
+            page_html(build_document([Exhibit(title="p", predictions=p, evaluation=evaluation)])), tmp_path / "g.html"
+        )
     )
     panel = page.locator("[data-panel=groups]")
     said = panel.locator(".sentence").inner_text()
@@ -74,7 +76,7 @@ def test_groups_without_resamples_have_no_verdict(opened, tmp_path, grouped):
 
 def test_prediction_sets_of_three_scores(opened, tmp_path, grouped):
     p, camera, _ = grouped
-    p = p.replace(class_names=tuple(f"class {k}" for k in range(5)) + ("<script>",))
+    p = p.replace(class_names=(*map("class {}".format, range(5)), "<script>"))
     row = contest(p, methods=["temperature"], num_bootstrap=0).rows[0]
     several = [PredictionSets(0.9, score=score) for score in ("raps", "aps", "lac")]
     reports = sets_after(row, None, several, groups=camera)
@@ -110,5 +112,11 @@ def test_sizes_are_stated_one_by_one_and_then_together():
     sizes = torch.tensor([0, 1, 1, 6, 10, 11, 25])
     sets = torch.arange(30).expand(7, 30) < sizes[:, None]
     found = judged(sets, torch.zeros(7, dtype=torch.int64)).by_size
-    assert [(each.low, each.high, each.samples) for each in found] == [(0, 0, 1), (1, 1, 2), (6, 10, 2), (11, 20, 1), (21, 40, 1)]
+    assert [(each.low, each.high, each.samples) for each in found] == [
+        (0, 0, 1),
+        (1, 1, 2),
+        (6, 10, 2),
+        (11, 20, 1),
+        (21, 40, 1),
+    ]
     assert [each.coverage.value for each in found] == [0, 1, 1, 1, 1]

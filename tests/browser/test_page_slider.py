@@ -6,8 +6,9 @@ import pytest
 
 import calattn
 from calattn.posthoc import contest
+from calattn.report.contest import contest_document
 from calattn.report.page import build_document, page_html, write_page
-from calattn.report.page.contest import contest_entry
+from calattn.report.page.document import contest_entry
 from calattn.report.verdict import verdict_of
 from tests.browser import chromium
 from tests.browser.test_page import exhibit, made, shown, slide
@@ -254,7 +255,8 @@ def test_a_contest_is_a_page(opened, tmp_path, p):
     found = contest(p, methods=["temperature", "histogram", "isotonic"], num_bootstrap=100)
     rows = [row for row in found.rows if row.method == found.ranking[0]]
     exhibits = [exhibit(p, "as it is"), *(exhibit(row.predictions, row.method) for row in rows)]
-    document = build_document(exhibits, comparisons={1: rows[0].from_before}) | {"contest": contest_entry(found)}
+    document = build_document(exhibits, comparisons={1: rows[0].from_before})
+    document["contest"] = contest_entry(contest_document(found), found.before.options)
     page = opened(write_page(page_html(document), tmp_path / "p.html"))
     table = page.locator("[data-table=contest] tbody tr")
     assert [line.get_attribute("data-method") for line in table.all()] == ["(as it is)", *found.ranking]

@@ -26,11 +26,48 @@ from tests.cli_runner import invoke, predictions, write_npz
 from tests.faults.tally import count, times
 
 PARTS = (
-    *("<script>alert(1)</script>", "</script>", "<!--", "-->", "<img src=x onerror=alert(1)>", "&lt;b&gt;", "]]>", "{{TITLE}}"),
+    *(
+        "<script>alert(1)</script>",
+        "</script>",
+        "<!--",
+        "-->",
+        "<img src=x onerror=alert(1)>",
+        "&lt;b&gt;",
+        "]]>",
+        "{{TITLE}}",
+    ),
     *("/*JS*/", "javascript:alert(1)", "\u2028", "\u2029", "\\u003c", '"', "'", "`", "${x}", "\\", "\\\\", "\\n"),
     *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "=cmd|' /C calc'!A0", ",", ";", '""', "\r\n", "\n"),
-    *("\\input{/etc/passwd}", "\\write18{ls}", "$x_1^2$", "$", "%", "#", "&", "_", "^", "~", "{", "}", "bold::", "::bold", "\\\\[9cm]"),
-    *("\x1b[31m", "\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\x07", "\x08\x08", "\r", "\x00", "\x7f", "\ud800", "\udcff"),
+    *(
+        "\\input{/etc/passwd}",
+        "\\write18{ls}",
+        "$x_1^2$",
+        "$",
+        "%",
+        "#",
+        "&",
+        "_",
+        "^",
+        "~",
+        "{",
+        "}",
+        "bold::",
+        "::bold",
+        "\\\\[9cm]",
+    ),
+    *(
+        "\x1b[31m",
+        "\x1b]0;title\x07",
+        "\x1b[2J",
+        "\x9b31m",
+        "\x07",
+        "\x08\x08",
+        "\r",
+        "\x00",
+        "\x7f",
+        "\ud800",
+        "\udcff",
+    ),
     *("\u202e", "\u2066", "\u2069", "\u200f", "\ufeff", "[red]", "[/]", "[link=x]y[/link]", ":bug:", "[bold"),
     *("|", "**", "__", "# ", "- ", "![x](y)", "[x](javascript:y)", "<b>", "~~", "cat", "狗", "é", "_nolegend_", " "),
 )
@@ -60,7 +97,9 @@ def packed(text: str) -> str:
 
 def table_of(name: str) -> Table:
     cell = Cell("1.20", "[1.00, 1.40]", "best")
-    return Table(header=["", name], rows=[[name, cell]], caption=f"of {name}", records=[{"title": name, name: 0.5}], label=name)
+    return Table(
+        header=["", name], rows=[[name, cell]], caption=f"of {name}", records=[{"title": name, name: 0.5}], label=name
+    )
 
 
 class Text(html.parser.HTMLParser):
@@ -101,7 +140,11 @@ def test_pages():
         assert found.texts["title"] == [visible(some[0])] if some[0].strip("\n") else True
     p = p.replace(class_names=tuple(titles))
     shown = Exhibit(
-        title=NAMES[-1], predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0), provenance=[(NAMES[-1], NAMES[-2])], spec=NAMES[-3]
+        title=NAMES[-1],
+        predictions=p,
+        evaluation=calattn.evaluate(p, num_bootstrap=0),
+        provenance=[(NAMES[-1], NAMES[-2])],
+        spec=NAMES[-3],
     )
     found = Text(page_html(build_document([shown], warnings=[NAMES[-4]])))
     assert len(found.texts["script"]) == 2
@@ -116,7 +159,10 @@ def test_markdown():
         assert "html_block" not in kinds
         lines = [token for token in blocks if token.type == "inline"]
         assert len(lines) == 5, name  # two heads, two cells, the caption
-        texts = [("".join(child.content for child in token.children), {child.type for child in token.children}) for token in lines]
+        texts = [
+            ("".join(child.content for child in token.children), {child.type for child in token.children})
+            for token in lines
+        ]
         wanted = ["", name, name, "1.20 [1.00, 1.40]", f"of {name}."]
         assert [packed(text) for text, _ in texts] == [packed(visible(text)) for text in wanted], name
         assert all(kinds <= {"text", "strong_open", "strong_close", "text_special"} for _, kinds in texts), name
@@ -184,10 +230,14 @@ def test_figures(tmp_path):
 
 def test_commands(capsys, tmp_path, monkeypatch):
     """Files of such names, of such classes, through every command and format that takes them."""
-    fits = [name for name in NAMES if not {"/", "\0", "\ud800"} & set(name) and len(name.encode("utf-8", "surrogateescape")) < 80]
+    fits = [
+        name
+        for name in NAMES
+        if not {"/", "\0", "\ud800"} & set(name) and len(name.encode("utf-8", "surrogateescape")) < 80
+    ]
     p = predictions()
     monkeypatch.chdir(tmp_path)
-    for number, name in enumerate(fits[:: max(1, len(fits) // times(1, 40))]):
+    for number, name in enumerate(fits[:: max(1, len(fits) // times(1, 15))]):
         folder = tmp_path / str(number)
         folder.mkdir()
         classes = tuple(f"{name}{k}".replace("\0", "") for k in range(p.num_classes))
@@ -199,7 +249,9 @@ def test_commands(capsys, tmp_path, monkeypatch):
         assert found.code == 0, (name, found.err)
         assert not FORBIDDEN.search(found.out + found.err)
         assert not FORBIDDEN.search(written.read_text(encoding="utf-8"))
-        found = invoke(capsys, "calibrate", a, *few, "--write", folder / "w.csv", "--sets", 0.9, "--html", folder / "c.html")
+        found = invoke(
+            capsys, "calibrate", a, *few, "--write", folder / "w.csv", "--sets", 0.9, "--html", folder / "c.html"
+        )
         assert found.code == 0, (name, found.err)
         assert not FORBIDDEN.search(found.out + found.err)
         labels = [row[0] for row in csv.reader((folder / "w.csv").open(newline=""))]
@@ -219,7 +271,10 @@ def test_new_images(tmp_path):
 
     names = NAMES[: times(60, 600)]
     found = ImagePredictions(
-        names=tuple(names), probs=torch.eye(3)[torch.arange(len(names)) % 3], temperature=torch.ones(len(names)), class_names=("=1", "-x", "cat")
+        names=tuple(names),
+        probs=torch.eye(3)[torch.arange(len(names)) % 3],
+        temperature=torch.ones(len(names)),
+        class_names=("=1", "-x", "cat"),
     )
     found.write(tmp_path / "t.csv", top=2)
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:

@@ -161,7 +161,9 @@ def test_best_temperature_is_the_minimum_that_scipy_finds():
     def nll(log_t: float) -> float:
         return -log_softmax(logits / np.exp(log_t), axis=1)[np.arange(len(labels)), labels].mean()
 
-    assert np.log(best_temperature(found)) == pytest.approx(minimize_scalar(nll, bounds=(-3, 3), method="bounded").x, abs=1e-4)
+    assert np.log(best_temperature(found)) == pytest.approx(
+        minimize_scalar(nll, bounds=(-3, 3), method="bounded").x, abs=1e-4
+    )
 
 
 def test_temperature_curve_marks_the_validation_temperature():

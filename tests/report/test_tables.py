@@ -43,7 +43,7 @@ def cells(markdown: str) -> list[list[str]]:
 
 def test_markdown_has_every_number_in_per_cent(evaluations):
     header, rule, *rows = cells(evaluation_table(evaluations).markdown())
-    assert header == ["", "plain", "sharp [2]"]
+    assert header == ["", "plain", "sharp \\[2\\]"]
     assert rule == ["---", "---:", "---:"]
     assert len(rows) == len(calattn.metrics.METRICS)
     ece = next(row for row in rows if row[0] == "ECE")

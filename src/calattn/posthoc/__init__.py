@@ -37,10 +37,10 @@ CALIBRATORS.add("temperature", TemperatureScaling)
 CALIBRATORS.add("temperature_ece", functools.partial(TemperatureScaling, "ece"))  # the paper's
 
 __all__ = [
-    "SCORES",
     "CALIBRATORS",
     "PROTOCOL_GRID",
     "SATS",
+    "SCORES",
     "AbsentClassWarning",
     "Calibrator",
     "Contest",

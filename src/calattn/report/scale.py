@@ -88,7 +88,9 @@ def scale_against_correctness(
     """
     found = scales_of(predictions)
     groups = scale_groups(found, num_groups=num_groups)
-    along, accuracy, confidence = ([float(part.double().mean()) for part in parts] for parts in zip(*groups, strict=True))
+    along, accuracy, confidence = (
+        [float(part.double().mean()) for part in parts] for parts in zip(*groups, strict=True)
+    )
     right, wrong = (found.scale[mask] for mask in (found.correct, ~found.correct))
     edges = _edges(found.scale.numpy(), num_bins)
     with figure_style():

@@ -67,7 +67,9 @@ def temperature_curve(
     predictions that are shown, which flatters it, and the figure says so.
     """
     pairs = _pairs(predictions, validation)
-    best = {name: best_temperature(shown if held_out is None else held_out) for name, (shown, held_out) in pairs.items()}
+    best = {
+        name: best_temperature(shown if held_out is None else held_out) for name, (shown, held_out) in pairs.items()
+    }
     marks = [1.0, *(value for value in best.values() if value is not None)]
     if temperatures is None:
         temperatures = np.geomspace(0.5 * min(marks), 2 * max(marks), _POINTS).tolist()

@@ -37,7 +37,6 @@ class Standing:
     reason: str | None = None
     damaged: bool = False
     labels: str | None = None
-    """A hash of all labels in their order."""
     data: str | None = None
 
 
