@@ -18,11 +18,10 @@ import calattn
 from calattn.metrics import METRICS
 from calattn.metrics.columns import Columns, columns_of
 from calattn.metrics.state import Options
-from calattn.report.page import Exhibit, build_document, page_html, panels, write_html, write_page
+from calattn.report.page import Exhibit, build_document, page_html, panels, write_html
 from calattn.report.page import document as documents
 from calattn.report.page.document import definitions
 from calattn.report.page.temperatures import FINE, slider_grid
-from calattn.report.page.writing import json_for_script
 from calattn.report.verdict import Gaps, verdict_of
 from calattn.report.verdict import verdict as verdict_on
 

@@ -112,7 +112,13 @@ def calibrate(
             raise ValueError(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
-        fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
+        fitting: dict[str, Any] = {
+            "method": method,
+            "skip": skip,
+            "validation": validation,
+            "folds": folds,
+            "fraction": fraction,
+        }
         fitting |= {"sets": sets, "group": group, "seed": seed or None}
         options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
         nothing = "is about metrics, and --apply measures nothing"
