@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from calattn.files.text import visible
-from calattn.metrics.columns import Columns
 from calattn.metrics.sources import PredictionSource, columns_in, parts_of
 from calattn.types import check_source
 
@@ -18,14 +17,8 @@ if TYPE_CHECKING:
 Sources = PredictionSource | Mapping[str, PredictionSource]
 
 
-class State(Protocol):
-    """A metric's mergeable state."""
-
-    def add(self, columns: Columns) -> Any: ...
-
-
-def gather(predictions: PredictionSource, *states: State, target: int | None = None) -> None:
-    """Fill metric states in one pass over the source, which may be a stream that can be read once."""
+def gather(predictions: PredictionSource, *states: Any, target: int | None = None) -> None:
+    """Fill metric states, which `add` columns, in one pass over the source, which may be a stream that can be read once."""
     check_source(predictions)
     for part in parts_of(predictions):
         columns = columns_in(part, target).cpu()
