@@ -285,18 +285,14 @@ def _bars(
     from matplotlib.colors import to_rgba
 
     ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, label=words.accuracy, zorder=2)
-    ax.bar(
-        centre,
-        confidence - accuracy,
-        width,
-        bottom=accuracy,
-        facecolor=to_rgba("white", 0.55),
-        edgecolor=ORANGE,
-        hatch="////",
-        linewidth=0.8,
-        label=f"gap to {words.confidence}",
-        zorder=3,
-    )
+    hatched: Any = {
+        "facecolor": to_rgba("white", 0.55),
+        "edgecolor": ORANGE,
+        "hatch": "////",
+        "linewidth": 0.8,
+        "zorder": 3,
+    }
+    ax.bar(centre, confidence - accuracy, width, bottom=accuracy, label=f"gap to {words.confidence}", **hatched)
 
 
 def _dots(ax: Axes, accuracy: np.ndarray, confidence: np.ndarray, words: Words) -> None:
