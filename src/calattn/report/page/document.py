@@ -38,8 +38,6 @@ SCHEMA = 1
 MOST_SAMPLES = 200_000  # a picture of more looks the same, and the page is made in seconds
 CARDS = ("accuracy", "ece", "nll", "brier")
 
-Step = Callable[[str], None]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Exhibit:
@@ -69,7 +67,7 @@ def build_document(
     title: str | None = None,
     home: str | None = None,
     warnings: Sequence[str] = (),
-    step: Step | None = None,
+    step: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """What the page shows of the exhibits; `comparisons` are differences from the first, by exhibit number.
 
