@@ -130,7 +130,7 @@ def _markup(text: str) -> str:
     return escape(visible(text))
 
 
-_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~$&#]|^[-+=]|(?<=^\d)[.)]")
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~$&#]|^[-+=]|(?<=^\d)[.)](?=\s)")
 
 
 def markdown_text(text: str) -> str:
