@@ -6,6 +6,7 @@ The run is the recipe `digits` without a head, seed 0, and its predictions after
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +29,9 @@ def main() -> None:
     """Trains, writes the two pages, and takes one picture after the other."""
     from playwright.sync_api import sync_playwright
 
+    fonts = subprocess.run(["fc-list", ":", "family"], capture_output=True, text=True, check=True).stdout
+    if missing := [name for name in ("Noto Sans", "Caladea") if name not in fonts]:
+        sys.exit(f"the pictures are taken with {' and '.join(missing)}, which this system has not")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "digits"
         for line in (

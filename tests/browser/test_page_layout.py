@@ -139,31 +139,6 @@ def test_a_phone_shows_metric_difference_and_effect_first(opened, two):
     assert unfolded(opened(two, width=1000)).locator("[data-table=comparison] td.words").first.is_visible()
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_names_in_heads_break_after_their_parts(opened, two, width):
-    page = unfolded(opened(two, width=width))
-    lines = (
-        page.locator("[data-table=comparison] thead .name")
-        .nth(3)
-        .evaluate(
-            """(name) => {
-          const lines = new Map(), range = document.createRange();
-          const walker = document.createTreeWalker(name, NodeFilter.SHOW_TEXT);
-          for (let node = walker.nextNode(); node; node = walker.nextNode())
-            for (let k = 0; k < node.length; k++) {
-              range.setStart(node, k); range.setEnd(node, k + 1);
-              const { top } = range.getBoundingClientRect();
-              lines.set(top, (lines.get(top) || "") + node.data[k]);
-            }
-          return [...lines.values()];
-        }"""
-        )
-    )
-    assert "".join(lines) == LONG[0]
-    assert len(lines) > 1
-    assert all(line[-1] in "/._-" for line in lines[:-1])
-
-
 @pytest.mark.parametrize("place", [1, -2])
 def test_the_label_of_the_best_temperature_stays_in_its_chart(opened, tmp_path, place):
     document = build_document([exhibit(made())])

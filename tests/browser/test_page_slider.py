@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import calattn
 from calattn.posthoc import contest
+from calattn.report.contest import contest_document
 from calattn.report.page import build_document, page_html, write_page
-from calattn.report.page.contest import contest_entry
+from calattn.report.page.document import contest_entry
 from calattn.report.verdict import verdict_of
 from tests.browser import chromium
 from tests.browser.test_page import exhibit, made, shown, slide
@@ -132,6 +135,7 @@ def test_charts_are_copied_or_saved_as_svg_and_as_png(opened, one, tmp_path):
         assert path.read_bytes().startswith(start)
         if kind == "SVG":
             assert b"var(--" not in path.read_bytes(), "colours are written out"
+            assert re.search(rb'<path class="line smooth"[^>]*style="[^"]*stroke: rgb', path.read_bytes())
     from PIL import Image
 
     with Image.open(path) as picture:
@@ -168,6 +172,14 @@ def test_the_forest_plot_has_the_differences_where_they_are(opened, three, diffe
     assert nll[0] / nll[1] == pytest.approx(
         differences[1]["nll"].difference / differences[2]["nll"].difference, rel=1e-3
     )
+    arms = page.locator("[data-chart=forest] path.forest").evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('d'))"
+    )
+    assert len(arms) == len(rows)
+    unit = nll[0] / differences[1]["nll"].difference
+    for arm, row in zip(arms[2:4], rows[2:4], strict=True):
+        low, high = (float(part) - zero_of(page, 1) for part in re.match(r"M([-\d.]+) [\d.]+H([-\d.]+)", arm).groups())
+        assert (low, high) == (pytest.approx(row.low * unit, abs=0.1), pytest.approx(row.high * unit, abs=0.1))
     assert page.locator("[data-chart=forest]").get_attribute("aria-label").count("against") == 2
     assert page.locator("[data-remark]").inner_text() == "Note: one training each: <b>not</b> another."
 
@@ -193,6 +205,8 @@ def test_three_have_an_overview_that_follows_the_slider_and_the_rest_is_folded(o
         want = calattn.evaluate(scaled(p, temperature), metrics=["ece", "nll", "brier"], num_bootstrap=0)
         for metric, row in want.items():
             assert overview(page, name, metric) == pytest.approx(row.value, abs=2e-5)
+            text = page.locator(f"[data-overview={name}] [data-live={metric}]").inner_text()
+            assert text == (f"{row.value:.3f}" if metric == "nll" else f"{100 * row.value:.2f} %")
         words = page.locator(f"[data-overview={name}] [data-live=verdict]").inner_text()
         assert verdict_of(scaled(p, temperature))["headline"].startswith(f"{words}: ")
     page.locator("[data-overview=s1] a").click()
@@ -254,7 +268,8 @@ def test_a_contest_is_a_page(opened, tmp_path, p):
     found = contest(p, methods=["temperature", "histogram", "isotonic"], num_bootstrap=100)
     rows = [row for row in found.rows if row.method == found.ranking[0]]
     exhibits = [exhibit(p, "as it is"), *(exhibit(row.predictions, row.method) for row in rows)]
-    document = build_document(exhibits, comparisons={1: rows[0].from_before}) | {"contest": contest_entry(found)}
+    document = build_document(exhibits, comparisons={1: rows[0].from_before})
+    document["contest"] = contest_entry(contest_document(found), found.before.options)
     page = opened(write_page(page_html(document), tmp_path / "p.html"))
     table = page.locator("[data-table=contest] tbody tr")
     assert [line.get_attribute("data-method") for line in table.all()] == ["(as it is)", *found.ranking]

@@ -278,6 +278,7 @@ def test_a_leaderboard_says_which_rows_are_one_method(capsys, runs, tmp_path, pl
     chosen = [runs[place] for place in places]
     assert invoke(capsys, "report", *chosen, "--out", tmp_path / "page", "--bootstrap", 0).code == 0
     told = (
-        "rows that differ in their seed alone are trainings of one method" in (tmp_path / "page/index.html").read_text()
+        "are trainings of one method: what they differ by is another training"
+        in (tmp_path / "page/index.html").read_text()
     )
     assert told is said

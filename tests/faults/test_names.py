@@ -237,7 +237,7 @@ def test_commands(capsys, tmp_path, monkeypatch):
     ]
     p = predictions()
     monkeypatch.chdir(tmp_path)
-    for number, name in enumerate(fits[:: max(1, len(fits) // times(1, 40))]):
+    for number, name in enumerate(fits[:: max(1, len(fits) // times(1, 15))]):
         folder = tmp_path / str(number)
         folder.mkdir()
         classes = tuple(f"{name}{k}".replace("\0", "") for k in range(p.num_classes))

@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 
 import calattn
 from calattn.metrics.columns import columns_of
-from calattn.posthoc import TemperatureScaling, VectorScaling
 from calattn.report.page import Exhibit, build_document
 from calattn.report.verdict import Event, Gaps, p_of_bias, verdict
 
@@ -26,31 +25,6 @@ def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, 
 def said_of(p: calattn.Predictions, name: str = "1") -> dict[str, str]:
     event = columns_of(p.logits, p.labels, "logits", target=1)
     return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=Event(name, event))
-
-
-def test_an_offset_is_named_and_no_temperature_is_advised():
-    p = binary(lambda true: true + 1.2)
-    found = said_of(p)
-    said, share = 100 * float(p.probs[:, 1].mean()), 100 * float(p.labels.double().mean())
-    assert found["kind"] == "offset"
-    assert found["headline"] == f"P(1) is too high: averages {said:.1f} %, class 1 is {share:.1f} % of the samples"
-    assert "A temperature cannot fix an offset" in found["detail"]
-    assert "--method vector" in found["detail"]
-    assert "raises" not in found["detail"]
-    assert said_of(binary(lambda true: true - 1.2))["headline"].startswith("P(1) is too low: ")
-
-
-def test_what_the_page_says_of_the_two_remedies_is_true():
-    p = binary(lambda true: true + 1.2, n=40_000)
-    validation, test = p.shuffle_split(0.5, torch.Generator().manual_seed(0))
-    share = float(test.labels.double().mean())
-    chance = 1.96 * (share * (1 - share) / len(test)) ** 0.5
-    left = {
-        type(method).__name__: calattn.evaluate(method.fit(validation)(test), metrics="ece", target=1, num_bootstrap=0)
-        for method in (TemperatureScaling(), VectorScaling())
-    }
-    assert left["TemperatureScaling"]["ece"].value > 2 * chance
-    assert left["VectorScaling"]["ece"].value < 2 * chance
 
 
 @pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "lowers"), (0.5, "under", "raises")])

@@ -54,22 +54,6 @@ def test_the_bins_of_every_temperature_against_numpy(scaled):
         assert count[place].sum() == len(p)
 
 
-def test_at_one_it_is_the_metric_and_nll_is_of_all_classes():
-    p = ten()
-    found = subject(p, 3)
-    values = {row["name"]: row["value"] for row in found["metrics"]}
-    place = found["temperature"]["start"]
-    fine = {
-        name: unpacked(found["temperature"]["fine"][name], kind, len(found["temperature"]["grid"]))[place]
-        for name, kind in (("confidence", "<f4"), ("correct", "<u4"))
-    }
-    gap = (fine["confidence"].astype(float) - fine["correct"]).reshape(15, -1).sum(axis=1)
-    assert np.abs(gap).sum() / len(p) == pytest.approx(values["ece"], abs=1e-6)
-    assert values["ece"] == pytest.approx(calattn.metrics.ece(p.probs, p.labels, target=3), abs=1e-9)
-    nll = float(torch.nn.functional.cross_entropy(p.logits, p.labels))
-    assert found["temperature"]["nll"][place] == pytest.approx(nll, abs=1e-5)
-
-
 def test_what_is_about_the_predicted_class_is_left_out():
     p = ten(scale=torch.linspace(0.5, 2.0, len(ten())))
     with_target, without = subject(p, 3), subject(p, None)
@@ -123,11 +107,6 @@ def test_of_more_classes_no_temperature_is_ruled_out():
     assert "cannot fix" not in found["detail"]
 
 
-def test_one_sample():
-    one = calattn.Predictions(logits=torch.tensor([[2.0, 0.0]]), labels=torch.tensor([0]))
-    assert subject(one, 1)["verdict"]["kind"] == "none"
-
-
 def test_hard_predictions_that_are_often_wrong_are_not_called_calibrated():
     """0 or 1, as a tree gives, and a quarter of them wrong: their mean is right, and chance allows no gap at all."""
     generator = np.random.default_rng(0)
@@ -146,6 +125,8 @@ def test_the_same_class_at_another_place():
     assert [each["target"] for each in build_document(pages)["subjects"]] == ["b", "b"]
     with pytest.raises(ValueError, match="exhibits differ in target"):
         build_document([exhibit(ten(class_names=each), 1) for each in (names, other)])
+    with pytest.raises(ValueError, match="exhibits differ in target"):
+        build_document([exhibit(ten(), 3), exhibit(ten(), None)])
 
 
 @pytest.mark.parametrize("names", [None, tuple("abcdefghij")])
@@ -155,11 +136,6 @@ def test_a_target_is_a_whole_number_of_whatever_type(names):
     for wrong in (3.0, True, b"3"):
         with pytest.raises(ValueError, match="target must be a class"):
             calattn.evaluate(p, target=wrong, num_bootstrap=0)
-
-
-def test_exhibits_of_different_targets():
-    with pytest.raises(ValueError, match="exhibits differ in target"):
-        build_document([exhibit(ten(), 3), exhibit(ten(), None)])
 
 
 def test_definitions_are_of_what_is_shown():

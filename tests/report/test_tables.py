@@ -14,6 +14,7 @@ import calattn
 from calattn.metrics.evaluation import Difference, Evaluation, paired
 from calattn.report import Cell, Table, difference_rows, difference_table, evaluation_table, leaderboard, sentence
 from calattn.report.evaluations import clear_best
+from calattn.report.page.leaderboard import Standing, leaderboard_document
 from calattn.report.style import between, number, percent
 from calattn.report.table import latex_text
 from tests.cli_runner import predictions
@@ -43,7 +44,7 @@ def cells(markdown: str) -> list[list[str]]:
 
 def test_markdown_has_every_number_in_per_cent(evaluations):
     header, rule, *rows = cells(evaluation_table(evaluations).markdown())
-    assert header == ["", "plain", "sharp [2]"]
+    assert header == ["", "plain", "sharp \\[2\\]"]
     assert rule == ["---", "---:", "---:"]
     assert len(rows) == len(calattn.metrics.METRICS)
     ece = next(row for row in rows if row[0] == "ECE")
@@ -108,6 +109,10 @@ def test_the_best_is_so_by_its_paired_difference():
     assert clear_best("accuracy", found) == "more"
     assert clear_best("accuracy", {name: found[name] for name in ("a", "one")}) is None, "one sample is chance"
     assert clear_best("accuracy", {"more": found["more"], "one": found["one"]}) == "more"
+    rows = [Standing(title=name, facts={}, evaluation=each, labels="same") for name, each in found.items()]
+    rows.append(Standing(title="others", facts={}, evaluation=found["a"], labels="not the same"))
+    board = leaderboard_document(rows, title="t", split="test", checkpoint="last")["rows"]
+    assert [row["better_than"]["accuracy"] for row in board] == [[], [0, 2], [], []]
     part = calattn.evaluate(a.select(torch.arange(100)), metrics="accuracy", num_bootstrap=200)
     assert clear_best("accuracy", found | {"part": part}) is None, "of other samples"
     bare = calattn.evaluate(a, metrics="accuracy", num_bootstrap=0)

@@ -112,7 +112,13 @@ def calibrate(
             raise ValueError(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
-        fitting = {"method": method, "skip": skip, "validation": validation, "folds": folds, "fraction": fraction}
+        fitting: dict[str, Any] = {
+            "method": method,
+            "skip": skip,
+            "validation": validation,
+            "folds": folds,
+            "fraction": fraction,
+        }
         fitting |= {"sets": sets, "group": group, "seed": seed or None}
         options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
         nothing = "is about metrics, and --apply measures nothing"
@@ -158,7 +164,7 @@ def calibrate(
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
         if html is not None:
-            then.callback(_write_page, html, found, material, subject, report.get("sets"))
+            then.callback(_write_page, html, found, material, subject, report)
         if json:
             print_json(report)
         else:
@@ -353,14 +359,11 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
         console.print(line, style="dim", markup=False, soft_wrap=True)
 
 
-def _write_page(
-    path: Path, found: Contest, material: Material, subject: PredictionSet, sets: dict[str, Any] | None
-) -> None:
+def _write_page(path: Path, found: Contest, material: Material, subject: PredictionSet, report: dict[str, Any]) -> None:
     """The contest as a page: every method, and in full the predictions as they are, the leader's and temperature scaling's."""
     from calattn.cli.judgement import plain
     from calattn.report.page import Exhibit, build_document, page_html, write_page
-    from calattn.report.page.contest import contest_entry
-    from calattn.report.page.document import finite
+    from calattn.report.page.document import contest_entry, finite
 
     rows = [row for place, row in enumerate(found.rows) if place == 0 or row.method == "temperature"]
     origin = [(name, str(value)) for name, value in material.origin.items() if value is not None]
@@ -368,7 +371,7 @@ def _write_page(
     exhibits += [Exhibit(title=row.method, predictions=row.predictions, evaluation=row.evaluation) for row in rows]
     compared = {place: row.from_before for place, row in enumerate(rows, start=1) if row.from_before is not None}
     document = build_document(exhibits, comparisons=compared, title=f"Calibration of {plain(subject.title)}")
-    more = {"contest": contest_entry(found, reason=material.reason), "sets": finite(sets)}
+    more = {"contest": contest_entry(report, found.before.options), "sets": finite(report.get("sets"))}
     write_page(page_html(document | more), path)
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 

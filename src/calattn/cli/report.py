@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import warnings
@@ -187,6 +188,9 @@ def _row(
             evaluation = calattn.evaluate(source, **measure.arguments())
         labels, data = labels_of(source).digest[:16], subject.data()
         scaled, temperature = _scaled(subject, measure)
+        training = None
+        with contextlib.suppress(ValueError):  # a spec that cannot be read
+            training = None if subject.run is None else subject.training()
         judged = pages.Judged(subject=subject, source=source, evaluation=evaluation)
         pages.write(page, [judged], data_root=data_root, more={"title": title, "home": "../index.html"})
     except Exception as error:  # one bad run is one line, whatever is wrong with it
@@ -197,6 +201,7 @@ def _row(
     return Standing(
         title=title,
         facts={"samples": evaluation.num_samples} | facts,
+        training=training,
         labels=labels,
         data=data,
         page=f"pages/{page.name}",

@@ -95,12 +95,6 @@ def common_seeds(a: Method, b: Method) -> list[int]:
     return common
 
 
-ONE_EACH = (
-    "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
-    "compare them over seeds"
-)
-
-
 def remark_on(trainings: Mapping[str, Training]) -> str:
     """What the interval of a comparison of single trainings does not cover."""
     seen: dict[str, str] = {}
@@ -112,7 +106,10 @@ def remark_on(trainings: Mapping[str, Training]) -> str:
                 "method"
             )
         seen[method] = shown
-    return ONE_EACH
+    return (
+        "one training each: the intervals are for other samples, not for another training; train several seeds of each and "
+        "compare them over seeds"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -21,7 +21,8 @@ from calattn.posthoc.crossfit import cross_fit, drawn_folds
 from calattn.types import Predictions, row_blocks
 
 Groups = Sequence[object] | np.ndarray | Tensor
-SCORES = ("raps", "aps", "lac")
+Score = Literal["raps", "aps", "lac"]
+SCORES: tuple[Score, ...] = get_args(Score)
 
 
 class Estimate(NamedTuple):
@@ -84,7 +85,7 @@ class PredictionSets(Fitted):
     """
 
     coverage: float = dataclasses.field(default=0.9, kw_only=False)
-    score: Literal["raps", "aps", "lac"] = "raps"
+    score: Score = "raps"
     per: Literal["all", "class", "group"] = "all"
     randomised: bool = True
     penalty: float = 0.01

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from calattn.files.text import visible
-from calattn.metrics.columns import Columns
 from calattn.metrics.sources import PredictionSource, columns_in, parts_of
-from calattn.types import check_source
+from calattn.types import Predictions, check_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,14 +17,8 @@ if TYPE_CHECKING:
 Sources = PredictionSource | Mapping[str, PredictionSource]
 
 
-class State(Protocol):
-    """A metric's mergeable state."""
-
-    def add(self, columns: Columns) -> Any: ...
-
-
-def gather(predictions: PredictionSource, *states: State, target: int | None = None) -> None:
-    """Fill metric states in one pass over the source, which may be a stream that can be read once."""
+def gather(predictions: PredictionSource, *states: Any, target: int | None = None) -> None:
+    """Fill metric states, which `add` columns, in one pass over the source, which may be a stream that can be read once."""
     check_source(predictions)
     for part in parts_of(predictions):
         columns = columns_in(part, target).cpu()
@@ -40,6 +33,25 @@ def named(predictions: Sources) -> dict[str, PredictionSource]:
     if not predictions:
         raise ValueError("predictions is empty: there is nothing to draw")
     return dict(predictions)
+
+
+def with_validation(
+    predictions: Mapping[str, Predictions], validation: Predictions | Mapping[str, Predictions] | None
+) -> dict[str, tuple[Predictions, Predictions | None]]:
+    """Predictions by title, each with what T* is fitted on, where that is known."""
+    if not isinstance(predictions, Mapping) or not all(isinstance(each, Predictions) for each in predictions.values()):
+        raise ValueError("predictions must be calattn.Predictions: a temperature needs them whole, many times over")
+    if not predictions:
+        raise ValueError("predictions is empty: there is nothing to show")
+    if isinstance(validation, Predictions):
+        if len(predictions) > 1:
+            raise ValueError("validation is one set for several predictions; pass those of each model by title")
+        validation = dict.fromkeys(predictions, validation)
+    held_out = validation or {}
+    if strangers := held_out.keys() - predictions.keys():
+        known = ", ".join(predictions)
+        raise ValueError(f"validation has {min(strangers)!r}, which predictions has not; titles: {known}")
+    return {title: (each, held_out.get(title)) for title, each in predictions.items()}
 
 
 COLUMN = 3.4  # inches: one column of a two-column paper

@@ -99,12 +99,8 @@ def risk_coverage_curve(
             coverage, risk = (100 * values for values in risk_coverage_of(groups))
             shown = _thinned(groups.count.cumsum(0))
             area = f"AURC {100 * aurc_of(groups):.2f}"
-            ax.plot(
-                coverage[shown],
-                risk[shown],
-                linestyle=DASHES[place % len(DASHES)],
-                label=line_label(name, area),
-            )
+            dashes, label = DASHES[place % len(DASHES)], line_label(name, area)
+            ax.plot(coverage[shown], risk[shown], linestyle=dashes, label=label)
             top = max(top, float(risk[shown].max()))
         ax.set(xlim=(0, 100), ylim=(0, 1.03 * top or 1), xlabel="coverage (% answered)", ylabel="risk (error rate, %)")
         headroom(ax, len(sources))

@@ -298,7 +298,8 @@ def described(difference: Difference, options: Options | None = None) -> dict[st
     """A difference as JSON has it: numbers as fractions, its verdict, and its sentence."""
     names = ("a", "b", "difference", "low", "high", "p_value", "significant", "std_a", "std_b", "num_seeds")
     numbers = {name: getattr(difference, name) for name in names if hasattr(difference, name)}
-    return numbers | {"sentence": sentence(difference, options)}
+    verdict = {"improved": improved(difference), "too_few": difference.too_few is not None}
+    return numbers | verdict | {"sentence": sentence(difference, options)}
 
 
 def improved(difference: Difference) -> bool | None:

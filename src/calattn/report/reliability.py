@@ -272,17 +272,9 @@ def _legend(ax: Axes) -> None:
     """On paper of its own: a bin with one sample may reach up there."""
     handles, labels = ax.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda i: labels[i] == "smooth")
+    shown = [handles[i] for i in order], [labels[i] for i in order]
     legend = ax.legend(
-        [handles[i] for i in order],
-        [labels[i] for i in order],
-        loc="upper left",
-        fontsize=7.5,
-        handlelength=1.4,
-        borderaxespad=0.2,
-        borderpad=0.2,
-        frameon=True,
-        edgecolor="none",
-        framealpha=0.85,
+        *shown, loc="upper left", borderaxespad=0.2, borderpad=0.2, frameon=True, edgecolor="none", framealpha=0.85
     )
     legend.set_zorder(10)
 
@@ -293,18 +285,14 @@ def _bars(
     from matplotlib.colors import to_rgba
 
     ax.bar(centre, accuracy, width, color=BLUE, alpha=0.85, label=words.accuracy, zorder=2)
-    ax.bar(
-        centre,
-        confidence - accuracy,
-        width,
-        bottom=accuracy,
-        facecolor=to_rgba("white", 0.55),
-        edgecolor=ORANGE,
-        hatch="////",
-        linewidth=0.8,
-        label=f"gap to {words.confidence}",
-        zorder=3,
-    )
+    hatched: Any = {
+        "facecolor": to_rgba("white", 0.55),
+        "edgecolor": ORANGE,
+        "hatch": "////",
+        "linewidth": 0.8,
+        "zorder": 3,
+    }
+    ax.bar(centre, confidence - accuracy, width, bottom=accuracy, label=f"gap to {words.confidence}", **hatched)
 
 
 def _dots(ax: Axes, accuracy: np.ndarray, confidence: np.ndarray, words: Words) -> None:

@@ -130,7 +130,7 @@ def _markup(text: str) -> str:
     return escape(visible(text))
 
 
-_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~$&#]|^[-+=]|(?<=^\d)[.)]")
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~$&#]|^[-+=]|(?<=^\d)[.)](?=\s)")
 
 
 def markdown_text(text: str) -> str:
@@ -142,41 +142,24 @@ def markdown_text(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", visible(text).replace("\n", " "))
 
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "[": r"{[}",  # after a \\ a bracket would be read as a length
-    "]": r"{]}",
+_SPECIAL = {character: rf"\{character}" for character in "{}$&#%_"} | {
+    character: f"${character}$" for character in "<>|"
 }
-_UNICODE = {
-    "λ": r"$\lambda$",
-    "α": r"$\alpha$",
-    "–": "--",
-    "−": r"$-$",
-    "±": r"$\pm$",
-    "≥": r"$\ge$",
-    "≤": r"$\le$",
-    "→": r"$\to$",
-    "×": r"$\times$",
-    "·": r"$\cdot$",
-    "∞": r"$\infty$",
-    "…": r"\dots{}",
-    "ł": r"\l{}",
-    "‖": r"$\|$",
-    "’": "'",
-    "\n": " ",
+_SPECIAL |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_SPECIAL |= {"[": r"{[}", "]": r"{]}"}  # after a \\ a bracket would be read as a length
+_MATHS = {
+    "λ": "lambda",
+    "α": "alpha",
+    "±": "pm",
+    "≥": "ge",
+    "≤": "le",
+    "→": "to",
+    "×": "times",
+    "·": "cdot",
+    "∞": "infty",
 }
+_UNICODE = {character: rf"$\{name}$" for character, name in _MATHS.items()}
+_UNICODE |= {"–": "--", "−": "$-$", "…": r"\dots{}", "ł": r"\l{}", "‖": r"$\|$", "’": "'", "\n": " "}
 _ACCENTS = {"\u0301": r"\'", "\u0300": r"\`", "\u0308": r"\"", "\u0302": r"\^", "\u0303": r"\~", "\u0327": r"\c "}
 
 

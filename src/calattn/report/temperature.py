@@ -13,7 +13,7 @@ from torch import Tensor
 from calattn import checks
 from calattn.posthoc.newton import check_labels_possible
 from calattn.posthoc.temperature import TemperatureScaling, ece_curve, temperature_blocks
-from calattn.report.canvas import DASHES, figure_of, headline, headroom, line_label, stacked, upright
+from calattn.report.canvas import DASHES, figure_of, headline, headroom, line_label, stacked, upright, with_validation
 from calattn.report.style import GREY, INK, figure_style
 from calattn.types import Predictions
 
@@ -66,7 +66,7 @@ def temperature_curve(
     T*, of the lowest NLL, is fitted on `validation` (for a mapping, one of the same titles). Without it T* is chosen on the very
     predictions that are shown, which flatters it, and the figure says so.
     """
-    pairs = _pairs(predictions, validation)
+    pairs = with_validation({"": predictions} if isinstance(predictions, Predictions) else predictions, validation)
     best = {
         name: best_temperature(shown if held_out is None else held_out) for name, (shown, held_out) in pairs.items()
     }
@@ -85,33 +85,11 @@ def temperature_curve(
             upright(panel, 1.0, color=GREY, linewidth=0.9, linestyle=":", zorder=1)
             headroom(panel, len(curves))
             panel.legend(loc="upper center")
-        _temperature_axis(panels[-1], temperatures, "" if validation is not None else _CHOSEN)
+        _temperature_axis(
+            panels[-1], temperatures, _CHOSEN if None in (held_out for _, held_out in pairs.values()) else ""
+        )
         headline(panels[0], title)
     return figure_of(panels[0])
-
-
-def _pairs(
-    predictions: Predictions | Mapping[str, Predictions], validation: Predictions | Mapping[str, Predictions] | None
-) -> dict[str, tuple[Predictions, Predictions | None]]:
-    shown = predictions if isinstance(predictions, Mapping) else {"": predictions}
-    held_out = validation if isinstance(validation, Mapping) else dict.fromkeys(shown, validation)
-    if not shown:
-        raise ValueError("predictions is empty: there is nothing to draw")
-    if isinstance(validation, Predictions) and isinstance(predictions, Mapping):
-        raise ValueError(
-            "predictions is a mapping, so validation must be one of the same titles: each model has its own T*"
-        )
-    if set(held_out) != set(shown):
-        raise ValueError(
-            f"validation has the titles {sorted(held_out)}, predictions has {sorted(shown)}; they must be equal"
-        )
-    for found in shown.values():
-        if not isinstance(found, Predictions):
-            raise ValueError(
-                "a temperature curve passes over the logits many times and needs them whole: predictions must be "
-                f"calattn.Predictions, got {type(found).__name__}"
-            )
-    return {name: (found, held_out[name]) for name, found in shown.items()}
 
 
 def _draw(panel: Axes, grid: list[float], values: np.ndarray, best: float | None, name: str, dashes: str) -> None:

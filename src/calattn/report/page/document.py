@@ -20,7 +20,7 @@ from calattn.metrics.evaluation import Difference, Evaluation
 from calattn.metrics.sources import columns_in
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
-from calattn.report.evaluations import described_groups, improved, sentence, summary
+from calattn.report.evaluations import described, described_groups, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import (
     HIGHEST,
@@ -37,8 +37,6 @@ from calattn.types import Predictions
 SCHEMA = 1
 MOST_SAMPLES = 200_000  # a picture of more looks the same, and the page is made in seconds
 CARDS = ("accuracy", "ece", "nll", "brier")
-
-Step = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ def build_document(
     title: str | None = None,
     home: str | None = None,
     warnings: Sequence[str] = (),
-    step: Step | None = None,
+    step: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """What the page shows of the exhibits; `comparisons` are differences from the first, by exhibit number.
 
@@ -253,25 +251,20 @@ def printed(name: str, options: Options) -> dict[str, Any]:
 
 def _comparison(exhibits: Sequence[Exhibit], place: int, differences: Mapping[str, Difference]) -> dict[str, Any]:
     options = exhibits[0].evaluation.options
-    rows = [difference_entry(each, options) for each in differences.values()]
+    rows = [
+        {"name": name, **printed(name, options), **finite(described(each, options))}
+        for name, each in differences.items()
+    ]
     main = [name for name in CARDS if name in differences] or list(differences)
     told = {name: differences[name] for name in main}
     words = summary(told, a=exhibits[0].title, b=exhibits[place].title, options=options)
     return {"a": "s0", "b": f"s{place}", "main": main, "rows": rows, "summary": words}
 
 
-def difference_entry(difference: Difference, options: Options) -> dict[str, Any]:
-    """A difference as the page has it: numbers, what they mean, and how they are printed."""
-    return {
-        "name": difference.name,
-        **printed(difference.name, options),
-        **{key: finite(getattr(difference, key)) for key in ("a", "b", "difference", "low", "high")},
-        "p": finite(difference.p_value),
-        "significant": difference.significant,
-        "too_few": difference.too_few is not None,
-        "improved": improved(difference),
-        "sentence": sentence(difference, options),
-    }
+def contest_entry(found: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """The entry "contest" of a page's document: what `--json` says of it, and how its metrics are printed."""
+    names = next((row["from_before"] for row in found["methods"] if row["from_before"]), found["before"])
+    return finite(found) | {"metrics": [{"name": name, **printed(name, options)} for name in names]}
 
 
 def finite(value: Any) -> Any:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from calattn.comparison import data_warning
-from calattn.comparison.trainings import ONE_EACH
+from calattn.comparison.trainings import Training, remark_on
 from calattn.distribution import version
 from calattn.metrics.evaluation import Evaluation
 from calattn.report.evaluations import beats
 from calattn.report.page.document import better_end, finite, printed
 
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
-_SEEDS = "; rows that differ in their seed alone are trainings of one method: calattn compare --over-seeds joins them"
 # What is shown after temperature scaling too: column → metric and heading.
 SCALED = {"ece_ts": ("ece", "ECE + TS"), "nll_ts": ("nll", "NLL + TS")}
 
@@ -36,8 +35,8 @@ class Standing:
     temperature: float | None = None
     reason: str | None = None
     damaged: bool = False
+    training: Training | None = None
     labels: str | None = None
-    """A hash of all labels in their order."""
     data: str | None = None
 
 
@@ -47,15 +46,15 @@ def leaderboard_document(rows: Sequence[Standing], *, title: str, split: str, ch
     A row's `better_than` has, by column, the numbers of the rows that it beats by more than chance: a paired difference.
     """
     groups = _groups(rows)
+    trainings = {row.title: row.training for row in rows if row.training is not None}
     return {
         "schema": 1,
         "version": version(),
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title,
-        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation"
-        + _SEEDS * _differ_in_seed(rows),
+        "note": f"runs: {split} predictions of the checkpoint “{checkpoint}”; TS: a temperature fitted by NLL on validation",
         "warnings": _warnings(rows),
-        "remark": ONE_EACH if sum("seed" in row.facts for row in rows if row.evaluation) > 1 else None,
+        "remark": remark_on(trainings) if len(trainings) > 1 else None,
         "metrics": _metrics(rows),
         "rows": [
             {
@@ -137,11 +136,3 @@ def _better_than(row: Standing, numbers: Sequence[int], rows: Sequence[Standing]
         name: [i for i, other in others.items() if name in other and beats(mine, other[name][0], metric)]
         for name, (mine, metric) in _columns(row).items()
     }
-
-
-def _differ_in_seed(rows: Sequence[Standing]) -> bool:
-    """Whether there are runs that differ in nothing that is shown but their seed."""
-    methods = [
-        {name: fact for name, fact in row.facts.items() if name != "seed"} for row in rows if "seed" in row.facts
-    ]
-    return any(method in methods[:place] for place, method in enumerate(methods))

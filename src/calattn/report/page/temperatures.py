@@ -57,11 +57,6 @@ class TemperatureProfile:
     def start(self) -> int:
         return self.grid.index(1.0)
 
-    def ece(self, num_bins: int = 15) -> Float[Tensor, " t"]:
-        """ECE at each temperature, by adding up fine bins as the page does."""
-        gap = (self.confidence - self.correct).view(len(self.grid), num_bins, -1).sum(dim=2)
-        return gap.abs().sum(dim=1) / self.count[0].sum()
-
     def as_dict(self) -> dict[str, Any]:
         return {
             "grid": list(self.grid),

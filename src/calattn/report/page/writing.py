@@ -14,6 +14,7 @@ from calattn.comparison import same_samples
 from calattn.files.atomic import PathArg, atomic_write
 from calattn.files.text import visible
 from calattn.metrics.evaluation import compare, evaluate
+from calattn.report.canvas import with_validation
 from calattn.report.page.document import Exhibit, build_document
 from calattn.types import Predictions
 
@@ -114,19 +115,9 @@ def write_html(
     shows. `options` are those of `calattn.evaluate`. Sets of other samples than the first's are shown, not compared.
     """
     given = {title or "predictions": predictions} if isinstance(predictions, Predictions) else dict(predictions)
-    if not given:
-        raise ValueError("predictions is empty: there is nothing to show")
-    if isinstance(validation, Predictions) and not isinstance(predictions, Predictions):
-        raise ValueError("validation is one set for several predictions; pass those of each model by title")
-    held_out = dict.fromkeys(given, validation) if isinstance(validation, Predictions) else dict(validation or {})
-    strangers = held_out.keys() - given.keys()
-    if strangers:
-        raise ValueError(
-            f"validation has {sorted(strangers)[0]!r}, which predictions has not; titles: {', '.join(given)}"
-        )
     exhibits = [
-        Exhibit(title=name, predictions=p, evaluation=evaluate(p, **options), validation=held_out.get(name))
-        for name, p in given.items()
+        Exhibit(title=name, predictions=p, evaluation=evaluate(p, **options), validation=held_out)
+        for name, (p, held_out) in with_validation(given, validation).items()
     ]
     (name, first), *others = given.items()
     paired = {}

@@ -22,7 +22,7 @@
       h("td", {}, h("span", { class: `effect effect-${effect}` }, C.effectText(row))),
       h("td", { class: "numeric" }, C.metricText(row, row.a)),
       h("td", { class: "numeric" }, C.metricText(row, row.b)),
-      h("td", { class: "numeric", "data-column": "p" }, C.chanceText(row.p)),
+      h("td", { class: "numeric", "data-column": "p" }, C.chanceText(row.p_value)),
       h("td", { class: "words" }, row.sentence || ""),
     );
   }

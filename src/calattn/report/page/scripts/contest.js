@@ -6,8 +6,9 @@
 
   function contestRow(row, { metrics, leader }) {
     const number = (name) => {
-      const metric = { ...metrics.find((one) => one.name === name), ...row.after[name] };
-      return h("td", { class: "numeric" }, C.metricNumber(metric, metric.value));
+      const { value } = row.after[name],
+        infinite = name === "nll" && C.missing(value);
+      return h("td", { class: "numeric" }, infinite ? "∞" : C.metricNumber(metrics.find((one) => one.name === name), value));
     };
     return h(
       "tr",
@@ -28,7 +29,7 @@
       h(
         "tbody",
         {},
-        contest.rows.map((row) => contestRow(row, contest)),
+        [{ method: "(as it is)", after: contest.before }, ...contest.methods].map((row) => contestRow(row, contest)),
       ),
     );
     return C.scroller(table, { label: "All methods" });
@@ -36,7 +37,7 @@
 
   /** Differences from the predictions as they are, one group a metric, methods as rows. */
   function groupsOf(contest) {
-    const rows = contest.rows.filter((row) => row.from_before);
+    const rows = contest.methods.filter((row) => row.from_before);
     return contest.metrics
       .map((metric) => ({
         title: metric.title,
