@@ -148,7 +148,7 @@ def test_mutations_are_refused_or_read_right(tmp_path: Path, name: str) -> None:
     WRITERS[name](path)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     whole = {file: file.read_bytes() for file in files}
-    want, total = outcome(path), times(30, 2000)
+    want, total = outcome(path), times(40, 2000)
     assert not isinstance(want, str)
 
     def work(first: int, many: int) -> list[str]:
@@ -436,6 +436,23 @@ def test_a_kill_leaves_the_old_folder_or_the_new_one(tmp_path: Path, exchange: b
     with atomic_write(tmp_path / "next.txt") as partial:
         partial.write_text("")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["next.txt", "out"]
+
+
+def test_a_kill_while_predictions_are_saved_leaves_a_whole_version(tmp_path: Path) -> None:
+    folder, chance = save_predictions(version(0), tmp_path / "p"), random.Random(0)
+    lost, seen, total = 0, set(), times(8, 60)
+    for _ in range(total):
+        process = started(replace_for_ever, folder)
+        process.join(chance.random() / 5)
+        ended(process)
+        found = load_predictions(folder)
+        values = {*found.logits.flatten().tolist(), *found.features.flatten().tolist()}
+        lost, seen = lost + (len(values) != 1), seen | values
+    count("SIGKILL", "saving predictions", injected=total, lost=lost)
+    assert lost == 0
+    assert len(seen) > 1
+    save_predictions(version(1), folder, overwrite=True)
+    assert len(list(folder.iterdir())) == 3  # the manifest and two tensor files: what the dead left is gone
 
 
 def test_files_have_the_mode_of_the_umask_whoever_makes_them(tmp_path: Path) -> None:

@@ -46,6 +46,6 @@ def _check(source: FieldFile, name: str) -> _Column:
     field = source.fields[name]
     if field.scalar or field.tail not in ((), (1,)):
         problem = f"{name!r} is {field}, one value per row is needed"
-        remedy = ("name another column with ", Args(group=...))
-        raise PredictionFileError(problem, subject=source.address, remedy=remedy)
+        also = ("name another column with ", Args(group=...))
+        raise PredictionFileError(problem, subject=source.address, remedy=also)
     return _Column((name,))
