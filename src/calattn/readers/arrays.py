@@ -26,7 +26,8 @@ from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
-_ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_ZIP_DAMAGE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
+_ZIP_DAMAGE += (RuntimeError, UnicodeDecodeError, struct.error)
 # What one array, or one block of it, may take in memory: so much, or so many times the file. Else it is a bomb.
 _LARGEST, _EXPANSION = 1 << 28, 20
 _LONGEST_TEXT = 1 << 16
@@ -239,7 +240,7 @@ def _check_records(path: Path, address: str) -> None:
                 with archive.open(info) if info.CRC else contextlib.nullcontext() as record:
                     while record is not None and record.read(1 << 20):
                         pass
-    except (*_ZIP_DAMAGE, UnicodeDecodeError) as error:
+    except _ZIP_DAMAGE as error:
         raise PredictionFileError(f"{address} is damaged ({error}); copy or save it again") from None
 
 
