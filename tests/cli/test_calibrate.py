@@ -23,10 +23,9 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.files.atomic import atomic_folder
-from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, drawn_folds
+from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, cross_fit, drawn_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
-from calattn.report.contest import learned
 from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
 from tests.posthoc.test_crossfit import Scores
 
@@ -88,14 +87,6 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     shown = invoke(capsys, *arguments[:-2], "--bootstrap", 0)
     assert "600 out-of-fold predictions: 4 random folds, seed 3" in shown.out
     assert "one more fit, on all 600 samples" in shown.out
-
-
-def test_five_folds_unless_said(capsys, files):
-    base = ("calibrate", files[0], "--method", "temperature", "--json", "--bootstrap", 0)
-    five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
-    assert five["folds"] == 5
-    assert five["methods"][0]["after"] == given["methods"][0]["after"]
-    assert five["methods"][0]["after"] != other["methods"][0]["after"]
 
 
 def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
@@ -264,14 +255,6 @@ def test_without_a_leader_all_has_nothing_to_write(capsys, in_sample, tmp_path):
     assert target.is_file()
 
 
-def test_other_samples_have_a_leader(capsys, files):
-    common = ("--method", "all", "--metrics", "accuracy", "--bootstrap", 0, "--json")
-    for fitted in (("--validation", files[1]), ()):  # a file of its own, or folds of this one
-        result = invoke(capsys, "calibrate", files[0], *fitted, *common)
-        assert result.json["leader"] == result.json["methods"][0]["method"]
-        assert result.json["no_leader"] is None
-
-
 def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):
     arguments = ("calibrate", files[0], "--method", "all", "--metrics", "accuracy", "--json", "--bootstrap", 0)
     result = invoke(capsys, *arguments)
@@ -340,13 +323,6 @@ def test_what_was_learned_is_said_in_words(capsys, files, method, line):
     if method == "temperature":
         want = TemperatureScaling().fit(predictions(sharpness=2.0)).temperature_
         assert last.startswith(f"T = {want:.2f} ")
-
-
-def test_a_temperature_without_an_optimum():
-    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
-    with pytest.warns(FitWarning):
-        fitted = TemperatureScaling().fit(sure)
-    assert learned(fitted) == "T = 1e-06 (the end of its range)"
 
 
 def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 import calattn
 from calattn.cli import subjects
 from calattn.files import probabilities
-from calattn.files.atomic import atomic_write
 from calattn.files.rows import RowFile
 from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
@@ -115,17 +114,6 @@ def test_every_format_against_numpy(capsys, saved, tmp_path, given, out):
     np.testing.assert_array_equal(labels, LABELS)
     np.testing.assert_array_equal(index, INDEX)
     assert left(tmp_path) == sorted([given, "fit", f"probs{out}"])
-
-
-@pytest.mark.usefixtures("in_blocks")
-def test_an_npy_file_without_labels(capsys, saved, tmp_path):
-    np.save(tmp_path / "a.npy", LOGITS)
-    target = tmp_path / "probs.npz"
-    base = ("calibrate", tmp_path / "a.npy", "--kind", "logits")
-    assert invoke(capsys, *base, "--apply", saved, "--write", target).code == 0
-    with np.load(target) as found:
-        assert set(found) == {"probs", "class_names"}
-        np.testing.assert_allclose(found["probs"], by_hand(), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", list(CALIBRATORS))
@@ -622,14 +610,3 @@ def test_a_write_that_fails_leaves_no_new_folders(saved, tmp_path, output):
     _, err = process.communicate()
     assert process.returncode == 1, err
     assert left(tmp_path / "mine") == []
-
-
-def test_a_new_folder_with_something_in_it_stays(tmp_path):
-    def fail_beside(name):
-        with atomic_write(tmp_path / "a" / "b" / "c.txt"):
-            (tmp_path / "a" / name).write_text("mine")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail_beside("other.txt")
-    assert left(tmp_path / "a") == ["other.txt"]

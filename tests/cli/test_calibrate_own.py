@@ -145,13 +145,6 @@ def test_one_that_cannot_be_made(capsys, file, register):
     assert "missing 1 required keyword-only argument: 'slope'" in result.json["skipped"][0]["reason"]
 
 
-def test_one_that_breaks_in_a_fold(capsys, file, register):
-    register("breaks", raising(RuntimeError("singular matrix"), fewest=480))
-    result = invoke(capsys, "calibrate", file, "--method", "breaks,vector", *QUICK[:-2], "--json")
-    assert result.code == 1
-    assert "singular matrix" in result.json["skipped"][0]["reason"]
-
-
 @pytest.mark.parametrize(
     ("applied", "text"),
     [

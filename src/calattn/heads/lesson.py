@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import checks
+from calattn.heads.base import moments
 from calattn.heads.taught import Kind, Taught, anchored, scaled
 from calattn.types import ModelOutput
 
@@ -145,7 +146,7 @@ def _learn(
 ) -> None:
     """Fits the MLP by the NLL of ℓ / exp(v) + V h; AdamW, its rate along one cosine, as many steps for few images as for many."""
     device = distorted.logits.device
-    mean, std = _moments(distorted.features)
+    mean, std = moments(distorted.features)
     inputs = ((distorted.features.double() - mean) / std).float()
     # The random numbers of the first layer and the order come from the CPU: the same start on every device.
     generator = torch.Generator().manual_seed(seed)
@@ -282,13 +283,6 @@ def _mean_nll(logits: Tensor, judged: tuple[Tensor, Tensor | None], targets: Ten
 
 def _as_targets(targets: Tensor, logits: Tensor) -> Tensor:
     return targets.to(logits.dtype) if targets.is_floating_point() else targets
-
-
-def _moments(features: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column in float64; 1 for a column that does not vary."""
-    mean = features.double().mean(dim=0)
-    std = features.double().std(dim=0, correction=0)
-    return mean, torch.where(std > 0, std, torch.ones_like(std))
 
 
 def _best_log_temperature(reading: Reading) -> float:

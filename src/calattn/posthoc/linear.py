@@ -202,20 +202,16 @@ def _all_on_top(logs: Tensor, labels: Tensor, found: Minimum) -> bool:
 
 def _warning(who: str, found: Minimum, strength: float, *, separable: bool) -> FitWarning:
     if not separable:
-        return FitWarning(
-            f"{who} stopped after {found.iterations} iterations, short of an optimum",
-            remedy="raise max_iterations, or use a stronger penalty",
-        )
-    if strength == math.inf:
-        return FitWarning(
-            f"the split is separable: every label is the top class, so {who} has no optimum and changes nothing",
-            remedy="fit on a validation split on which the network makes errors",
-        )
-    kept = "only its penalty keeps it finite" if strength else "without a penalty it has no optimum"
-    return FitWarning(
-        f"the split is separable: {who} can put every label on top, and {kept}",
-        remedy="fit on more samples, or use temperature scaling",
-    )
+        problem = f"{who} stopped after {found.iterations} iterations, short of an optimum"
+        remedy = "raise max_iterations, or use a stronger penalty"
+    elif strength == math.inf:
+        problem = f"the split is separable: every label is the top class, so {who} has no optimum and changes nothing"
+        remedy = "fit on a validation split on which the network makes errors"
+    else:
+        kept = "only its penalty keeps it finite" if strength else "without a penalty it has no optimum"
+        problem = f"the split is separable: {who} can put every label on top, and {kept}"
+        remedy = "fit on more samples, or use temperature scaling"
+    return FitWarning(problem, remedy=remedy)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

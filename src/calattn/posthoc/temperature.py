@@ -67,22 +67,22 @@ class TemperatureScaling(Calibrator):
         self.bounds = (low, high)
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        return self._fit_ece(predictions) if self.objective == "ece" else self._fit_nll(predictions)
+        if self.objective == "nll":
+            best, curve = best_temperature(predictions, self.bounds, stacklevel=4), torch.empty(2, 0).double()
+        else:
+            best, curve = self._of_grid(predictions)
+        names = ("temperature_", "objective_value_", "converged_", "iterations_")
+        return dict(zip(names, best, strict=True)) | {"curve_": curve}
 
-    def _fit_ece(self, predictions: Predictions) -> dict[str, Learned]:
+    def _of_grid(self, predictions: Predictions) -> tuple[Optimum, Float[Tensor, "2 k"]]:
         curve = ece_curve(predictions, self.grid, num_bins=self.num_bins)
         best = int(curve.numpy().argmin())  # the first minimum, which torch's argmin does not promise
         # One or two temperatures have no inside: whoever passes them knows.
         at_end = len(self.grid) > 2 and self.grid[best] in (min(self.grid), max(self.grid))
         if at_end:
             warnings.warn(self._end_of_grid(self.grid[best], curve), stacklevel=4)
-        return {
-            "temperature_": self.grid[best],
-            "objective_value_": float(curve[best]),
-            "converged_": not at_end,
-            "iterations_": 1,
-            "curve_": torch.stack([torch.tensor(self.grid, dtype=torch.float64), curve]),
-        }
+        grid = torch.tensor(self.grid, dtype=torch.float64)
+        return Optimum(self.grid[best], float(curve[best]), not at_end, 1), torch.stack([grid, curve])
 
     def _end_of_grid(self, temperature: float, curve: Tensor) -> FitWarning:
         low, high = min(self.grid), max(self.grid)
@@ -92,16 +92,6 @@ class TemperatureScaling(Calibrator):
             f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}",
             remedy="use temperature, which has no grid, or pass a wider one, TemperatureScaling('ece', grid=…)",
         )
-
-    def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:
-        found = best_temperature(predictions, self.bounds, stacklevel=5)
-        return {
-            "temperature_": found.temperature,
-            "objective_value_": found.nll,
-            "converged_": found.converged,
-            "iterations_": found.iterations,
-            "curve_": torch.empty(2, 0, dtype=torch.float64),
-        }
 
     def _apply(self, predictions: Predictions) -> Predictions:
         return rescaled(predictions, self.temperature_)
