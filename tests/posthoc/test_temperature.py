@@ -274,14 +274,6 @@ def test_one_sample(label, end):
         assert TemperatureScaling().fit(p).temperature_ == pytest.approx(end)
 
 
-def test_one_sample_between():
-    """Label second of three, above average: E_p ℓ = ℓ_y has a solution."""
-    p = Predictions(logits=torch.tensor([[3.0, 2.0, 0.0]]), labels=torch.tensor([1]))
-    fit = TemperatureScaling().fit(p)
-    expected = (p.logits.double() / fit.temperature_).softmax(dim=1) @ p.logits[0].double()
-    assert float(expected) == pytest.approx(2.0, rel=1e-9)
-
-
 def test_composes_with_a_scale():
     """CalAttn + TS: the temperature comes on top of the per-sample scale."""
     p = drawn(1.0, n=5000)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import checks
-from calattn.heads.base import moments
+from calattn.heads.base import cosine_adamw, moments
 from calattn.heads.taught import Kind, Taught, anchored, scaled
 from calattn.types import ModelOutput
 
@@ -154,15 +154,8 @@ def _learn(
     bound = 1 / math.sqrt(inputs.shape[1])
     head.fc1.weight.copy_((2 * torch.rand(head.fc1.weight.shape, generator=generator) - 1) * bound)
     head.fc2.bias[0] = _best_log_temperature(distorted)
-    matrices, biases = (
-        [p.requires_grad_() for p in head.parameters() if (p.ndim == 2) is wide] for wide in (True, False)
-    )
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": lesson.weight_decay}, {"params": biases, "weight_decay": 0.0}],
-        lr=lesson.learning_rate,
-        fused=device.type == "cuda",
-    )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, lesson.steps)
+    options = {"learning_rate": lesson.learning_rate, "weight_decay": lesson.weight_decay, "steps": lesson.steps}
+    optimizer, schedule = cosine_adamw(head.requires_grad_(), **options, fused=device.type == "cuda")
     for step, rows in enumerate(_shuffled(len(inputs), lesson, generator, device), start=1):
         seen = inputs.index_select(0, rows)
         kept = torch.rand(seen.shape, generator=masks, device=device) >= lesson.dropout

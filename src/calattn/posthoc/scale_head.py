@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from calattn import checks
 from calattn.errors import Args, InputError
-from calattn.heads.base import EPSILON, moments
+from calattn.heads.base import EPSILON, cosine_adamw, moments
 from calattn.heads.joint import CalAttn
 from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
 from calattn.posthoc.modules import HeadScaledLogits
@@ -113,17 +113,12 @@ class ScaleHeadCalibrator(Calibrator):
         """Yields after each epoch; the learning rate falls to zero along a cosine."""
         logits = train.calibrated_logits
         logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(_LOWEST_LOGIT).float()
-        matrices = [parameter for parameter in head.parameters() if parameter.ndim == 2]
-        biases = [parameter for parameter in head.parameters() if parameter.ndim < 2]  # decay would pull T towards ln 2
-        groups = [
-            {"params": matrices, "weight_decay": self.weight_decay},
-            {"params": biases, "weight_decay": 0.0},
-        ]
-        # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features
-        # alike.
-        optimiser = torch.optim.AdamW(groups, lr=self.learning_rate / math.sqrt(inputs.shape[1]))
-        steps = self.epochs * math.ceil(len(train) / self.batch_size)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features alike.
+        rate, steps = (
+            self.learning_rate / math.sqrt(inputs.shape[1]),
+            self.epochs * math.ceil(len(train) / self.batch_size),
+        )
+        optimiser, schedule = cosine_adamw(head, learning_rate=rate, weight_decay=self.weight_decay, steps=steps)
         for epoch in range(1, self.epochs + 1):
             order = torch.randperm(len(train), generator=generator).to(inputs.device)
             for rows in order.split(self.batch_size):
@@ -267,15 +262,10 @@ def _features_of(predictions: Predictions) -> Float[Tensor, "n d"]:
 
 def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -> CalAttn:
     """A fresh head with its first layer drawn from the generator: `nn.Linear` itself uses the global one."""
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         head = CalAttn(num_features, hidden=hidden)
-    head.to_empty(device="cpu")
-    bound = 1.0 / math.sqrt(num_features)
-    with torch.no_grad():
+        bound = 1.0 / math.sqrt(num_features)
         head.mlp.fc1.weight.uniform_(-bound, bound, generator=generator)
-        head.mlp.fc1.bias.zero_()
-        head.mlp.fc2.weight.zero_()
-    _start_at(head, 1.0)
     return head
 
 
