@@ -302,7 +302,7 @@ def test_a_floor_does_nothing_to_logits(capsys, files):
             r"learned: temperature = [\d.]+, .*strength = \w+, objective value = [\d.]+, converged = yes, iterations = \d+; "
             r"tensors \(weight, bias\) are in .*",
         ),
-        ("histogram", r"learned: tensors \(edges, frequencies\) are in the calibrator's file \(--out\)"),
+        ("histogram", r"learned: tensors \(frequencies\) are in the calibrator's file \(--out\)"),
     ],
 )
 def test_what_was_learned_is_said_in_words(capsys, files, method, line):

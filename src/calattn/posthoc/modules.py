@@ -183,4 +183,4 @@ class BinnedProbs(MappedProbs):
         self._keep(edges=edges, frequencies=frequencies)
 
     def _mapped(self, probs: Tensor) -> Tensor:
-        return self.frequencies.to(probs).gather(1, torch.searchsorted(self.edges.to(probs), probs, right=False))
+        return self.frequencies.to(probs).gather(1, torch.bucketize(probs, self.edges.to(probs)))
