@@ -138,7 +138,7 @@ def calibrate(
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
         if out is not None:
-            kept = {"overwrite": overwrite, "single": single, "write": write, "sets": conformal}
+            kept: dict[str, Any] = {"overwrite": overwrite, "single": single, "write": write, "sets": conformal}
             then.callback(save_contest, out, found, report, **kept)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))

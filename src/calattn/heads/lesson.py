@@ -154,8 +154,13 @@ def _learn(
     bound = 1 / math.sqrt(inputs.shape[1])
     head.fc1.weight.copy_((2 * torch.rand(head.fc1.weight.shape, generator=generator) - 1) * bound)
     head.fc2.bias[0] = _best_log_temperature(distorted)
-    options = {"learning_rate": lesson.learning_rate, "weight_decay": lesson.weight_decay, "steps": lesson.steps}
-    optimizer, schedule = cosine_adamw(head.requires_grad_(), **options, fused=device.type == "cuda")
+    optimizer, schedule = cosine_adamw(
+        head.requires_grad_(),
+        learning_rate=lesson.learning_rate,
+        weight_decay=lesson.weight_decay,
+        steps=lesson.steps,
+        fused=device.type == "cuda",
+    )
     for step, rows in enumerate(_shuffled(len(inputs), lesson, generator, device), start=1):
         seen = inputs.index_select(0, rows)
         kept = torch.rand(seen.shape, generator=masks, device=device) >= lesson.dropout

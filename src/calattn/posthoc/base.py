@@ -238,7 +238,8 @@ class Calibrator(Fitted):
     def _through_module(self, predictions: Predictions) -> Predictions:
         """Calibrated by the module, block by block in float64."""
         logits = predictions.calibrated_logits
-        module, found = self._module().to(logits.device), torch.empty_like(logits)
+        module: Any = self._module().to(logits.device)
+        found = torch.empty_like(logits)
         for rows in row_blocks(*logits.shape):
             found[rows] = module.map(logits[rows].double()).to(found)
         return predictions.replace(logits=found, scale=None)

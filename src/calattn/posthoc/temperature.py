@@ -72,7 +72,8 @@ class TemperatureScaling(Calibrator):
         else:
             best, curve = self._of_grid(predictions)
         names = ("temperature_", "objective_value_", "converged_", "iterations_")
-        return dict(zip(names, best, strict=True)) | {"curve_": curve}
+        learned: dict[str, Learned] = dict(zip(names, best, strict=True))
+        return learned | {"curve_": curve}
 
     def _of_grid(self, predictions: Predictions) -> tuple[Optimum, Float[Tensor, "2 k"]]:
         curve = ece_curve(predictions, self.grid, num_bins=self.num_bins)
