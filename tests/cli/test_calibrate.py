@@ -23,10 +23,9 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.files.atomic import atomic_folder
-from calattn.posthoc import CALIBRATORS, FitWarning, TemperatureScaling, VectorScaling, cross_fit, drawn_folds
+from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, drawn_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
-from calattn.report.contest import learned
 from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
 from tests.posthoc.test_crossfit import Scores
 
@@ -88,14 +87,6 @@ def test_one_file_is_cross_fitted(capsys, files, tmp_path):
     shown = invoke(capsys, *arguments[:-2], "--bootstrap", 0)
     assert "600 out-of-fold predictions: 4 random folds, seed 3" in shown.out
     assert "one more fit, on all 600 samples" in shown.out
-
-
-def test_five_folds_unless_said(capsys, files):
-    base = ("calibrate", files[0], "--method", "temperature", "--json", "--bootstrap", 0)
-    five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
-    assert five["folds"] == 5
-    assert five["methods"][0]["after"] == given["methods"][0]["after"]
-    assert five["methods"][0]["after"] != other["methods"][0]["after"]
 
 
 def test_a_fraction_asks_for_one_split(capsys, files, tmp_path):
@@ -245,31 +236,12 @@ def test_judged_on_what_was_fitted_on_nothing_leads(capsys, in_sample, tmp_path)
     assert (tmp_path / "out" / named[0] / "calibrator.safetensors").is_file()
 
 
-def test_judged_on_what_was_fitted_on_the_text_names_no_best(capsys, in_sample):
-    shown = invoke(capsys, *in_sample, "--method", "all").out
-    assert IN_SAMPLE in shown
-    assert "the numbers do not hold for new data" in shown
-    for word in ("best by", "leads", "leader"):
-        assert word not in shown
-    alone = invoke(capsys, *in_sample, "--method", "vector").out
-    assert "vector was judged on the samples it was fitted on" in alone
-    assert "more than chance" not in alone
-
-
 def test_without_a_leader_all_has_nothing_to_write(capsys, in_sample, tmp_path):
     target = tmp_path / "probs.csv"
     assert "name one --method" in refused(capsys, *in_sample, "--method", "all", "--write", target)
     assert not target.exists()
     assert invoke(capsys, *in_sample, "--method", "vector", "--write", target).code == 0
     assert target.is_file()
-
-
-def test_other_samples_have_a_leader(capsys, files):
-    common = ("--method", "all", "--metrics", "accuracy", "--bootstrap", 0, "--json")
-    for fitted in (("--validation", files[1]), ()):  # a file of its own, or folds of this one
-        result = invoke(capsys, "calibrate", files[0], *fitted, *common)
-        assert result.json["leader"] == result.json["methods"][0]["method"]
-        assert result.json["no_leader"] is None
 
 
 def test_metrics_that_were_asked_for_and_nll_which_ranks(capsys, files):
@@ -330,7 +302,7 @@ def test_a_floor_does_nothing_to_logits(capsys, files):
             r"learned: temperature = [\d.]+, .*strength = \w+, objective value = [\d.]+, converged = yes, iterations = \d+; "
             r"tensors \(weight, bias\) are in .*",
         ),
-        ("histogram", r"learned: tensors \(edges, frequencies\) are in the calibrator's file \(--out\)"),
+        ("histogram", r"learned: tensors \(frequencies\) are in the calibrator's file \(--out\)"),
     ],
 )
 def test_what_was_learned_is_said_in_words(capsys, files, method, line):
@@ -340,13 +312,6 @@ def test_what_was_learned_is_said_in_words(capsys, files, method, line):
     if method == "temperature":
         want = TemperatureScaling().fit(predictions(sharpness=2.0)).temperature_
         assert last.startswith(f"T = {want:.2f} ")
-
-
-def test_a_temperature_without_an_optimum():
-    sure = calattn.Predictions(logits=8 * torch.eye(3).repeat(20, 1), labels=torch.arange(3).repeat(20))
-    with pytest.warns(FitWarning):
-        fitted = TemperatureScaling().fit(sure)
-    assert learned(fitted) == "T = 1e-06 (the end of its range)"
 
 
 def test_one_sample_cannot_be_cross_fitted(capsys, tmp_path):
@@ -371,36 +336,6 @@ def test_the_clock_starts_after_the_imports(capsys, files, monkeypatch):
     result = invoke(capsys, *base, "--json")
     assert result.json["methods"][0]["seconds"] < 0.4
     assert ready == [30, 300]
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
-def test_probabilities_for_other_tools(capsys, files, tmp_path, suffix):
-    path = tmp_path / f"calibrated{suffix}"
-    result = invoke(capsys, "calibrate", files[0], "--method", "vector", "--bootstrap", 0, "--write", path)
-    assert result.code == 0
-    want = cross_fit(VectorScaling, predictions(sharpness=2.0)).probs.numpy()
-    if suffix == ".npz":
-        probs, labels = (np.load(path)[name] for name in ("probs", "labels"))
-    else:
-        table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
-        probs = np.stack([table[f"p_{k}"].to_numpy() for k in range(10)], axis=1)
-        labels = table["label"].to_numpy()
-    np.testing.assert_array_equal(probs.astype(np.float32), want)
-    np.testing.assert_array_equal(labels, predictions().labels.numpy())
-    again = calattn.read_predictions(path)
-    assert torch.equal(again.labels, predictions().labels)
-    assert torch.allclose(again.probs.float(), torch.from_numpy(want))
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
-def test_class_names_go_with_them(capsys, tmp_path, suffix):
-    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "9 [nine], or so")
-    calattn.save_predictions(predictions(class_names=names), tmp_path / "named")
-    path = tmp_path / f"calibrated{suffix}"
-    assert invoke(capsys, "calibrate", tmp_path / "named", "--bootstrap", 0, "--write", path).code == 0
-    again = calattn.read_predictions(path)
-    assert again.class_names == names
-    assert torch.equal(again.labels, predictions().labels)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -445,13 +380,6 @@ def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, w
     assert torch.equal(again.labels, predictions().labels)
 
 
-def test_slow_fits_are_announced(capsys, files, monkeypatch):
-    arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
-    assert "more follow" not in invoke(capsys, *arguments).err
-    monkeypatch.setattr("calattn.posthoc.contests._SLOW", 0.0)
-    assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
-
-
 def test_of_all_methods_the_leaders_probabilities_are_written(capsys, files, tmp_path):
     path = tmp_path / "calibrated.npz"
     result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 0, "--write", path, "--json")
@@ -477,12 +405,6 @@ def test_with_features_nothing_is_skipped(capsys, tmp_path):
     base = ("calibrate", tmp_path / "test", *fitted, "--bootstrap", 0)
     assert invoke(capsys, *base, "--json").json["skipped"] == []
     assert "features" in refused(capsys, *base, "--no-features")
-
-
-def test_fits_repeat(capsys, files):
-    arguments = ("calibrate", files[0], "--method", "sats", "--json", "--bootstrap", 0)
-    first, second = (invoke(capsys, *arguments).json["methods"][0] for _ in range(2))
-    assert first["after"] == second["after"]
 
 
 def test_overwriting_has_to_be_said_and_spares_strangers(capsys, files, tmp_path):

@@ -9,7 +9,8 @@ import torch
 
 import calattn
 from calattn.posthoc import CALIBRATORS, TemperatureScaling
-from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
+from tests.cli.test_calibrate_blocks import by_hand
+from tests.cli_runner import invoke, predictions, refused, write_npz
 
 NEW = predictions(sharpness=2.0)
 
@@ -22,17 +23,6 @@ def fitted(method, **fields):
 def saved(tmp_path):
     fitted("vector").save(tmp_path / "vector.safetensors")
     return tmp_path / "vector.safetensors"
-
-
-def by_hand():
-    """softmax(w ⊙ z + b) in numpy, z the logarithm of the probabilities that one temperature and a share of 1/C give."""
-    it = fitted("vector")
-    logits = NEW.logits.double().numpy()
-    tempered = np.exp(np.maximum(logits - logits.max(axis=1, keepdims=True), -it.limit_) / it.temperature_)
-    probs = (1 - it.share_) * tempered / tempered.sum(axis=1, keepdims=True) + it.share_ / logits.shape[1]
-    z = np.log(probs) * it.weight_.numpy() + it.bias_.numpy()
-    exp = np.exp(z - z.max(axis=1, keepdims=True))
-    return exp / exp.sum(axis=1, keepdims=True)
 
 
 @pytest.fixture
@@ -83,18 +73,6 @@ def test_with_labels_it_is_predictions_to_evaluate(capsys, tmp_path):
     again = ("calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
     assert invoke(capsys, *again).code == 2
     assert invoke(capsys, *again, "--overwrite").code == 0
-
-
-def test_a_run_folder_and_features(capsys, tmp_path):
-    run = write_run(tmp_path / "run", sharpness=2.0)
-    assert invoke(capsys, "calibrate", run, "--out", tmp_path / "fit").code == 0
-    target = tmp_path / "probs.npz"
-    assert invoke(capsys, "calibrate", run, "--apply", tmp_path / "fit", "--write", target).code == 0
-    temperature = calattn.posthoc.load(tmp_path / "fit" / "calibrator.safetensors").temperature_
-    test = calattn.load_predictions(run / "predictions" / "test")
-    with np.load(target) as found:
-        np.testing.assert_allclose(found["probs"], (test.logits / temperature).softmax(dim=1).numpy(), atol=1e-6)
-        np.testing.assert_array_equal(found["labels"], test.labels.numpy())
 
 
 def test_a_calibrator_that_reads_features(capsys, tmp_path):
@@ -148,17 +126,6 @@ def test_of_several_calibrators_the_leader_is_named(capsys, unlabelled, tmp_path
     assert invoke(capsys, "calibrate", file, *methods, "--out", tmp_path / "all").code == 0
     result = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", "--write", tmp_path / "probs.npz")
     assert f"it holds several, name one: {tmp_path / 'all' / 'temperature'}" in result.err
-
-
-def test_results_do_not_replace_what_is_read(capsys, saved, unlabelled):
-    assert "which it would replace" in refused(capsys, "calibrate", unlabelled, "--apply", saved, "--write", unlabelled)
-
-
-def test_the_reader_says_whether_there_are_labels(unlabelled, tmp_path):
-    assert not calattn.stream_predictions(unlabelled, labels_optional=True).labelled
-    assert calattn.stream_predictions(write_npz(tmp_path / "a.npz", NEW), labels_optional=True).labelled
-    with pytest.raises(ValueError, match="there is nothing named like labels"):
-        calattn.stream_predictions(unlabelled)
 
 
 @pytest.mark.filterwarnings("default::calattn.posthoc.SameDataWarning")

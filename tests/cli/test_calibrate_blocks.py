@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 import calattn
 from calattn.cli import subjects
 from calattn.files import probabilities
-from calattn.files.atomic import atomic_write
 from calattn.files.rows import RowFile
 from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
@@ -115,17 +114,6 @@ def test_every_format_against_numpy(capsys, saved, tmp_path, given, out):
     np.testing.assert_array_equal(labels, LABELS)
     np.testing.assert_array_equal(index, INDEX)
     assert left(tmp_path) == sorted([given, "fit", f"probs{out}"])
-
-
-@pytest.mark.usefixtures("in_blocks")
-def test_an_npy_file_without_labels(capsys, saved, tmp_path):
-    np.save(tmp_path / "a.npy", LOGITS)
-    target = tmp_path / "probs.npz"
-    base = ("calibrate", tmp_path / "a.npy", "--kind", "logits")
-    assert invoke(capsys, *base, "--apply", saved, "--write", target).code == 0
-    with np.load(target) as found:
-        assert set(found) == {"probs", "class_names"}
-        np.testing.assert_allclose(found["probs"], by_hand(), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", list(CALIBRATORS))
@@ -465,19 +453,6 @@ def test_text_that_begins_with_what_it_was_fitted_on_is_other_data(capsys, tmp_p
     assert 0 < sum(kept) <= rows
 
 
-@pytest.mark.usefixtures("in_blocks")
-@pytest.mark.filterwarnings("error::calattn.posthoc.SameDataWarning")
-def test_a_calibrator_of_an_older_file_is_applied_to_text_without_a_word(capsys, tmp_path):
-    source = write(tmp_path / "a.csv")
-    calibrator = CALIBRATORS["vector"]().fit(calattn.read_predictions(source))
-    calibrator.num_samples_ = 0
-    calibrator.save(tmp_path / "it.safetensors")
-    found = invoke(
-        capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--write", tmp_path / "probs.csv"
-    )
-    assert found.code == 0, found.err
-
-
 @pytest.mark.parametrize("scale", [None, 2.0])
 @pytest.mark.parametrize(("rows", "block"), [(3, 1), (600, 70), (600, 600), (1000, 7), (1000, 256)])
 def test_a_fingerprint_does_not_depend_on_the_blocks(rows, block, scale):
@@ -547,16 +522,6 @@ def test_what_a_gzip_file_says_and_how_its_start_expands_are_both_believed(tmp_p
     assert found["last.two.csv.gz"] > len(dense_last)
 
 
-def test_a_damaged_gzip_file_is_named_whatever_its_size_seems_to_be(capsys, saved, tmp_path):
-    """Further in than what is read of it to know its columns."""
-    header = ",".join(f"logit_{k}" for k in range(10)).encode()
-    whole = gzip.compress(header + 200_000 * b"\n0,1,2,3,4,5,6,7,8,9")
-    (tmp_path / "a.csv.gz").write_bytes(whole[: len(whole) // 2] + 50 * b"\xff" + whole[len(whole) // 2 + 50 :])
-    result = invoke(capsys, "calibrate", tmp_path / "a.csv.gz", "--apply", saved, "--write", tmp_path / "probs.npz")
-    assert result.code == 2
-    assert "fix the file or save it again" in " ".join(result.err.split())
-
-
 # Every file is large and has blocks of 70 rows; each block that is calibrated says so, and takes its time.
 SLOWLY = """
 import os, time
@@ -610,26 +575,3 @@ def test_a_full_disk(saved, tmp_path, output):
     assert str(tmp_path / output[1]) in err
     assert ".part-" not in err
     assert left(tmp_path) == ["a.npz", "fit"]
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_a_write_that_fails_leaves_no_new_folders(saved, tmp_path, output):
-    """Those that were there stay, as do those that somebody has put something into."""
-    source = write(tmp_path / "a.npz")
-    (tmp_path / "mine").mkdir()
-    place = tmp_path / "mine" / "new" / "deep" / output[1]
-    process = command("calibrate", source, "--apply", saved, output[0], place, pause=0, limit=5000)
-    _, err = process.communicate()
-    assert process.returncode == 1, err
-    assert left(tmp_path / "mine") == []
-
-
-def test_a_new_folder_with_something_in_it_stays(tmp_path):
-    def fail_beside(name):
-        with atomic_write(tmp_path / "a" / "b" / "c.txt"):
-            (tmp_path / "a" / name).write_text("mine")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail_beside("other.txt")
-    assert left(tmp_path / "a") == ["other.txt"]

@@ -123,6 +123,7 @@ def rewritten(data: bytes, draw: random.Random) -> bytes:
     return save(tensors, metadata=metadata)
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("damage", [mutated, rewritten])
 def test_a_damaged_file_is_refused_and_never_gives_other_numbers(saved, tmp_path, damage):
     names, draw, lost = list(saved), random.Random(damage.__name__), []

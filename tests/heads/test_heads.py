@@ -151,11 +151,6 @@ def test_log_evidence_survives_large_logits() -> None:
     assert torch.isinf(evidence(out)).all()
 
 
-def test_dirichlet_needs_the_number_of_classes() -> None:
-    with pytest.raises(ValueError, match="num_classes"):
-        HEADS["dirichlet"](num_features=8, num_classes=None, hidden=16, bias=True)
-
-
 @pytest.mark.parametrize(("argument", "value"), [("hidden", 0), ("hidden", -3), ("num_features", 0)])
 def test_widths_must_be_positive(argument: str, value: int) -> None:
     arguments = {"num_features": 8, "hidden": 4, argument: value}
@@ -186,8 +181,3 @@ def test_first_step_leaves_the_identity() -> None:
         assert head.mlp.fc2.weight.grad.any()
         optimiser.step()
     assert not torch.equal(head(features, logits).calibrated_logits, logits)
-
-
-def test_heads_run_on_the_meta_device() -> None:
-    head = CalAttn(8).to("meta")
-    assert head(torch.empty(3, 8, device="meta"), torch.empty(3, 5, device="meta")).scale.shape == (3,)

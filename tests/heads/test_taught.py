@@ -189,15 +189,6 @@ def test_a_class_term_that_overflows_leaves_the_temperature(kind):
     assert nll(rest.logits, rest) > 2 * best_single(rest, rest)
 
 
-def test_columns_that_do_not_vary_are_no_trouble():
-    def flat(n: int, seed: int) -> Reading:
-        r = world(n, seed=seed)
-        return Reading(torch.cat([r.features, torch.full((n, 1), 7.0)], dim=1), r.logits, r.targets)
-
-    head = teach_head(flat(500, 0), flat(50, 1), flat(50, 2), Lesson(hidden=8, steps=20))
-    assert all(torch.isfinite(tensor).all() for tensor in head.state_dict().values())
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

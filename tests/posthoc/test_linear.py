@@ -12,7 +12,7 @@ from torch.nn import functional
 from calattn import Predictions
 from calattn.posthoc import DirichletCalibration, FitWarning, MatrixScaling, TemperatureScaling, VectorScaling, affine
 from calattn.posthoc.affine import DiagonalMaps, FullMaps, Penalty
-from calattn.posthoc.linear import tempered
+from calattn.posthoc.modules import tempered
 
 KINDS = [VectorScaling, MatrixScaling, DirichletCalibration]
 
@@ -76,7 +76,7 @@ def test_the_metric_and_its_transpose(maps):
 def lower_by_scipy(fit, p: Predictions) -> float:
     """What another method finds from the optimum on, for the same objective written out."""
     c, n, strength = p.num_classes, len(p), fit.strength_
-    logs = tempered(p.logits.double(), fit.temperature_, fit.limit_, fit.share_)
+    logs = tempered(p.logits.double(), torch.tensor([fit.temperature_, fit.limit_, fit.share_]).double())
     free = 0.01 if isinstance(fit, DirichletCalibration) else 1.0
 
     def objective(flat):

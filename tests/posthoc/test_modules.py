@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 import calattn
-from calattn import Predictions
 from calattn.posthoc import (
     SATS,
     FrozenCalAttn,
-    HistogramBinning,
-    IsotonicCalibration,
     NotFittedError,
     TemperatureScaling,
 )
@@ -160,28 +157,6 @@ def test_sats_on_logits_and_features():
     sats = SATS(inputs="logits+features", epochs=1, hidden=4).fit(p)
     found = sats.module()(new.calibrated_logits, new.features)
     torch.testing.assert_close(found, sats(new).calibrated_logits, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: HistogramBinning(bins="count", num_bins=7), lambda: HistogramBinning(floor=0.01), IsotonicCalibration],
-)
-def test_steps_at_their_edges(make):
-    """Every probability a multiple of 1/15 or one that was fitted on, where bins and knots begin."""
-    g = torch.Generator().manual_seed(0)
-    counts = torch.distributions.Multinomial(15, torch.ones(3)).sample((400,))
-    p = Predictions(logits=(counts / 15).log(), labels=torch.randint(3, (400,), generator=g))
-    it = make().fit(p)
-    new = (counts[:200] / 15).log()
-    torch.testing.assert_close(it.module()(new).softmax(dim=1), it.predict_proba(new), rtol=1e-5, atol=1e-6)
-
-
-def test_a_row_of_zeros_is_uniform():
-    labels = torch.tensor([0, 0, 1, 1])
-    p = Predictions(logits=torch.tensor([[3.0, 0, 0], [2.0, 0, 0], [0, 3.0, 0], [0, 2.0, 0]]), labels=labels)
-    it = HistogramBinning(num_bins=2).fit(p)
-    new = torch.tensor([[0.0, 0.0, 5.0]])
-    torch.testing.assert_close(it.module()(new).softmax(dim=1), it.predict_proba(new))
 
 
 @pytest.mark.usefixtures("untyped")

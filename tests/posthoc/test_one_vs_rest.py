@@ -29,31 +29,11 @@ def test_histogram_uses_the_metrics_edges():
     assert fit.frequencies_[0, 3] == 0.0
 
 
-def test_equal_count_bins_hold_equally_many():
-    g = torch.Generator().manual_seed(0)
-    probs = torch.rand(100, 2, generator=g).pow(4) + 1e-3
-    p = Predictions.from_probs(probs / probs.sum(dim=1, keepdim=True), torch.arange(100) % 2)
-    fit = HistogramBinning(num_bins=4, bins="count").fit(p)
-    column = p.probs[:, 0].contiguous()
-    index = torch.searchsorted(fit.edges_[0].contiguous(), column)
-    assert torch.bincount(index).tolist() == [25, 25, 25, 25]
-    share = torch.stack([(p.labels[index == k] == 0).double().mean() for k in range(4)])
-    torch.testing.assert_close(fit.frequencies_[0], share)
-
-
-@pytest.mark.parametrize("bins", ["width", "count"])
-def test_fewer_samples_than_bins(bins):
-    fit = HistogramBinning(num_bins=15, bins=bins).fit(rows((0.9, 0.1), (0.3, 0.7), labels=[0, 1]))
-    assert (fit.edges_.diff(dim=1) >= 0).all()
+def test_fewer_samples_than_bins():
+    fit = HistogramBinning(num_bins=15).fit(rows((0.9, 0.1), (0.3, 0.7), labels=[0, 1]))
     out = fit(rows((0.5, 0.5), (1.0, 0.0), (0.0, 1.0))).probs
     assert torch.isfinite(out).all()
     torch.testing.assert_close(out.sum(dim=1), torch.ones(3))
-
-
-def test_ties_in_equal_count_bins():
-    p = rows(*[(0.5, 0.5)] * 6, (0.9, 0.1), labels=[0, 0, 1, 1, 1, 1, 0])
-    out = HistogramBinning(num_bins=3, bins="count").fit(p)(rows((0.5, 0.5), (0.9, 0.1))).probs
-    torch.testing.assert_close(out[0], torch.tensor([2 / 6, 4 / 6]), atol=0.1, rtol=0)
 
 
 @pytest.mark.parametrize("kind", [HistogramBinning, IsotonicCalibration])

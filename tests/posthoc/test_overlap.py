@@ -114,14 +114,3 @@ def test_calibrate_says_how_many_samples_were_fitted_on_too(capsys, files):
     found = invoke(capsys, *command, "--json").json
     assert 180 <= found["shared"] <= 220
     assert f"about {found['shared']} of the 600" in found["verdict"][-1]
-
-
-def test_one_method_is_not_told_from_others_and_warns_once(capsys, files):
-    test = files[0]
-    command = ("calibrate", test, "--validation", test, "--metrics", "accuracy", "--bootstrap", 50)
-    alone = invoke(capsys, *command, "--method", "vector")
-    assert "vector was judged on the samples it was fitted on" in alone.out
-    assert "no method" not in alone.out
-    assert "each was" not in alone.out
-    several = invoke(capsys, *command, "--method", "all")
-    assert "applied to the predictions it was fitted on" not in alone.err + several.err

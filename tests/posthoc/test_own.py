@@ -29,21 +29,6 @@ class Shift(Calibrator):
         return predictions.replace(logits=predictions.logits) if self.applied is None else self.applied(predictions)
 
 
-class Undecorated(Calibrator):
-    slope_: float = dataclasses.field(init=False)
-
-    def _fit(self, _):
-        return {"slope_": 1.0}
-
-    def _apply(self, predictions):
-        return predictions
-
-
-class Bare(Undecorated):
-    def _fit(self, _):
-        return {"offset_": torch.zeros(3)}
-
-
 @pytest.fixture
 def registered(monkeypatch):
     monkeypatch.setitem(CALIBRATORS._items, "shift", Shift)
@@ -55,11 +40,11 @@ def registered(monkeypatch):
     [
         (
             {"slope": 1.0},
-            "Shift._fit returned slope, but Shift declares slope_: write slope: float = dataclasses.field(",
+            "Shift._fit returned slope, but Shift declares slope_: return a dict of what is declared; to declare",
         ),
-        ({"slope_": 1.0, "b_": torch.ones(2)}, "returned b_, slope_, but Shift declares slope_: write b_: Tensor = "),
-        ({}, "Shift._fit returned nothing, but Shift declares slope_: return slope_ too; what is an option"),
-        ([1.0], "Shift._fit returned a list; return a dict of what it declares: slope_"),
+        ({"slope_": 1.0, "b_": torch.ones(2)}, "returned b_, slope_, but Shift declares slope_: "),
+        ({}, "Shift._fit returned nothing, but Shift declares slope_: "),
+        ([1.0], "Shift._fit returned a list, but Shift declares slope_: "),
         (
             {"slope_": np.ones(2)},
             "Shift._fit returned a ndarray as slope_; a calibrator's file holds tensors, dicts of",
@@ -72,26 +57,6 @@ def test_what_fit_returned_and_what_is_declared(returned, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         calibrator.fit(made_up(0))
     assert not hasattr(calibrator, "num_classes_")
-
-
-@pytest.mark.usefixtures("untyped")
-def test_nothing_returned():
-    class Forgetful(Shift):
-        def _fit(self, _):
-            self.slope_ = 1.0
-
-    with pytest.raises(ValueError, match=r"Forgetful\._fit returned None; return a dict of what it declares: slope_"):
-        Forgetful().fit(made_up(0))
-
-
-def test_a_class_that_is_no_dataclass():
-    decorate = r"decorate {} with @dataclasses\.dataclass\(kw_only=True, eq=False, repr=False\)$"
-    with pytest.raises(
-        ValueError, match=r"returned slope_, but Undecorated declares nothing: " + decorate.format("Und.*")
-    ):
-        Undecorated().fit(made_up(0))
-    with pytest.raises(ValueError, match=r": write offset_: Tensor = .* in the class, and " + decorate.format("Bare")):
-        Bare().fit(made_up(0))
 
 
 def test_what_fit_returns_is_not_changed_and_may_hold_what_fit_adds():

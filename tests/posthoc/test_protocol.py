@@ -15,7 +15,6 @@ from calattn.posthoc import (
     Calibrator,
     FitWarning,
     FrozenCalAttn,
-    HistogramBinning,
     NotFittedError,
     SameDataWarning,
     TemperatureScaling,
@@ -56,11 +55,6 @@ def same(first: Calibrator, second: Calibrator) -> bool:
 
     pairs = list(zip(flat(first), flat(second), strict=True))
     return all(a == b and (torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y) for (a, x), (b, y) in pairs)
-
-
-def test_the_names_that_others_build_on():
-    heads, linear = {"sats", "frozen_calattn"}, {"vector", "matrix", "dirichlet"}
-    assert set(NAMES) >= {"temperature", "temperature_ece", "isotonic", "histogram"} | heads | linear
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -218,16 +212,6 @@ def test_repr_tells_what_was_learned(name):
     assert "tensor(" not in text
 
 
-def test_repr_of_a_temperature(tmp_path):
-    p = Predictions(logits=torch.tensor([[2.0, 0.0]] * 4), labels=torch.tensor([0, 0, 0, 1]))
-    fit = TemperatureScaling().fit(p)
-    for part in ("objective='nll'", "temperature_=1.82,", "converged_=True", "curve_=Tensor[2, 0]"):
-        assert part in repr(fit)
-    assert "0.3" not in repr(fit)  # the grid
-    fit.save(tmp_path / "ts")
-    assert repr(load(tmp_path / "ts")) == repr(fit)
-
-
 def test_save_replaces_a_file(tmp_path):
     TemperatureScaling().fit(made_up(0)).save(tmp_path / "it")
     VectorScaling().fit(made_up(0)).save(tmp_path / "it")
@@ -347,16 +331,6 @@ def test_a_class_without_samples_is_named_by_those_that_learn_by_class(name):
         found = [each for each in caught if each.category is AbsentClassWarning]
         assert len(found) == expected
         assert all("1 of the 4 classes (d) has no sample" in str(each.message) for each in found)
-
-
-def test_many_classes_without_samples_are_counted_in_one_line():
-    g = torch.Generator().manual_seed(0)
-    p = Predictions(logits=torch.randn(60, 30, generator=g), labels=torch.arange(60) % 10)
-    with pytest.warns(AbsentClassWarning, match=r"20 of the 30 classes \(10, 11, 12, 13, 14, …\) have no sample"):
-        HistogramBinning().fit(p)
-    named = p.replace(class_names=tuple(f"c{k}" for k in range(30)))
-    with pytest.warns(AbsentClassWarning, match=r"\(c10, c11"):
-        HistogramBinning().fit(named)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,9 +6,10 @@ import torch
 from torch.nn import functional
 
 from calattn import Predictions
+from calattn.heads.base import moments
 from calattn.metrics import ece
 from calattn.posthoc import SATS, FrozenCalAttn, TemperatureScaling
-from calattn.posthoc.scale_head import _moments, _standardised
+from calattn.posthoc.scale_head import _standardised
 
 
 def nll(p: Predictions) -> float:
@@ -62,14 +63,6 @@ def test_sats_does_not_see_a_shift_of_the_logits():
     new, _ = known_scale(50, seed=1)
     fit = SATS(epochs=2, hidden=8).fit(p)
     torch.testing.assert_close(fit(new.replace(logits=new.logits + 3.0)).scale, fit(new).scale, atol=1e-5, rtol=1e-5)
-
-
-def test_sats_may_read_features():
-    p, _ = known_scale(400, seed=0)
-    fit = SATS(inputs="logits+features", epochs=1, hidden=8).fit(p)
-    assert fit.weights_["mlp.fc1.weight"].shape == (8, 12)
-    with pytest.raises(ValueError, match=r"the method reads predictions.features"):
-        fit(known_scale(40, seed=1)[0].replace(features=None))
 
 
 @pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
@@ -140,7 +133,7 @@ def test_columns_in_parts_have_the_moments_of_the_whole_to_the_bit():
     """A seed promises the same bits, whichever way the inputs are standardised."""
     x = 3 + 2 * torch.randn(5001, 150, generator=torch.Generator().manual_seed(0))
     x[:, 70] = 5.0
-    mean, std = _moments(x)
+    mean, std = moments(x)
     wide = x.double()
     expected = wide.std(dim=0, correction=0)
     assert expected[70] == 0.0
@@ -162,24 +155,12 @@ def test_the_kept_epoch_has_the_score_of_the_hold_out_it_was_judged_on():
     assert float(fit.history_[fit.epoch_ + 1]) == pytest.approx(ece(after.probs, after.labels), rel=1e-5)
 
 
-def test_constant_feature_is_harmless():
-    p, _ = known_scale(300, seed=0)
-    p = p.replace(features=torch.cat([p.features, torch.ones(300, 1)], dim=1))
-    assert torch.isfinite(FrozenCalAttn(epochs=1, hidden=4).fit(p)(p.replace(labels=p.labels.roll(1))).scale).all()
-
-
 def test_frozen_calattn_head_is_the_papers():
     p, _ = known_scale(300, seed=0)
     fit = FrozenCalAttn(epochs=1).fit(p)
     assert sum(parameter.numel() for parameter in fit.head_.parameters()) == 128 * 2 + 128 + 128 + 1
     z = ((p.features.double() - fit.mean_) / fit.std_).float()
     torch.testing.assert_close(fit.head_(z, p.logits).scale, fit.temperatures(p))
-
-
-def test_missing_features_raise():
-    p, _ = known_scale(50, seed=0)
-    with pytest.raises(ValueError, match=r"the method reads predictions.features.*Predictions\(\.\.\., features="):
-        FrozenCalAttn().fit(p.replace(features=None))
 
 
 def test_other_feature_width_raises():

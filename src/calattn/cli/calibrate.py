@@ -159,7 +159,7 @@ def calibrate(
         if write is not None:
             then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
         if out is not None:
-            kept = {"overwrite": overwrite, "single": single, "write": write, "sets": unfitted}
+            kept: dict[str, Any] = {"overwrite": overwrite, "single": single, "write": write, "sets": unfitted}
             then.callback(save_contest, out, found, report, **kept)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
@@ -438,20 +438,16 @@ def _fitting(contest: Contest, material: Material) -> Iterator[str]:
 def _nothing_done(contest: Contest, material: Material) -> Exception:
     """The error of a contest without rows: why each method has none."""
     text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in _by_reason(contest, material).items())
-    return _failed(text, contest) if any(each.failed for each in contest.skipped) else ValueError(text)
+    return _failure(contest, text) if any(each.failed for each in contest.skipped) else ValueError(text)
 
 
-def _failure(contest: Contest) -> MethodFailed:
+def _failure(contest: Contest, text: str = "") -> MethodFailed:
     """The error of a contest in which methods broke, after all that the others gave was shown and kept."""
     failed = [each for each in contest.skipped if each.failed]
     told = ", ".join(f"{each.method} ({type(each.error).__name__})" for each in failed)
     count = f"{len(failed)} of {len(contest.rows) + len(contest.skipped)} methods failed"
-    return _failed(f"{count}, and the results are without: {told}", contest)
-
-
-def _failed(text: str, contest: Contest) -> MethodFailed:
-    failed = [each for each in contest.skipped if each.failed]
-    error = MethodFailed(text, code=max(_failure_of(each).code for each in failed))  # 70, a bug of ours, above 1
+    code = max(_failure_of(each).code for each in failed)  # 70, a bug of ours, above 1
+    error = MethodFailed(text or f"{count}, and the results are without: {told}", code=code)
     error.__cause__ = failed[0].error  # for --debug
     return error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,8 @@ def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
     if not _is_report(folder / _REPORT):
         raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
     spared = None if write is None else write.resolve()
-    other = next((each for each in _strangers(folder) if each.resolve() != spared), None)
+    files = (each for each in sorted(folder.rglob("*")) if each.is_symlink() or not each.is_dir())
+    other = next((each for each in files if each.resolve() != spared and not _is_ours(each)), None)
     if other is not None:
         raise ValueError(
             f"--out {folder} holds other things beside a calibration: {other.relative_to(folder)}; "
@@ -59,30 +60,13 @@ def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
         raise FileExistsError(f"{folder} already holds a calibration; pass --overwrite to replace it")
 
 
-def _strangers(folder: Path) -> Iterator[Path]:
-    """What is in an earlier --out, or in a method's folder there, that it did not write."""
-    from calattn.posthoc import CALIBRATORS
+def _is_ours(path: Path) -> bool:
+    """Whether an earlier --out may have written the file."""
+    from calattn.files.predictions import MANIFEST
 
-    for place in sorted(folder.iterdir()):
-        is_folder = place.is_dir() and not place.is_symlink()
-        if is_folder and place.name == _PREDICTIONS:
-            yield from _not_of_predictions(place)
-        elif is_folder and place.name in CALIBRATORS:
-            yield from _strangers(place)
-        elif is_folder or not (place.name in (CALIBRATOR, _SETS) or (place.name == _REPORT and _is_report(place))):
-            yield place
-
-
-def _not_of_predictions(folder: Path) -> Iterator[Path]:
-    from calattn.files.predictions import MANIFEST, PredictionFileError, read_manifest
-
-    try:
-        files = read_manifest(folder)["files"].values()
-    except PredictionFileError:  # none, another program's, or damaged: not for us to say what the files are
-        yield folder
-        return
-    names = {MANIFEST} | {file["name"] for file in files}
-    yield from (place for place in sorted(folder.iterdir()) if place.name not in names)
+    if path.parent.name == _PREDICTIONS:
+        return path.name == MANIFEST or path.suffix == ".safetensors"
+    return path.name in (CALIBRATOR, _SETS) or (path.name == _REPORT and _is_report(path))
 
 
 def _is_report(path: Path) -> bool:

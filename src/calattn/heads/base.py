@@ -94,3 +94,27 @@ class PositiveMLP(nn.Module):
 
     def _compute(self, features: Tensor) -> Tensor:
         return positive(linear32(self.fc2, functional.gelu(linear32(self.fc1, features))))
+
+
+def cosine_adamw(
+    module: nn.Module, *, learning_rate: float, weight_decay: float, steps: int, fused: bool = False
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW whose rate falls to zero along a cosine; biases do not decay: that would pull scales towards softplus(0)."""
+    matrices, biases = ([p for p in module.parameters() if (p.ndim == 2) is wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": biases, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+
+def moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each column in float64, or 1 where it is 0.
+
+    64 columns at a time: the bits of all at once (any multiple of a vector register), without a wide copy of all.
+    """
+    means, stds = [], []
+    for columns in inputs.split(64, dim=1):
+        wide = columns.double()
+        means.append(wide.mean(dim=0))
+        stds.append(wide.std(dim=0, correction=0))
+    std = torch.cat(stds)
+    return torch.cat(means), torch.where(std > 0, std, 1.0)

@@ -33,11 +33,6 @@ class CalAttn(Head):
         return ModelOutput(logits, self.mlp(features).squeeze(1), features)
 
 
-@HEADS.register("calattn")
-def _build_calattn(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> CalAttn:  # noqa: ARG001
-    return CalAttn(num_features, hidden=hidden, bias=bias)
-
-
 class RelaxedSoftmax(Head):
     """Predicts an inverse temperature with one linear output (Neumann et al., 2018): softmax(α(z) ℓ).
 
@@ -59,11 +54,6 @@ class RelaxedSoftmax(Head):
     def forward(self, features: Float[Tensor, "b d"], logits: Float[Tensor, "b c"]) -> ModelOutput:
         inverse = float32(features, lambda z: positive(linear32(self.fc, z)))
         return ModelOutput(logits, inverse.squeeze(1).reciprocal(), features)
-
-
-@HEADS.register("relaxed_softmax")
-def _build_relaxed_softmax(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> RelaxedSoftmax:  # noqa: ARG001
-    return RelaxedSoftmax(num_features)  # one linear layer: it has no hidden width, and its bias sets the identity
 
 
 class Dirichlet(Head):
@@ -98,13 +88,6 @@ def evidence(output: ModelOutput) -> Float[Tensor, " b"]:
     return log_evidence(output).exp()
 
 
-@HEADS.register("dirichlet")
-def _build_dirichlet(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> Dirichlet:
-    if num_classes is None:
-        raise ValueError("head='dirichlet' has one output per class: give the adapter num_classes=…")
-    return Dirichlet(num_features, num_classes, hidden=hidden, bias=bias)
-
-
 class NoHead(Head):
     """Scale 1 for every sample, no parameters.
 
@@ -121,6 +104,20 @@ class NoHead(Head):
         return ModelOutput(logits, scale, features)
 
 
-@HEADS.register("none")
-def _build_none(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> NoHead:  # noqa: ARG001
-    return NoHead()
+@HEADS.register("calattn")
+def _build_calattn(*, num_features: int, hidden: int, bias: bool, **_: object) -> CalAttn:
+    return CalAttn(num_features, hidden=hidden, bias=bias)
+
+
+# One linear layer: it has no hidden width, and its bias sets the identity.
+HEADS.add("relaxed_softmax", lambda *, num_features, **_: RelaxedSoftmax(num_features))
+
+
+@HEADS.register("dirichlet")
+def _build_dirichlet(*, num_features: int, num_classes: int | None, hidden: int, bias: bool) -> Dirichlet:
+    if num_classes is None:
+        raise ValueError("head='dirichlet' has one output per class: give the adapter num_classes=…")
+    return Dirichlet(num_features, num_classes, hidden=hidden, bias=bias)
+
+
+HEADS.add("none", lambda **_: NoHead())

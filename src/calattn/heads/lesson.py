@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calattn import checks
+from calattn.heads.base import cosine_adamw, moments
 from calattn.heads.taught import Kind, Taught, anchored, scaled
 from calattn.types import ModelOutput
 
@@ -145,7 +146,7 @@ def _learn(
 ) -> None:
     """Fits the MLP by the NLL of ℓ / exp(v) + V h; AdamW, its rate along one cosine, as many steps for few images as for many."""
     device = distorted.logits.device
-    mean, std = _moments(distorted.features)
+    mean, std = moments(distorted.features)
     inputs = ((distorted.features.double() - mean) / std).float()
     # The random numbers of the first layer and the order come from the CPU: the same start on every device.
     generator = torch.Generator().manual_seed(seed)
@@ -153,15 +154,13 @@ def _learn(
     bound = 1 / math.sqrt(inputs.shape[1])
     head.fc1.weight.copy_((2 * torch.rand(head.fc1.weight.shape, generator=generator) - 1) * bound)
     head.fc2.bias[0] = _best_log_temperature(distorted)
-    matrices, biases = (
-        [p.requires_grad_() for p in head.parameters() if (p.ndim == 2) is wide] for wide in (True, False)
-    )
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": lesson.weight_decay}, {"params": biases, "weight_decay": 0.0}],
-        lr=lesson.learning_rate,
+    optimizer, schedule = cosine_adamw(
+        head.requires_grad_(),
+        learning_rate=lesson.learning_rate,
+        weight_decay=lesson.weight_decay,
+        steps=lesson.steps,
         fused=device.type == "cuda",
     )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, lesson.steps)
     for step, rows in enumerate(_shuffled(len(inputs), lesson, generator, device), start=1):
         seen = inputs.index_select(0, rows)
         kept = torch.rand(seen.shape, generator=masks, device=device) >= lesson.dropout
@@ -282,13 +281,6 @@ def _mean_nll(logits: Tensor, judged: tuple[Tensor, Tensor | None], targets: Ten
 
 def _as_targets(targets: Tensor, logits: Tensor) -> Tensor:
     return targets.to(logits.dtype) if targets.is_floating_point() else targets
-
-
-def _moments(features: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each column in float64; 1 for a column that does not vary."""
-    mean = features.double().mean(dim=0)
-    std = features.double().std(dim=0, correction=0)
-    return mean, torch.where(std > 0, std, torch.ones_like(std))
 
 
 def _best_log_temperature(reading: Reading) -> float:

@@ -121,11 +121,7 @@ def mmce(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwidth: floa
     >>> mmce(logits, torch.tensor([0, 1])) - 2 * (torch.sigmoid(torch.tensor(2.0)) * 2 - 1)
     tensor(1.1269)
     """
-    weight, bandwidth = non_negative(weight, "weight"), positive(bandwidth, "bandwidth")
-    logits, labels = prepare(logits, labels)
-    log_probs = logits.log_softmax(dim=1)
-    cross_entropy = over_labels(torch.neg, log_probs, labels).mean()
-    return cross_entropy + weight * _weighted_mmce(log_probs, labels, bandwidth)
+    return _ce_mmce(logits, labels, weight, bandwidth, divisions=1)
 
 
 def mmce_divided(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwidth: float = 0.4) -> Float[Tensor, ""]:
@@ -138,14 +134,18 @@ def mmce_divided(logits: Logits, labels: Labels, *, weight: float = 2.0, bandwid
     >>> mmce_divided(logits, torch.tensor([0, 1])) == mmce(logits, torch.tensor([0, 1]))
     tensor(True)
     """
+    return _ce_mmce(logits, labels, weight, bandwidth, divisions=2)
+
+
+def _ce_mmce(logits: Tensor, labels: Tensor, weight: float, bandwidth: float, *, divisions: int) -> Tensor:
     weight, bandwidth = non_negative(weight, "weight"), positive(bandwidth, "bandwidth")
     logits, labels = prepare(logits, labels)
     log_probs = logits.log_softmax(dim=1)
     cross_entropy = over_labels(torch.neg, log_probs, labels).mean()
-    return cross_entropy + weight * _weighted_mmce(log_probs, labels, bandwidth, divisions=2)
+    return cross_entropy + weight * _weighted_mmce(log_probs, labels, bandwidth, divisions=divisions)
 
 
-def _weighted_mmce(log_probs: Tensor, labels: Tensor, bandwidth: float, *, divisions: int = 1) -> Tensor:
+def _weighted_mmce(log_probs: Tensor, labels: Tensor, bandwidth: float, *, divisions: int) -> Tensor:
     log_confidence, predicted = log_probs.max(dim=1)
     confidence = log_confidence.exp()
     if labels.ndim == 1:

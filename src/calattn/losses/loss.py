@@ -225,15 +225,16 @@ def check_loss(loss: Callable[[Tensor, Tensor], Tensor], name: str, labels: Tens
 
 def _check_kind(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
+        gave = f"{type(value).__name__}; it must give a tensor of one number"
         remedy = "return it" if value is None else "compute it with torch, so that it has a gradient"
-        raise LossError(f"the loss {name!r} gave {type(value).__name__}; it must give a tensor of one number: {remedy}")
-    if value.ndim != 0:
+    elif value.ndim != 0:
+        gave = f"a tensor of shape {list(value.shape)}; it must give one number"
         remedy = "end it with .mean()" if value.numel() != 1 else "end it with .squeeze()"
-        raise LossError(
-            f"the loss {name!r} gave a tensor of shape {list(value.shape)}; it must give one number: {remedy}"
-        )
-    if not value.is_floating_point():
-        raise LossError(f"the loss {name!r} gave {value.dtype}; it must give a floating-point number")
+    elif not value.is_floating_point():
+        gave, remedy = f"{value.dtype}; it must give a floating-point number", "compute it in float32"
+    else:
+        return
+    raise LossError(f"the loss {name!r} gave {gave}: {remedy}")
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -12,14 +12,12 @@ from calattn.posthoc.base import (
 )
 from calattn.posthoc.contests import Contest, ContestRow, Methods, Skipped, Watcher, contest
 from calattn.posthoc.crossfit import cross_fit, drawn_folds
-from calattn.posthoc.ensemble import EnsembleTemperatureScaling
 from calattn.posthoc.files import load
 from calattn.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
-from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration
+from calattn.posthoc.one_vs_rest import HistogramBinning, IsotonicCalibration, VennAbers
 from calattn.posthoc.scale_head import SATS, FrozenCalAttn
 from calattn.posthoc.sets import SCORES, Estimate, PredictionSets, SetReport, sets_after
-from calattn.posthoc.temperature import PROTOCOL_GRID, TemperatureScaling
-from calattn.posthoc.venn_abers import VennAbers
+from calattn.posthoc.temperature import PROTOCOL_GRID, EnsembleTemperatureScaling, TemperatureScaling
 
 # In the order in which "all" names them.
 CALIBRATORS.add("frozen_calattn", FrozenCalAttn)

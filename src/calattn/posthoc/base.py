@@ -18,7 +18,7 @@ from calattn.checks import ArrayLike
 from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import contract
 from calattn.registry import Registry
-from calattn.types import Predictions, given_predictions
+from calattn.types import Predictions, given_predictions, row_blocks
 
 # `typing.Self` would do, but beartype, which checks annotations in the tests, takes it in decorated classes only.
 F = TypeVar("F", bound="Fitted")
@@ -233,7 +233,16 @@ class Calibrator(Fitted):
         tensor([[0.7500, 0.2500]])
         """
         self._check_fitted()
-        return self._module()
+        return self._module().float()
+
+    def _through_module(self, predictions: Predictions) -> Predictions:
+        """Calibrated by the module, block by block in float64."""
+        logits = predictions.calibrated_logits
+        module: Any = self._module().to(logits.device)
+        found = torch.empty_like(logits)
+        for rows in row_blocks(*logits.shape):
+            found[rows] = module.map(logits[rows].double()).to(found)
+        return predictions.replace(logits=found, scale=None)
 
     def _module(self) -> nn.Module:
         kind = type(self).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import typing
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -19,23 +18,22 @@ if TYPE_CHECKING:
     from calattn.posthoc.base import Fitted
 
 _BY_FIT = ("num_classes_", "fitted_on_", "num_samples_")  # which `fit` itself adds
+_DECORATE = "decorate it with @dataclasses.dataclass(kw_only=True, eq=False, repr=False)"
 _RETURN = "return predictions.replace(logits=…, scale=None)"
 
 
 def check_learned(kind: type[Fitted], learned: object) -> None:
     """`_fit` gave each value that the class declares, and no other, and a file can hold them."""
     who, declared = kind.__name__, [name for name in kind.learned_names() if name not in _BY_FIT]
-    if not isinstance(learned, dict):
+    if not isinstance(learned, dict) or set(learned) - set(_BY_FIT) != set(declared):
+        found = _names(learned) if isinstance(learned, dict) else _article(learned)
         raise ValueError(
-            f"{who}._fit returned {_article(learned)}; return a dict of what it declares: {_names(declared)}"
-        )
-    if set(learned) - set(_BY_FIT) != set(declared):
-        raise ValueError(
-            f"{who}._fit returned {_names(learned)}, but {who} declares {_names(declared)}: {_remedy(kind, learned, declared)}"
+            f"{who}._fit returned {found}, but {who} declares {_names(declared)}: return a dict of what is declared; to declare "
+            f"one, write NAME_: float = dataclasses.field(init=False, repr=False) in the class, and {_DECORATE}"
         )
     for name, value in learned.items():
-        fits = all(isinstance(it, Tensor) for it in value.values()) if isinstance(value, dict) else _plain(value)
-        if not fits:
+        parts, kinds = (value.values(), Tensor) if isinstance(value, dict) else ([value], Tensor | float | int | str)
+        if not all(isinstance(part, kinds) for part in parts):
             raise ValueError(
                 f"{who}._fit returned {_article(value)} as {name}; a calibrator's file holds tensors, dicts of tensors, "
                 "numbers and text: give torch.as_tensor(…), or float(…)"
@@ -53,25 +51,6 @@ def check_restored(kind: type[Fitted], learned: dict[str, object]) -> None:
         nan = any(bool(torch.as_tensor(it).isnan().any()) for it in parts if isinstance(it, Tensor | float))
         if nan or not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
             raise ValueError(f"{name} is {'NaN' if nan else _article(value)}")
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, Tensor | float | int | str)
-
-
-def _remedy(kind: type[Fitted], learned: dict[str, object], declared: list[str]) -> str:
-    """What is to be done about names that differ."""
-    decorated = "__dataclass_fields__" in vars(kind)
-    decorate = f"decorate {kind.__name__} with @dataclasses.dataclass(kw_only=True, eq=False, repr=False)"
-    undeclared = next((name for name in learned if name not in (*declared, *_BY_FIT)), None)
-    if undeclared is None:
-        missing = ", ".join(name for name in declared if name not in learned)
-        return f"return {missing} too; what is an option and not learned has no init=False"
-    if not decorated and undeclared in inspect.get_annotations(kind):
-        return decorate
-    kept = type(learned[undeclared]).__name__
-    declare = f"write {undeclared}: {kept} = dataclasses.field(init=False, repr=False) in the class"
-    return declare if decorated else f"{declare}, and {decorate}"
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ def _checksum(header: str, tensors: dict[str, Tensor]) -> str:
     found = hashlib.sha256(header.encode())
     for name, tensor in sorted(tensors.items()):
         found.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.flatten().view(torch.uint8).numpy())
+        found.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 

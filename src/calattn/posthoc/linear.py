@@ -16,7 +16,7 @@ from calattn import checks
 from calattn.posthoc import affine
 from calattn.posthoc.affine import DiagonalMaps, FullMaps, Maps, Minimum, Penalty
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, finite_logits, seeded
-from calattn.posthoc.modules import AffineLogits
+from calattn.posthoc.modules import AffineLogits, tempered
 from calattn.posthoc.newton import nll_optimum
 from calattn.types import Predictions, row_blocks
 
@@ -39,9 +39,9 @@ class _Single(NamedTuple):
     separable: bool
 
     def logs(self, share: float) -> Tensor:
-        found = torch.empty_like(self.gaps)
+        found, inputs = torch.empty_like(self.gaps), torch.tensor([self.temperature, self.limit, share]).double()
         for rows in row_blocks(*self.gaps.shape):
-            found[rows] = tempered(self.gaps[rows].double(), self.temperature, self.limit, share).to(found)
+            found[rows] = tempered(self.gaps[rows].double(), inputs.to(found.device)).to(found)
         return found
 
 
@@ -154,26 +154,12 @@ class LinearCalibrator(Calibrator):
         return chosen if float(gain.mean()) > float(gain.std()) / math.sqrt(len(gain)) else math.inf
 
     def _apply(self, predictions: Predictions) -> Predictions:
-        logits = finite_logits(predictions)
-        weight, bias = self.weight_.to(logits.device), self.bias_.to(logits.device)
-        found = torch.empty_like(logits)
-        for rows in row_blocks(*logits.shape):
-            logs = tempered(logits[rows].double(), self.temperature_, self.limit_, self.share_)
-            found[rows] = (logs * weight + bias if weight.ndim == 1 else torch.addmm(bias, logs, weight.T)).to(found)
-        return predictions.replace(logits=found, scale=None)
+        finite_logits(predictions)
+        return self._through_module(predictions)
 
     def _module(self) -> AffineLogits:
-        inputs = torch.tensor([self.temperature_, self.limit_, self.share_])
+        inputs = torch.tensor([self.temperature_, self.limit_, self.share_], dtype=torch.float64)
         return AffineLogits(self.weight_, self.bias_, inputs)
-
-
-def tempered(logits: Tensor, temperature: float, limit: float, share: float) -> Tensor:
-    """log((1 − share) softmax(ℓ/T) + share/C), where no logit lies further below the top than the limit."""
-    gaps = (logits - logits.amax(dim=1, keepdim=True)).clamp_min(-limit)
-    logs = (gaps / temperature).log_softmax(dim=1)
-    return (
-        torch.logaddexp(logs + math.log1p(-share), logs.new_tensor(math.log(share / logs.shape[1]))) if share else logs
-    )
 
 
 def _single(predictions: Predictions) -> _Single:
@@ -216,20 +202,16 @@ def _all_on_top(logs: Tensor, labels: Tensor, found: Minimum) -> bool:
 
 def _warning(who: str, found: Minimum, strength: float, *, separable: bool) -> FitWarning:
     if not separable:
-        return FitWarning(
-            f"{who} stopped after {found.iterations} iterations, short of an optimum",
-            remedy="raise max_iterations, or use a stronger penalty",
-        )
-    if strength == math.inf:
-        return FitWarning(
-            f"the split is separable: every label is the top class, so {who} has no optimum and changes nothing",
-            remedy="fit on a validation split on which the network makes errors",
-        )
-    kept = "only its penalty keeps it finite" if strength else "without a penalty it has no optimum"
-    return FitWarning(
-        f"the split is separable: {who} can put every label on top, and {kept}",
-        remedy="fit on more samples, or use temperature scaling",
-    )
+        problem = f"{who} stopped after {found.iterations} iterations, short of an optimum"
+        remedy = "raise max_iterations, or use a stronger penalty"
+    elif strength == math.inf:
+        problem = f"the split is separable: every label is the top class, so {who} has no optimum and changes nothing"
+        remedy = "fit on a validation split on which the network makes errors"
+    else:
+        kept = "only its penalty keeps it finite" if strength else "without a penalty it has no optimum"
+        problem = f"the split is separable: {who} can put every label on top, and {kept}"
+        remedy = "fit on more samples, or use temperature scaling"
+    return FitWarning(problem, remedy=remedy)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -262,13 +244,7 @@ class MatrixScaling(LinearCalibrator):
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class DirichletCalibration(LinearCalibrator):
-    """The linear form of Dirichlet calibration with ODIR (Kull et al. 2019): a full matrix whose diagonal is (nearly) free.
-
-    >>> p = Predictions(logits=torch.zeros(4, 2), labels=torch.tensor([0, 0, 0, 1]))
-    >>> new = Predictions(logits=torch.zeros(1, 2), labels=torch.tensor([0]))
-    >>> DirichletCalibration(strength=0.0).fit(p)(new).probs.numpy().round(4).tolist()
-    [[0.75, 0.25]]
-    """
+    """The linear form of Dirichlet calibration with ODIR (Kull et al. 2019): a full matrix whose diagonal is (nearly) free."""
 
     def _maps(self, n: int, c: int, strength: float) -> FullMaps:
         each = strength * c / n

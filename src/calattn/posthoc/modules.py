@@ -30,19 +30,18 @@ class CalibratorModule(nn.Module):
         if logits.ndim != 2 or logits.shape[1] != self.num_classes:
             raise ValueError(f"logits must have shape [b, {self.num_classes}], as fitted, got {list(logits.shape)}")
         extra = None if features is None else features.float()
-        return float32(logits, lambda values: self._map(values, extra))
+        return float32(logits, lambda values: self.map(values, extra))
 
     @abstractmethod
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:
-        """The calibrated logits of float32 logits."""
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """The calibrated logits, in the precision of the logits."""
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}"
 
     def _keep(self, **learned: Tensor) -> None:
         for name, value in learned.items():
-            kind = torch.float32 if value.is_floating_point() else value.dtype
-            self.register_buffer(name, value.detach().to("cpu", kind, copy=True))
+            self.register_buffer(name, value.detach().to("cpu", copy=True))
 
 
 class ScaledLogits(CalibratorModule):
@@ -54,8 +53,8 @@ class ScaledLogits(CalibratorModule):
         super().__init__(num_classes)
         self._keep(temperature=torch.tensor(temperature, dtype=torch.float64))
 
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
-        return logits / self.temperature.float()
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        return logits / self.temperature.to(logits)
 
 
 class MixedLogits(CalibratorModule):
@@ -66,19 +65,12 @@ class MixedLogits(CalibratorModule):
 
     def __init__(self, num_classes: int, temperature: float, weights: Float[Tensor, " 3"]) -> None:
         super().__init__(num_classes)
-        self._keep(temperature=torch.tensor(temperature), weights=weights)
+        self._keep(temperature=torch.tensor(temperature, dtype=torch.float64), weights=weights)
 
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
-        return mixed(logits, self.temperature.float(), self.weights.float())
-
-
-def mixed(
-    logits: Float[Tensor, "n c"], temperature: float | Tensor, weights: Float[Tensor, " 3"]
-) -> Float[Tensor, "n c"]:
-    """log(w₁ softmax(ℓ/T) + w₂ softmax(ℓ) + w₃/C)."""
-    logs = [(logits / temperature).log_softmax(dim=1), logits.log_softmax(dim=1)]
-    logs.append(torch.full_like(logits, 1.0 / logits.shape[1]).log())
-    return (torch.stack(logs) + weights.log().view(3, 1, 1)).logsumexp(dim=0)
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        logs = [(logits / self.temperature.to(logits)).log_softmax(dim=1), logits.log_softmax(dim=1)]
+        logs.append(torch.full_like(logits, 1.0 / logits.shape[1]).log())
+        return (torch.stack(logs) + self.weights.to(logits).log().view(3, 1, 1)).logsumexp(dim=0)
 
 
 class AffineLogits(CalibratorModule):
@@ -92,13 +84,18 @@ class AffineLogits(CalibratorModule):
         super().__init__(len(bias))
         self._keep(weight=weight, bias=bias, inputs=inputs)
 
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
-        temperature, limit, share = self.inputs.float().unbind()
-        gaps = torch.maximum(logits - logits.amax(dim=1, keepdim=True), -limit)
-        logs = (gaps / temperature).log_softmax(dim=1)
-        logs = torch.logaddexp(logs + torch.log1p(-share), torch.log(share / self.num_classes))
-        weight, bias = self.weight.float(), self.bias.float()
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        logs = tempered(logits, self.inputs.to(logits))
+        weight, bias = self.weight.to(logits), self.bias.to(logits)
         return logs * weight + bias if weight.ndim == 1 else functional.linear(logs, weight, bias)
+
+
+def tempered(logits: Float[Tensor, "n c"], inputs: Float[Tensor, " 3"]) -> Float[Tensor, "n c"]:
+    """log((1 − m) softmax(ℓ/T) + m/C), where no ℓ lies further below the top than the limit; `inputs` are T, limit and m."""
+    temperature, limit, share = inputs.unbind()
+    gaps = torch.maximum(logits - logits.amax(dim=1, keepdim=True), -limit)
+    logs = (gaps / temperature).log_softmax(dim=1)
+    return torch.logaddexp(logs + torch.log1p(-share), torch.log(share / logits.shape[1]))
 
 
 class HeadScaledLogits(CalibratorModule):
@@ -115,7 +112,7 @@ class HeadScaledLogits(CalibratorModule):
         self.reads_logits, self.reads_features = logits, features
         self._keep(mean=mean, std=std)
 
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
         inputs = [logits - logits.mean(dim=1, keepdim=True)] if self.reads_logits else []
         if self.reads_features:
             if features is None:
@@ -127,7 +124,7 @@ class HeadScaledLogits(CalibratorModule):
         values = torch.cat(inputs, dim=1)
         if values.shape[1] != self.mean.shape[0]:
             raise ValueError(f"the calibrator was fitted on {self.mean.shape[0]} inputs, got {values.shape[1]}")
-        return self.head((values - self.mean.float()) / self.std.float(), logits).calibrated_logits
+        return self.head((values - self.mean.to(values)) / self.std.to(values), logits).calibrated_logits
 
 
 class MappedProbs(CalibratorModule):
@@ -141,12 +138,14 @@ class MappedProbs(CalibratorModule):
     def _mapped(self, probs: Float[Tensor, "c b"]) -> Float[Tensor, "c b"]:
         """g_k of each class's probabilities."""
 
-    def _map(self, logits: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
-        # In float64, as the calibrator itself: beside a step of g, the last bit of p decides.
-        probs = logits.double().softmax(dim=1).float().T.contiguous()
-        values = self._mapped(probs).T.clamp(min=self.floor)
+    def probs(self, probs: Float[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        values = self._mapped(probs.T.contiguous()).T.clamp(min=self.floor)
         total = values.sum(dim=1, keepdim=True)
-        return torch.where(total > 0, values / total, 1.0 / self.num_classes).log()
+        return torch.where(total > 0, values / total, 1.0 / self.num_classes)
+
+    def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        # In float64, as the calibrator itself: beside a step of g, the last bit of p decides.
+        return self.probs(logits.double().softmax(dim=1).float()).log()
 
 
 class InterpolatedProbs(MappedProbs):
@@ -164,10 +163,10 @@ class InterpolatedProbs(MappedProbs):
         self._keep(knots=padded[0], values=padded[1], last=counts[:, None] - 1)
 
     def _mapped(self, probs: Tensor) -> Tensor:
-        below = (torch.searchsorted(self.knots.float(), probs, right=True) - 1).clamp(min=0)
+        below = (torch.searchsorted(self.knots.to(probs), probs, right=True) - 1).clamp(min=0)
         above = torch.minimum(below + 1, self.last)
         (x0, y0), (x1, y1) = (
-            [part.float().gather(1, at) for part in (self.knots, self.values)] for at in (below, above)
+            [part.to(probs).gather(1, at) for part in (self.knots, self.values)] for at in (below, above)
         )
         share = ((probs - x0) / torch.where(x1 > x0, x1 - x0, 1.0)).clamp(0.0, 1.0)
         return y0 + share * (y1 - y0)
@@ -184,4 +183,4 @@ class BinnedProbs(MappedProbs):
         self._keep(edges=edges, frequencies=frequencies)
 
     def _mapped(self, probs: Tensor) -> Tensor:
-        return self.frequencies.float().gather(1, torch.searchsorted(self.edges.float(), probs, right=False))
+        return self.frequencies.to(probs).gather(1, torch.bucketize(probs, self.edges.to(probs)))

@@ -26,7 +26,7 @@ _WARM_ROWS = 2048
 
 
 class Optimum(NamedTuple):
-    """The best temperature, its NLL, whether it is an optimum or a bound, and the passes over the data."""
+    """The best temperature, its NLL (or ECE), whether it is an optimum or a bound, and the passes over the data."""
 
     temperature: float
     nll: float

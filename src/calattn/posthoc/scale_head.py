@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from calattn import checks
 from calattn.errors import Args, InputError
-from calattn.heads.base import EPSILON
+from calattn.heads.base import EPSILON, cosine_adamw, moments
 from calattn.heads.joint import CalAttn
 from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
 from calattn.posthoc.modules import HeadScaledLogits
@@ -86,7 +86,7 @@ class ScaleHeadCalibrator(Calibrator):
         generator = seeded(self.generator)
         train, judge = predictions.shuffle_split(1.0 - self.holdout, generator)
         inputs = self._inputs(train)
-        mean, std = _moments(inputs)
+        mean, std = moments(inputs)
         inputs, judged_inputs = _standardised(inputs, mean, std), _standardised(self._inputs(judge), mean, std)
         learned: dict[str, Learned] = {"mean_": mean.cpu(), "std_": std.cpu()}
 
@@ -113,17 +113,12 @@ class ScaleHeadCalibrator(Calibrator):
         """Yields after each epoch; the learning rate falls to zero along a cosine."""
         logits = train.calibrated_logits
         logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(_LOWEST_LOGIT).float()
-        matrices = [parameter for parameter in head.parameters() if parameter.ndim == 2]
-        biases = [parameter for parameter in head.parameters() if parameter.ndim < 2]  # decay would pull T towards ln 2
-        groups = [
-            {"params": matrices, "weight_decay": self.weight_decay},
-            {"params": biases, "weight_decay": 0.0},
-        ]
-        # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features
-        # alike.
-        optimiser = torch.optim.AdamW(groups, lr=self.learning_rate / math.sqrt(inputs.shape[1]))
-        steps = self.epochs * math.ceil(len(train) / self.batch_size)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+        # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features alike.
+        rate, steps = (
+            self.learning_rate / math.sqrt(inputs.shape[1]),
+            self.epochs * math.ceil(len(train) / self.batch_size),
+        )
+        optimiser, schedule = cosine_adamw(head, learning_rate=rate, weight_decay=self.weight_decay, steps=steps)
         for epoch in range(1, self.epochs + 1):
             order = torch.randperm(len(train), generator=generator).to(inputs.device)
             for rows in order.split(self.batch_size):
@@ -156,11 +151,15 @@ class ScaleHeadCalibrator(Calibrator):
         return rescaled(predictions, self.temperatures(predictions))
 
     def _try_out(self, logits: Tensor) -> None:
-        width = len(self.mean_) - self._reads_logits * logits.shape[1]
-        self._checked_apply(Predictions(logits=logits, features=torch.zeros(2, width) if width else None))
+        features = torch.zeros(2, self._num_features()) if self._num_features() else None
+        self._checked_apply(Predictions(logits=logits, features=features))
 
-    def _head_module(self, *, logits: bool, features: bool) -> HeadScaledLogits:
-        return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, logits=logits, features=features)
+    def _module(self) -> HeadScaledLogits:
+        parts = {"logits": self._reads_logits, "features": self._num_features() > 0}
+        return HeadScaledLogits(self.num_classes_, self.head_, self.mean_, self.std_, **parts)
+
+    def _num_features(self) -> int:
+        return len(self.mean_) - self._reads_logits * self.num_classes_
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -200,9 +199,6 @@ class SATS(ScaleHeadCalibrator):
             return centred
         return torch.cat([centred, _features_of(predictions).to(centred)], dim=1)
 
-    def _module(self) -> HeadScaledLogits:
-        return self._head_module(logits=True, features=self.inputs == "logits+features")
-
     def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         return functional.nll_loss(log_probs, labels)
 
@@ -235,9 +231,6 @@ class FrozenCalAttn(ScaleHeadCalibrator):
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
         return _features_of(predictions)
 
-    def _module(self) -> HeadScaledLogits:
-        return self._head_module(logits=False, features=True)
-
     def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         loss = functional.nll_loss(log_probs, labels)
         return loss if self.weight == 0.0 else loss + self.weight * _brier(log_probs, labels).mean()
@@ -269,15 +262,10 @@ def _features_of(predictions: Predictions) -> Float[Tensor, "n d"]:
 
 def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -> CalAttn:
     """A fresh head with its first layer drawn from the generator: `nn.Linear` itself uses the global one."""
-    with torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         head = CalAttn(num_features, hidden=hidden)
-    head.to_empty(device="cpu")
-    bound = 1.0 / math.sqrt(num_features)
-    with torch.no_grad():
+        bound = 1.0 / math.sqrt(num_features)
         head.mlp.fc1.weight.uniform_(-bound, bound, generator=generator)
-        head.mlp.fc1.bias.zero_()
-        head.mlp.fc2.weight.zero_()
-    _start_at(head, 1.0)
     return head
 
 
@@ -288,20 +276,6 @@ def _start_at(head: CalAttn, temperature: float) -> None:
 
 def _copied(head: CalAttn) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu", copy=True) for name, value in head.state_dict().items()}
-
-
-def _moments(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each column in float64, or 1 where it is 0.
-
-    64 columns at a time: the bits of all at once (any multiple of a vector register), without a wide copy of all.
-    """
-    means, stds = [], []
-    for columns in inputs.split(64, dim=1):
-        wide = columns.double()
-        means.append(wide.mean(dim=0))
-        stds.append(wide.std(dim=0, correction=0))
-    std = torch.cat(stds)
-    return torch.cat(means), torch.where(std > 0, std, 1.0)
 
 
 def _standardised(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Temperature scaling: one positive number that divides all logits."""
+"""Temperature scaling: one positive number that divides all logits; and its mixture with what the network says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from calattn import checks
 from calattn.metrics.binning import bin_index
 from calattn.metrics.columns import row_argmax
 from calattn.posthoc.base import Calibrator, FitWarning, Learned, rescaled
-from calattn.posthoc.modules import ScaledLogits
+from calattn.posthoc.modules import MixedLogits, ScaledLogits
 from calattn.posthoc.newton import LOWEST_EXPONENT, PER_NAT, Optimum, nll_optimum
-from calattn.types import Predictions
+from calattn.types import Predictions, row_blocks
 
 PROTOCOL_GRID = tuple(k / 10 for k in range(1, 101))
 """The paper's temperatures 0.1, 0.2, …, 10.0, each the float nearest to its decimal."""
 
+_ENOUGH = 1e-9  # nats: what no other weights can gain
+_STEPS = 10_000
 _LOWEST_ROOT = 1.1e-19  # its square is still a normal number
 
 
@@ -65,22 +67,23 @@ class TemperatureScaling(Calibrator):
         self.bounds = (low, high)
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        return self._fit_ece(predictions) if self.objective == "ece" else self._fit_nll(predictions)
+        if self.objective == "nll":
+            best, curve = best_temperature(predictions, self.bounds, stacklevel=4), torch.empty(2, 0).double()
+        else:
+            best, curve = self._of_grid(predictions)
+        names = ("temperature_", "objective_value_", "converged_", "iterations_")
+        learned: dict[str, Learned] = dict(zip(names, best, strict=True))
+        return learned | {"curve_": curve}
 
-    def _fit_ece(self, predictions: Predictions) -> dict[str, Learned]:
+    def _of_grid(self, predictions: Predictions) -> tuple[Optimum, Float[Tensor, "2 k"]]:
         curve = ece_curve(predictions, self.grid, num_bins=self.num_bins)
         best = int(curve.numpy().argmin())  # the first minimum, which torch's argmin does not promise
         # One or two temperatures have no inside: whoever passes them knows.
         at_end = len(self.grid) > 2 and self.grid[best] in (min(self.grid), max(self.grid))
         if at_end:
             warnings.warn(self._end_of_grid(self.grid[best], curve), stacklevel=4)
-        return {
-            "temperature_": self.grid[best],
-            "objective_value_": float(curve[best]),
-            "converged_": not at_end,
-            "iterations_": 1,
-            "curve_": torch.stack([torch.tensor(self.grid, dtype=torch.float64), curve]),
-        }
+        grid = torch.tensor(self.grid, dtype=torch.float64)
+        return Optimum(self.grid[best], float(curve[best]), not at_end, 1), torch.stack([grid, curve])
 
     def _end_of_grid(self, temperature: float, curve: Tensor) -> FitWarning:
         low, high = min(self.grid), max(self.grid)
@@ -90,16 +93,6 @@ class TemperatureScaling(Calibrator):
             f"T = {temperature:g} is the {end} end of the grid ({low:g} to {high:g}), and {why}",
             remedy="use temperature, which has no grid, or pass a wider one, TemperatureScaling('ece', grid=…)",
         )
-
-    def _fit_nll(self, predictions: Predictions) -> dict[str, Learned]:
-        found = best_temperature(predictions, self.bounds, stacklevel=5)
-        return {
-            "temperature_": found.temperature,
-            "objective_value_": found.nll,
-            "converged_": found.converged,
-            "iterations_": found.iterations,
-            "curve_": torch.empty(2, 0, dtype=torch.float64),
-        }
 
     def _apply(self, predictions: Predictions) -> Predictions:
         return rescaled(predictions, self.temperature_)
@@ -119,6 +112,57 @@ def best_temperature(predictions: Predictions, bounds: tuple[float, float], *, s
             stacklevel=stacklevel,
         )
     return found
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class EnsembleTemperatureScaling(Calibrator):
+    """w₁ softmax(ℓ/T) + w₂ softmax(ℓ) + w₃/C (Zhang et al. 2020): T has the least NLL, then the weights have; they sum to one.
+
+    The predicted class never changes. Zhang et al. fit by squared error; methods are ranked by NLL here. That is convex in w, and
+    max_k mean(p_k/p) − 1, of the labels' probabilities, bounds what is left to gain: `converged_` says that it is below 1e-9.
+
+    >>> p = Predictions(logits=torch.tensor([[9.0, 0.0]] * 9 + [[1.0, 0.0]] * 4), labels=torch.tensor([0] * 8 + [1, 0, 0, 0, 1]))
+    >>> EnsembleTemperatureScaling().fit(p).weights_.numpy().round(2).tolist()
+    [0.0, 0.79, 0.21]
+    """
+
+    bounds: tuple[float, float] = (1e-6, 1e6)
+    temperature_: float = dataclasses.field(init=False, repr=False)
+    weights_: Float[Tensor, " 3"] = dataclasses.field(init=False, repr=False)
+    objective_value_: float = dataclasses.field(init=False, repr=False)
+    converged_: bool = dataclasses.field(init=False, repr=False)
+
+    def _fit(self, predictions: Predictions) -> dict[str, Learned]:
+        single = best_temperature(predictions, self.bounds, stacklevel=4)
+        logits, labels = predictions.calibrated_logits, predictions.labels.unsqueeze(1)
+        parts = []
+        for rows in row_blocks(*logits.shape):
+            both = (logits[rows].double() / t for t in (single.temperature, 1.0))
+            own = [each.softmax(dim=1).gather(1, labels[rows]) for each in both]
+            parts.append(torch.cat([*own, torch.full_like(own[0], 1.0 / predictions.num_classes)], dim=1))
+        weights, gap = _best_weights(torch.cat(parts))
+        value = float(-(torch.cat(parts) @ weights).log().mean())
+        converged = single.converged and gap <= _ENOUGH
+        found: dict[str, Learned] = {"temperature_": single.temperature, "weights_": weights.cpu()}
+        return found | {"objective_value_": value, "converged_": converged}
+
+    def _apply(self, predictions: Predictions) -> Predictions:
+        return self._through_module(predictions)
+
+    def _module(self) -> MixedLogits:
+        return MixedLogits(self.num_classes_, self.temperature_, self.weights_)
+
+
+def _best_weights(label_probs: Float[Tensor, "n 3"]) -> tuple[Tensor, float]:
+    """The weights of least NLL by expectation–maximisation, which never makes it worse, and what is left to gain at most."""
+    weights = label_probs.new_full((3,), 1 / 3)
+    for _ in range(_STEPS):
+        ratios = (label_probs / (label_probs @ weights).unsqueeze(1)).mean(dim=0)
+        gap = float(ratios.max()) - 1.0
+        if gap <= _ENOUGH:
+            break
+        weights = weights * ratios
+    return weights / weights.sum(), gap
 
 
 def ece_curve(predictions: Predictions, temperatures: Sequence[float], *, num_bins: int = 15) -> Float[Tensor, " t"]:
