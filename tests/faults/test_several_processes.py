@@ -54,7 +54,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-CASES = [(1, signal.SIGKILL, "ddp"), (0, signal.SIGSTOP, "fsdp"), (0, signal.SIGKILL, "fsdp"), (1, signal.SIGSTOP, "ddp")]
+CASES = [
+    (1, signal.SIGKILL, "ddp"),
+    (0, signal.SIGSTOP, "fsdp"),
+    (0, signal.SIGKILL, "fsdp"),
+    (1, signal.SIGSTOP, "ddp"),
+]
 
 
 @pytest.mark.parametrize(("victim", "how", "strategy"), CASES[: tally.times(2, 4)])

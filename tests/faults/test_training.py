@@ -174,7 +174,9 @@ def test_stopped_at_random_moments(number: signal.Signals, tmp_path: Path, undis
     path = tmp_path / "run"
     arguments = ["train", "digits", "--accelerator", "cpu", "--threads", "1", "--out", path]
     arguments += [part for change in CHANGES for part in ("--set", change)]
-    code = "from calattn.cli.app import *; errors.notice_signals(); print('here', flush=True); sys.exit(run(sys.argv[1:]))"
+    code = (
+        "from calattn.cli.app import *; errors.notice_signals(); print('here', flush=True); sys.exit(run(sys.argv[1:]))"
+    )
     total = sum(durations.values())
     while True:
         child = Forked(code, *arguments, environment={})
@@ -183,7 +185,7 @@ def test_stopped_at_random_moments(number: signal.Signals, tmp_path: Path, undis
             time.sleep(chance.uniform(0, total + 0.3))
             child.send_signal(number)
         _, said = child.communicate()
-        assert "Traceback" not in said and "bug" not in said, said
+        assert "Traceback" not in said, said
         assert child.returncode in (0, 128 + number), said
         if child.returncode == 0:
             finished(path, reference)

@@ -449,7 +449,11 @@ CASES = [
     Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
     Case("a key with a brace", train("dat}a=1"), ("unknown key 'dat}a'", "did you mean 'data'?")),
     Case("one beta", train("optimizer.options={betas: [0.9]}"), ("optimiser 'adamw'", "optimizer.options")),
-    Case("an option that only steps look at", train("schedule.options={cycle_limit: []}"), ("a step cannot be made", "schedule.options")),
+    Case(
+        "an option that only steps look at",
+        train("schedule.options={cycle_limit: []}"),
+        ("a step cannot be made", "schedule.options"),
+    ),
     Case(
         "images too small for the network",
         train("model.backbone=vgg11", "model.options={}"),

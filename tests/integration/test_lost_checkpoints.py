@@ -50,7 +50,9 @@ def test_a_run_that_lost_its_newest_state_is_not_predicted_with_the_one_before(
         lambda: load_model(folder.path, "best-nll"),
         lambda: run_values(folder.path, "last"),
     ):
-        with pytest.raises(CheckpointError, match=r"put (it|the newest) back from a copy, or (remove it and )?train again"):
+        with pytest.raises(
+            CheckpointError, match=r"put (it|the newest) back from a copy, or (remove it and )?train again"
+        ):
             use()
     assert {path: path.read_bytes() for path in folder.all_predictions_path.rglob("*.safetensors")} == before
     # The remedy that the message names.

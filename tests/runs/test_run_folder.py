@@ -216,7 +216,11 @@ def test_overwrite_does_not_follow_links(tmp_path: Path, linked: str) -> None:
 
 def test_the_next_start_clears_away_what_a_kill_left(tmp_path: Path) -> None:
     with RunFolder.create_or_open(tmp_path / "a", spec()) as folder:
-        left = [folder.path / ".part-a.json", folder.checkpoints_path / ".tmpAb12Cd", folder.checkpoints_path / ".part-b"]
+        left = [
+            folder.path / ".part-a.json",
+            folder.checkpoints_path / ".tmpAb12Cd",
+            folder.checkpoints_path / ".part-b",
+        ]
         left.append(folder.predictions_path("test") / ".part-c.safetensors")
         for path in left:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -205,7 +205,9 @@ def test_options_never_name_weights(hostile, capsys, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("option", ["pretrained_cfg_overlay", "checkpoint_path", "kwargs_filter", "features_only", "no_jit"])
+@pytest.mark.parametrize(
+    "option", ["pretrained_cfg_overlay", "checkpoint_path", "kwargs_filter", "features_only", "no_jit"]
+)
 @pytest.mark.parametrize("backbone", ["vit_nano_patch8_32", "vit_tiny_patch16_224", "local-dir:nowhere"])
 def test_only_what_constructors_take_reaches_timm(option, backbone, monkeypatch):
     """Whatever a spec's own check lets through: an allow-list, not a list of the holes that are known."""

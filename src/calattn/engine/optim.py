@@ -61,7 +61,9 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         near = nearest(name, list_optimizers(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`calattn list optimizers` shows timm's"
         raise ValueError(f"unknown optimiser {name!r}; {hint}")
-    chosen = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.options.items()}  # betas
+    chosen = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.options.items()
+    }  # betas
     if settings.fused and "fused" in inspect.signature(get_optimizer_class(inner, bind_defaults=False)).parameters:
         chosen["fused"] = True
     if settings.decay_all:

@@ -191,7 +191,9 @@ def _check_steps(spec: RunSpec, updates: int) -> None:
     except ValueError:
         raise
     except (TypeError, AttributeError, LookupError, ArithmeticError, AssertionError, RuntimeError) as error:
-        raise ValueError(f"a step cannot be made with optimizer.options and schedule.options ({build.told(error)})") from error
+        raise ValueError(
+            f"a step cannot be made with optimizer.options and schedule.options ({build.told(error)})"
+        ) from error
 
 
 def _some_targets(spec: RunSpec, found: build.RunData) -> Tensor:

@@ -17,6 +17,7 @@ from calattn.runs.recipes import RECIPES
 from calattn.runs.spec import RunSpec, SpecError, parse_value, parse_yaml, read_yaml
 
 _NAMING = ("name", "backbone")
+_MEMBER = re.compile(r"[^\w-]|^(bool|int|float|str)$|^constrained")
 # Nothing is trained: what says how is left at what any network takes.
 _NO_TRAINING = {
     "train": {"epochs": 0},
@@ -205,9 +206,10 @@ def _messages(error: ValidationError) -> list[str]:
     by_key: dict[tuple[str, ...], list[Any]] = {}
     for detail in error.errors():
         where = [str(part) for part in detail["loc"]]
-        if detail["type"] != "extra_forbidden":  # pydantic names the member of a union after the key: train.compile.bool
-            members = re.compile(r"[^\w-]|^(bool|int|float|str)$|^constrained")
-            where = list(itertools.takewhile(lambda part: not members.search(part), where))
+        if (
+            detail["type"] != "extra_forbidden"
+        ):  # pydantic names the member of a union after the key: train.compile.bool
+            where = list(itertools.takewhile(lambda part: not _MEMBER.search(part), where))
         by_key.setdefault(tuple(where), []).append(detail)
     return [_explained(details, where) for where, details in by_key.items()]
 
