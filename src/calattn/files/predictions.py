@@ -186,8 +186,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     missing = {"files", "class_names", "split", "spec_hash"} - manifest.keys()
     files = manifest.get("files")
-    entries = files.values() if isinstance(files, dict) else ()
-    if not entries or not all(isinstance(entry, dict) and entry.keys() >= _ENTRY for entry in entries):
+    if not isinstance(files, dict) or not all(
+        isinstance(entry, dict) and entry.keys() >= _ENTRY for entry in files.values()
+    ):
         missing.add("files")
     elif "predictions" not in files:
         missing.add("files.predictions")
