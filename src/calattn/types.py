@@ -42,8 +42,8 @@ class ModelOutput(NamedTuple):
             self.scale.ndim != 1
         ):  # [n, 1] and [n, c] would be broadcast to [n, n, c]; the look at a shape waits for no device
             raise ValueError(_not_a_scale(self.scale, self.logits))
-        scaled = self.logits / self.scale.unsqueeze(1)
-        return scaled if self.offset is None else scaled + self.offset
+        scale = self.scale.unsqueeze(1)
+        return self.logits / scale if self.offset is None else torch.addcdiv(self.offset, self.logits, scale)
 
     @property
     def probs(self) -> Float[Tensor, "b c"]:

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calattn.backbones import create
 from calattn.backbones.cifar import CifarResNet
@@ -375,3 +376,23 @@ def test_distilled_training_is_refused() -> None:
     with pytest.raises(ValueError, match=r"set_distilled_training\(False\)"):
         model(images())
     assert torch.equal(model.eval()(images()), net(images()))
+
+
+class _Kernels(TorchDispatchMode):
+    """Counts what a device has to start: all operations but views."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not (operation.is_view or operation.overloadpacket is torch.ops.aten.alias)
+        return operation(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(("head", "most"), [("none", 2), ("calattn", 6), ("taught_scale", 9), ("taught", 11)])
+def test_a_head_starts_few_kernels(head, most):
+    """At batch 1 a GPU waits for each: two products, GELU, the temperature, the division."""
+    built = HEADS[head](num_features=8, num_classes=3, hidden=128, bias=True).eval()
+    features, logits = torch.randn(1, 8), torch.randn(1, 3)
+    with torch.no_grad(), _Kernels() as kernels:
+        _ = built(features, logits).calibrated_logits
+    assert kernels.count <= most

@@ -37,7 +37,7 @@ _KEY = "calattn.checkpoint"
 _FIELDS = {"kind", "spec_hash", "step", "epoch", "best", "tree", "sha256"}
 _STATE = re.compile(r"state-(\d{8,})\.safetensors")
 # The last is what safetensors writes under before it renames to the name that it was given.
-_OURS = re.compile(r"state-\d{8,}\.safetensors(\.refused)?|weights-\d{5,}-[0-9a-f]{16}\.safetensors|\.tmp\w{6}")
+_OURS = re.compile(r"state-\d{8,}\.safetensors|weights-\d{5,}-[0-9a-f]{16}\.safetensors|\.tmp\w{6}")
 _BACK = "put {} back from a copy, or {}: the same command goes on from the checkpoint before it"
 
 Tree = Any  # dict (str or int keys), list, tuple, Tensor, int, float, str, bool, None, nested
@@ -186,19 +186,16 @@ class CheckpointFolder:
         return Loaded(tree=tree, step=header["step"], epoch=header["epoch"], best=best, path=path)
 
     def _tidy(self, newest: Path, named: set[str]) -> None:
-        # What was refused must not count as the state to fall back on. Set aside, not removed: somebody may know its use.
-        for name in self._refused - {newest.name}:
-            with contextlib.suppress(OSError):
-                (self.path / name).rename(self.path / f"{name}.refused")
+        # States of a later step are of an attempt that this one has gone back behind; what was refused counts for nothing.
+        before = [path for path in self._states() if _step(path) < _step(newest) and path.name not in self._refused]
+        kept = [newest, *before][:KEPT_STATES]
         self._refused.clear()
-        # States of a later step are of an attempt that this one has gone back behind.
-        kept = [newest, *(path for path in self._states() if _step(path) < _step(newest))][:KEPT_STATES]
         for path in kept[1:]:
             with contextlib.suppress(CheckpointError, OSError):
                 named = named | {record["file"] for record in _header(path)["best"].values()}
         keep = named | {path.name for path in kept}
-        mine = (path for path in self.path.iterdir() if is_checkpoint_file(path) and path.suffix != ".refused")
-        remove_stale([path for path in mine if path.name not in keep], older_than=-1.0)
+        mine = (path for path in self.path.iterdir() if is_checkpoint_file(path) and path.name not in keep)
+        remove_stale(mine, older_than=-1.0)
 
 
 def is_checkpoint_file(path: Path) -> bool:

@@ -32,13 +32,11 @@ class Heartbeat:
     def _connected(self, fabric: Fabric) -> dist.TCPStore:
         """Of its own: a thread of ours must not wait behind what a process group asks the store that it met by."""
         host, patience = os.environ.get("MASTER_ADDR", "127.0.0.1"), timedelta(minutes=5)
-        first = (
-            dist.TCPStore(host, 0, is_master=True, timeout=patience, wait_for_workers=False)
-            if self._rank == 0
-            else None
-        )
-        port = fabric.broadcast(None if first is None else first.port)
-        return first or dist.TCPStore(host, port, is_master=False, timeout=patience)
+        if self._rank == 0:
+            store = dist.TCPStore(host, 0, is_master=True, timeout=patience, wait_for_workers=False)
+            fabric.broadcast(store.port)
+            return store
+        return dist.TCPStore(host, fabric.broadcast(0), is_master=False, timeout=patience)
 
     def __enter__(self) -> Self:
         if self._watched:

@@ -131,12 +131,13 @@ class RunLog:
         rows = [row for row in self.rows() if row.get("event") == "epoch"]
         for row in rows:
             numbers = [row.get(name) for name in ("seconds", "images_per_second")]
-            parts = [row.get(name) for name in ("train", "validation")]
-            if (
-                type(row.get("epoch")) is not int
-                or not all(isinstance(number, int | float) and abs(number) < 1e300 for number in numbers)
-                or not all(isinstance(part, Mapping) for part in parts)
-                or not isinstance(parts[1].get("nll"), int | float | None)
+            train, validation = row.get("train"), row.get("validation")
+            if not (
+                type(row.get("epoch")) is int
+                and all(isinstance(number, int | float) and abs(number) < 1e300 for number in numbers)
+                and isinstance(train, Mapping)
+                and isinstance(validation, Mapping)
+                and isinstance(validation.get("nll"), int | float | None)
             ):
                 epoch = reprlib.repr(row.get("epoch"))
                 raise ValueError(f"{self.path} does not say what epoch {epoch} was like; put the log back from a copy")

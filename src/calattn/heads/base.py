@@ -50,7 +50,8 @@ HEADS: Registry[HeadBuilder] = Registry("head")
 def float32(values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     """`compute(values)` in float32, without autocast, which would run linear layers in half precision."""
     kind = values.device.type
-    if kind == "meta":  # has no autocast; asking torch whether a device has one breaks the graph before torch 2.13
+    # A meta device has no autocast; asking torch whether a device has one breaks the graph before torch 2.13.
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
         return compute(values.float())
     with torch.autocast(kind, enabled=False):
         return compute(values.float())

@@ -73,10 +73,12 @@ def anchored(
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b c"] | None]:
     """Scale and offset from what the MLP read; in the precision of its arguments, for the head and for fitting alike."""
     level, low, high, gain, slope = anchor.unbind()
-    v = read[:, 0]
+    v = read[:, :1]
     above = functional.softplus(v)
-    log_scale = level - low * functional.softplus(-v) + high * above
-    return scaled(log_scale, (gain + slope * above).unsqueeze(1) * read[:, 1:], logits, kind)
+    # σ(−v) = σ(v) − v; and as few operations as there can be, since a batch of one image waits for each.
+    log_scale = torch.addcmul(torch.addcmul(level, v, low), above, high - low).squeeze(1)
+    by_class = read[:, 1:] if kind == "scale" else torch.addcmul(gain, above, slope) * read[:, 1:]
+    return scaled(log_scale, by_class, logits, kind)
 
 
 def scaled(

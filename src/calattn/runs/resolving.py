@@ -17,6 +17,7 @@ from calattn.runs.recipes import RECIPES
 from calattn.runs.spec import RunSpec, SpecError, parse_value, parse_yaml, read_yaml
 
 _NAMING = ("name", "backbone")
+_MEMBER = re.compile(r"[^\w-]|^(bool|int|float|str)$|^constrained")
 # Nothing is trained: what says how is left at what any network takes.
 _NO_TRAINING = {
     "train": {"epochs": 0},
@@ -208,8 +209,7 @@ def _messages(error: ValidationError) -> list[str]:
         if (
             detail["type"] != "extra_forbidden"
         ):  # pydantic names the member of a union after the key: train.compile.bool
-            members = re.compile(r"[^\w-]|^(bool|int|float|str)$|^constrained")
-            where = list(itertools.takewhile(lambda part: not members.search(part), where))
+            where = list(itertools.takewhile(lambda part: not _MEMBER.search(part), where))
         by_key.setdefault(tuple(where), []).append(detail)
     return [_explained(details, where) for where, details in by_key.items()]
 

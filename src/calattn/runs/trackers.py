@@ -9,17 +9,16 @@ from collections.abc import Callable, Sequence
 from lightning_fabric.loggers import CSVLogger, TensorBoardLogger
 
 from calattn.engine.log import Logger
-from calattn.registry import nearest
+from calattn.registry import Registry
 from calattn.runs.folder import RunFolder
 from calattn.runs.spec import RunSpec
 
 # name → the packages that it takes
-TRACKERS = {
-    "tensorboard": ("tensorboard",),
-    "csv": (),
-    "wandb": ("lightning", "wandb"),
-    "mlflow": ("lightning", "mlflow"),
-}
+TRACKERS: Registry[tuple[str, ...]] = Registry("tracker")
+TRACKERS.add("tensorboard", ("tensorboard",))
+TRACKERS.add("csv", ())
+TRACKERS.add("wandb", ("lightning", "wandb"))
+TRACKERS.add("mlflow", ("lightning", "mlflow"))
 
 
 def check_trackers(wanted: Sequence[str | Logger]) -> None:
@@ -27,10 +26,6 @@ def check_trackers(wanted: Sequence[str | Logger]) -> None:
     for name in wanted:
         if not isinstance(name, str):
             continue
-        if name not in TRACKERS:
-            near = nearest(name, TRACKERS)
-            hint = f" did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown tracker {name!r};{hint} known: {', '.join(TRACKERS)}")
         missing = [package for package in TRACKERS[name] if importlib.util.find_spec(package) is None]
         if missing:
             raise ValueError(f"--track {name} needs {' and '.join(missing)}; pip install {' '.join(missing)}")
