@@ -16,7 +16,7 @@ from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
 from calattn.cli.console import note, print_json, print_table, progress, results_to
 from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
-from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
+from calattn.cli.judgement import PAGES, TABLES, check_output, check_page, write_table
 from calattn.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def calibrate(
     ] = None,
     table: options.TableFile = None,
     html: options.Html = None,
-    overwrite: Annotated[bool, _output("--overwrite", text="Replace what an earlier --out wrote.")] = False,
+    overwrite: Annotated[
+        bool, _output("--overwrite", text="Replace what an earlier --out wrote, or any file by --html.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Fit a post-hoc calibrator, and show metrics before and after on predictions that it has not seen.
@@ -94,8 +96,9 @@ def calibrate(
     part.check_one_split("calibrate")
     check_output(table, TABLES, "--table")
     check_output(html, PAGES, "--html")
+    check_page(html, "--html", overwrite=overwrite)
     if out is None:
-        options.unused("is about the folder of --out", overwrite=overwrite)
+        options.unused("is about --out and --html", overwrite=overwrite and html is None)
     labels = None if reader.labels is None else Path(reader.labels)
     check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:

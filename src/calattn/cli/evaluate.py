@@ -55,6 +55,7 @@ def evaluate(
         Path | None, options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg.")
     ] = None,
     html: options.Html = None,
+    overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
     engine: options.EngineFlags = options.ENGINE,
     json: options.Json = False,
@@ -68,7 +69,7 @@ def evaluate(
     from calattn.report import evaluation_table, group_table, leaderboard
     from calattn.report.verdict import verdict_of
 
-    check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
+    check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram, overwrite=overwrite)
     options.unused(
         "shows more than the main five metrics, and --metrics names them", all=everything and measure.metrics
     )

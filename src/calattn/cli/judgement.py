@@ -154,7 +154,14 @@ def write_text(path: Path, text: str) -> None:
     note(f"wrote {path}")
 
 
-def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None, diagram: Path | None = None) -> None:
+def check_outputs(
+    inputs: Sequence[Path],
+    *,
+    out: Path | None,
+    html: Path | None = None,
+    diagram: Path | None = None,
+    overwrite: bool = False,
+) -> None:
     """Refuses early what could not be written in the end, and what would replace an input."""
     from calattn.cli.subjects import named
 
@@ -165,6 +172,8 @@ def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None
         ("--diagram", diagram, _FIGURES),
     ):
         check_output(path, suffixes, flag)
+        if path is html:
+            check_page(path, flag, overwrite=overwrite)
         if path is not None and path.resolve() in read:
             raise ValueError(f"{flag} {path} is also read, and would be replaced; name another file")
 
@@ -180,3 +189,11 @@ def check_output(path: Path | None, suffixes: tuple[str, ...], flag: str) -> Non
     if path.is_dir():
         raise ValueError(f"{flag} {path} is a folder; name a file in it")
     check_writable(path)
+
+
+def check_page(path: Path | None, flag: str, *, overwrite: bool = False) -> None:
+    """A page of ours is replaced; any other file of that name is somebody's work."""
+    if path is None or overwrite or not path.is_file():
+        return
+    if 'id="document"' not in path.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(f"{flag} {path} is a file that calattn did not write; name another, or add --overwrite")

@@ -44,6 +44,7 @@ def report(
     table: options.TableFile = None,
     title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
+    overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
@@ -60,7 +61,7 @@ def report(
 
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("report")
-    _check_folder(out)
+    _check_folder(out, overwrite=overwrite)
     check_output(table, TABLES, "--table")
     given = {path: name for name, path in map(subjects.named, paths)}
     places = list(_places(given))
@@ -135,8 +136,9 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
             yield from _folders(below, seen)
 
 
-def _check_folder(out: Path) -> None:
+def _check_folder(out: Path, *, overwrite: bool) -> None:
     """Refuses to replace a page that is not ours, or to write among a run's files, or where nothing can be written."""
+    from calattn.cli.judgement import check_page
     from calattn.files.atomic import check_writable
     from calattn.runs.folder import SPEC
 
@@ -145,8 +147,7 @@ def _check_folder(out: Path) -> None:
     if (out / SPEC).exists():
         raise ValueError(f"--out {out} is a run folder; name another")
     index = out / "index.html"
-    if index.exists() and 'id="document"' not in index.read_text(encoding="utf-8", errors="replace"):
-        raise ValueError(f"--out {out} has an index.html that calattn did not write; name another folder")
+    check_page(index, "--out", overwrite=overwrite)
     check_writable(index)
 
 

@@ -53,7 +53,7 @@ def sweep(
     from calattn.cli.judgement import Judgement, check_outputs
     from calattn.sweeps.grid import chosen, read_grid
 
-    check_outputs([grid], out=write, html=None)
+    check_outputs([grid], out=write)
     options.check_rule(checkpoint)
     if engine.is_ray:
         options.unused("is of this machine; on a cluster as many run as fit", jobs=jobs if jobs > 1 else None)
