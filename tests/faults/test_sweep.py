@@ -30,11 +30,9 @@ FORK = multiprocessing.get_context("fork")
 ONLY = ("plain-seed0", "ours-seed0")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def forked() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(jobs.subprocess, "Popen", Forked)
-        yield
+@pytest.fixture
+def forked(monkeypatch):
+    monkeypatch.setattr(jobs.subprocess, "Popen", Forked)
 
 
 def sweep(folder: Path) -> Sweep:
@@ -48,7 +46,9 @@ def sweep(folder: Path) -> Sweep:
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], float]:
     """The metrics of a sweep that nothing happened to, and how long it took."""
     found, begun = sweep(tmp_path_factory.mktemp("calm") / "runs"), time.monotonic()
-    assert trained(found) == {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jobs.subprocess, "Popen", Forked)
+        assert trained(found) == {}
     return metrics(found), time.monotonic() - begun
 
 
@@ -82,6 +82,7 @@ def damage(found: Sweep, expected: list[dict[str, Any]], workers: Path) -> list[
     return lost
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_sweep_whose_parent_is_killed(tmp_path, calm):
     (expected, lasts), workers, random_, lost = calm, tmp_path / "workers", random.Random(0), list[str]()
     repeats = times(1, 26)
@@ -110,6 +111,7 @@ class Killer:
             self.hit = True
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_sweep_whose_workers_are_killed(tmp_path, calm):
     (expected, lasts), workers, draw, lost = calm, tmp_path / "workers", random.Random(1), list[str]()
     workers.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,9 +104,10 @@ def _engine(flags: options.EngineFlags, *, jobs: int, cpus: int, gpus: float) ->
     else:
         import torch
 
-        from calattn.sweeps.jobs import Local
+        from calattn.sweeps.jobs import GPUS, Local
 
-        yield Local(jobs, gpus=torch.cuda.device_count())
+        given = os.environ.get(GPUS)
+        yield Local(jobs, gpus=given.split(",") if given else [str(each) for each in range(torch.cuda.device_count())])
 
 
 def _show_plan(found: Sweep, *, as_json: bool) -> None:
