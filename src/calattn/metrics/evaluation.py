@@ -220,7 +220,7 @@ def evaluate_shards(
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> rows = torch.arange(3)
-    >>> evaluate_shards([p.select(rows[:2]), p.select(rows[2:])]) == evaluate(p)
+    >>> evaluate_shards([p.select(rows[:2]), p.select(rows[2:])])["ece"] == evaluate(p)["ece"]
     True
     """
     if not shards:

@@ -16,7 +16,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.binning import BinSums
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Columns, Kind, columns_of
+from calattn.metrics.columns import SCORES, Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.words import TEXTS
@@ -286,12 +286,12 @@ def reduce_for(
     state: MetricState, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None
 ) -> tuple[Columns, ClassBins | None]:
     """The one pass over the [n, c] values that `state` needs."""
-    target = state.options.target
+    target, wanted = state.options.target, SCORES if "scores" in state.needs else frozenset()
     if "classes" not in state.needs:
-        return columns_of(values, labels, kind, scale=scale, target=target), None
+        return columns_of(values, labels, kind, scale=scale, target=target, wanted=wanted), None
     classes = ClassBins.empty(checks.matrix(values, kind).shape[1], state.options.num_bins)
     collector = classes.collector()
-    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector)
+    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector, wanted=wanted)
     collector.finish()
     return columns, classes
 
