@@ -27,9 +27,9 @@ _CACHED = 1 << 18  # of which a core's own cache holds all: two passes over such
 SCORES = frozenset({"nll", "brier"})  # columns that are made where they are wanted
 
 
-def at_once(device: torch.device, on_cpu: int) -> int:
-    """How much is worked on at a time: a CPU has a cache, a GPU waits for every call."""
-    return on_cpu if device.type == "cpu" else on_cpu << 6
+def at_once(device: torch.device, on_cpu: int, more: int = 64) -> int:
+    """How much is worked on at a time: a CPU has a cache, a GPU loses time with every call."""
+    return on_cpu if device.type == "cpu" else on_cpu * more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,7 +218,9 @@ def blocks_of(
 ) -> Iterator[Block]:
     """Cached blocks of checked predictions, `most_rows` at most. One buffer serves all: a block is good until the next one."""
     n, width = values.shape
-    most = at_once(values.device, _BLOCK if most_rows is None else min(_BLOCK, most_rows * width))
+    most = at_once(values.device, _BLOCK)
+    if most_rows is not None:
+        most = min(most, at_once(values.device, most_rows * width, 16))
     buffer = None
     for rows in row_blocks(n, width, most):
         given = checks.widened(values[rows])

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn.errors import Args, InputError
+from calattn.metrics.binning import summed
 from calattn.metrics.columns import Columns
 from calattn.metrics.resampling.resampler import RankCells, Resampling
 from calattn.metrics.sources import MOST_ROWS, PredictionSource, pieces, repeatable
@@ -59,9 +60,11 @@ class Part:
         labels: Tensor | None = None
         kept: list[Columns] = []
         for piece in pieces(source, MOST_ROWS):
+            if labels is None:
+                state.to(piece.labels.device)
             columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
             state.add(columns, classes)
-            here = torch.bincount(piece.labels, minlength=piece.values.shape[1]).cpu().double()
+            here = summed(piece.labels, None, piece.values.shape[1]).cpu()
             labels = here if labels is None else labels + here
             if resampled and not repeatable(source):
                 kept.append(columns.compact())

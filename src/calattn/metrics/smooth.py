@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.binning import folded_normal_mean
+from calattn.metrics.binning import folded_normal_mean, summed
 from calattn.metrics.columns import Columns
 
 CELLS = 4096
@@ -67,7 +67,7 @@ class SmoothGrid:
         delta = confidence - self.centres[index]
         for table, values in ((self.residual, residual), (self.weight, weight)):
             for row in table:
-                row += torch.bincount(index, weights=values, minlength=cells)
+                row += summed(index, values, cells)
                 values = values * delta
         return self
 
