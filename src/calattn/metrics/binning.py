@@ -64,6 +64,21 @@ def summed(index: Int[Tensor, " n"], weights: Tensor | None, size: int) -> Float
     return torch.zeros(size, dtype=torch.float64, device=index.device).index_add_(0, index, weights.double())
 
 
+GAP_BINS = 15
+
+
+def gap_sums(
+    confidence: Float[Tensor, " n"], correct: Tensor, weight: Tensor | None = None, index: Tensor | None = None
+) -> Float[Tensor, "8 m"]:
+    """What a verdict rests on, per bin: Σ of 1, c − y, c (1 − c), c, y, (c − y)², and of surprises and their chance."""
+    index = bin_index(confidence, GAP_BINS) if index is None else index
+    c, y = confidence.double(), correct.double()
+    unlikely = torch.where(c > 0.5, 1 - y, y)
+    squares = c.square() - 2 * c * y + y
+    parts = (torch.ones_like(c), c - y, c * (1 - c), c, y, squares, unlikely, torch.minimum(c, 1 - c))
+    return torch.stack([summed(index, part if weight is None else weight * part, GAP_BINS) for part in parts])
+
+
 @dataclasses.dataclass
 class CellSums:
     """Count, Σ confidence and Σ correct of each cell, in float64; cells are bins, or bins of each class."""

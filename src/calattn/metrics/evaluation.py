@@ -42,7 +42,7 @@ class NotComparedWarning(UserWarning):
 class Evaluation(Mapping[str, MetricRow]):
     """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout.
 
-    `groups`, where samples were given some, has an evaluation of each, worst first.
+    `groups`, where samples were given some, has an evaluation of each, worst first. `gaps` is what a verdict in words rests on.
     """
 
     rows: dict[str, MetricRow]
@@ -53,6 +53,7 @@ class Evaluation(Mapping[str, MetricRow]):
     num_bootstrap: int
     num_clusters: int | None = None
     groups: Mapping[str, GroupEvaluation] = dataclasses.field(default_factory=dict)
+    gaps: Float[Tensor, "8 m"] | None = dataclasses.field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -332,6 +333,7 @@ def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
         level=level,
         num_bootstrap=found.plan.count,
         num_clusters=found.plan.num_clusters,
+        gaps=found.whole.gaps,
     )
 
 
