@@ -206,16 +206,12 @@ def evaluate_shards(
     shards: Sequence[PredictionSource],
     *,
     over: Callable[..., Iterable[Any]] = map,
-    metrics: str | Iterable[str] | None = None,
-    target: int | str | None = None,
-    num_bins: int = 15,
-    bandwidth: float | None = 0.05,
-    threshold: float = 0.9,
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    **asked: Any,
 ) -> Evaluation:
-    """`evaluate` of the rows of all shards, as if they were one; each shard can be read more than once.
+    """`evaluate`, with its arguments, of the rows of all shards as if they were one; each can be read more than once.
 
     `over(function, *arguments)` is `map`, or does what `map` does on other machines: function, shards and results are pickled.
 
@@ -226,7 +222,7 @@ def evaluate_shards(
     """
     if not shards:
         raise InputError("is empty: there is nothing to evaluate", argument="shards")
-    names, options = _asked(shards[0], metrics, target, num_bins, bandwidth, threshold)
+    names, options = _asked(shards[0], **asked)
     measure = _Resampled(num_bootstrap, level, _seed(generator))
     return _evaluation(measure.of(shards, names, options, over), measure)
 
@@ -339,11 +335,11 @@ def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
 
 def _asked(
     source: PredictionSource,
-    metrics: str | Iterable[str] | None,
-    target: int | str | None,
-    num_bins: int,
-    bandwidth: float | None,
-    threshold: float,
+    metrics: str | Iterable[str] | None = None,
+    target: int | str | None = None,
+    num_bins: int = 15,
+    bandwidth: float | None = 0.05,
+    threshold: float = 0.9,
 ) -> tuple[tuple[str, ...], Options]:
     """The metrics by name, and their options."""
     cls, named = target_of(target, source)
