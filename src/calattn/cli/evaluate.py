@@ -94,7 +94,9 @@ def evaluate(
     shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
     paired = dict(list(sources.items())[:1]) if html is None else _paired(sources)
     doubted = doubts([each for each in found if each.title in paired])
-    verdicts |= {title: verdict_of(source, target=target) for title, source in sources.items()}
+    verdicts |= {
+        title: verdict_of(source, target=target, gaps=evaluations[title].gaps) for title, source in sources.items()
+    }
     judgement = Judgement(
         table=(evaluation_table if group is None else group_table)(evaluations, metrics=shown),
         written=(leaderboard if group is None else group_table)(evaluations, metrics=shown),

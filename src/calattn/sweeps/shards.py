@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from calattn.metrics.evaluation import Evaluation, evaluate_shards
-from calattn.metrics.sources import columns_in, parts_of, target_of
 from calattn.posthoc import Calibrator
 from calattn.readers import stream_predictions
 from calattn.readers.shards import find_shards, is_remote
-from calattn.report.verdict import Gaps, event_verdict, short, verdict
+from calattn.report.verdict import verdict_of
 from calattn.types import Predictions
 
 Over = Callable[..., Iterable[Any]]  # `map`, or what does the same on other machines
@@ -46,13 +43,5 @@ def evaluated(
     shards: Sequence[Shard], over: Over, *, target: str | None, **arguments: Any
 ) -> tuple[Evaluation, dict[str, str]]:
     """What `calattn.evaluate` gives for all rows, and the verdict on them."""
-    number, name = target_of(target, shards[0])
     evaluation = evaluate_shards(shards, over=over, target=target, **arguments)
-    gaps = functools.reduce(operator.add, over(functools.partial(_gaps, number=number), shards))
-    if number is None:
-        return evaluation, verdict(gaps)
-    return evaluation, event_verdict(gaps, short(str(number) if name is None else name))
-
-
-def _gaps(shard: Shard, *, number: int | None) -> Gaps:
-    return functools.reduce(operator.add, (Gaps.of(columns_in(part, number).cpu()) for part in parts_of(shard)))
+    return evaluation, verdict_of(shards[0], target=target, gaps=evaluation.gaps)
