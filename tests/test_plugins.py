@@ -79,15 +79,23 @@ def plugin(name: str, text: str = LOSS) -> Path:
         "--plugin own_a.py --plugin own_b.py list losses own",
         "--plugin=own_a.py list losses own --plugin ./own_b.py",
         "--plugin own_a.py,own_b.py list losses own --plugin own_a.py",
+        "--plugin with,comma/own_a.py --plugin own_b.py list losses own",
     ],
 )
 def test_what_a_plugin_registers_is_known_to_the_command(capsys, line):
-    plugin("own_a"), plugin("own_b")
-    result = invoke(capsys, *line.split())
-    assert result.code == 0, result.err
-    assert "own_a" in result.out
-    assert "own_b" in result.out
-    assert os.environ[plugins.VARIABLE].split(",") == [str(Path(f"own_{x}.py").resolve()) for x in "ab"]
+    paths = [plugin("own_a"), plugin("own_b")]
+    if "comma" in line:
+        Path("with,comma").mkdir()
+        paths[0] = paths[0].rename("with,comma/own_a.py")
+    for _ in range(2):  # the second time as a child does, from the variable alone
+        result = invoke(capsys, *line.split())
+        assert result.code == 0, result.err
+        assert "own_a" in result.out
+        assert "own_b" in result.out
+        assert os.environ[plugins.VARIABLE].splitlines() == [str(path.resolve()) for path in paths]
+        line, named = "list losses own", os.environ[plugins.VARIABLE]
+        forget()
+        os.environ[plugins.VARIABLE] = named
 
 
 def test_the_variable_names_plugins_and_modules_are_found_by_name(capsys, monkeypatch):

@@ -7,6 +7,7 @@ No code reads a message of ours.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Self
@@ -44,6 +45,7 @@ def _literal(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Words = str | tuple[str | Args, ...]
 
 
@@ -73,7 +75,8 @@ class _Fields(Exception):
         where = f"{self.argument}[{place}]" if place else name(Args(**{self.argument: None})) if self.argument else ""
         problem, remedy = _joined(self.problem, name), _joined(self.remedy, name)
         what = " ".join(part for part in (where, problem) if part)
-        return f"{self.subject}{': ' * bool(self.subject)}{what}{'; ' * bool(remedy)}{remedy}"
+        said = f"{self.subject}{': ' * bool(self.subject)}{what}{'; ' * bool(remedy)}{remedy}"
+        return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], said)  # names in files may hold commands to a terminal
 
     def __str__(self) -> str:
         return self.sentence()

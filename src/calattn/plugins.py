@@ -24,21 +24,24 @@ class PluginError(InputError):
 
 
 def load(named: Iterable[str] = ()) -> None:
-    """Imports what is named here and in `CALATTN_PLUGINS` (commas between), each once: modules, or paths of .py files.
+    """Imports what is named here and in `CALATTN_PLUGINS`, each once: modules, or paths of .py files, with commas between.
 
-    The variable then names them all, files by their whole path, so that the processes which this one starts load the same.
+    The variable then names them all, a line each, files by their whole path, so that the processes which this one starts load
+    the same.
     """
     named = list(named)
     if not all(text.strip() for text in named):
         raise PluginError("--plugin needs a module or a .py file after it")
-    for text in [*named, os.environ.get(VARIABLE, "")]:
-        for name in filter(None, (part.strip() for part in text.split(","))):
+    for text in [*named, *os.environ.get(VARIABLE, "").splitlines()]:
+        # A comma may also be part of a path.
+        names = [text] if _path(text).is_file() else text.split(",")
+        for name in filter(None, (part.strip() for part in names)):
             key = str(_path(name).resolve()) if _is_path(name) else name
             if key not in _loaded:
                 module = _imported(name)
                 _loaded[key] = name, None if module.__file__ is None else Path(module.__file__)
     if _loaded:
-        os.environ[VARIABLE] = ",".join(_loaded)
+        os.environ[VARIABLE] = "\n".join(_loaded)
 
 
 def described() -> list[dict[str, str | None]]:

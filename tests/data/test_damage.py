@@ -196,3 +196,12 @@ def test_one_class_can_be_read_but_not_trained_on(tmp_path):
     assert data.load(name, "test").class_names == ("only",)
     with pytest.raises(data.DataError, match=r"only one class \(only\)"):
         build.load_data(small_spec(f"data.name={name}", "data.size=8"))
+
+
+@pytest.mark.parametrize(
+    "name", ["../test_batch.bin", "a/../../test_batch.bin", "/test_batch.bin", "link/test_batch.bin"]
+)
+def test_members_that_lead_elsewhere_are_refused(tmp_path, name):
+    path = tmp_path / "cifar10" / "cifar-10-binary.tar.gz"
+    write_tar(path, {name: bytes(3073)}, links=name.startswith("link"))
+    refused("cifar10", tmp_path, "is not a plain file of at most 256 MiB", split="test")

@@ -27,14 +27,17 @@ CONTENT = np.random.default_rng(0).integers(256, size=700_000, dtype=np.uint8).t
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """/file honours ranges, /plain does not, /short stops half-way, /wrong gives other bytes, /missing is 404."""
+    """/file honours ranges, /plain does not, /short stops half-way, /wrong gives other bytes, /missing is 404.
+
+    /endless does not say how much it gives, and gives more than there is.
+    """
 
     requests: list[tuple[str, str | None]]
 
     def do_GET(self) -> None:
         kind, wanted = self.path.strip("/"), self.headers.get("Range")
         self.requests.append((kind, wanted))
-        body = {"wrong": b"<html>", "mnist.gz": CONTENT}.get(kind, CONTENT)
+        body = {"wrong": b"<html>", "endless": CONTENT * 40}.get(kind, CONTENT)
         if kind == "missing":
             self.send_error(404)
             return
@@ -48,7 +51,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         else:
             self.send_response(200)
-        self.send_header("Content-Length", str(len(body) - start))
+        if kind != "endless":
+            self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
         part = body[start:]
         self.wfile.write(part[: len(part) // 2] if kind == "short" else part)
@@ -142,7 +146,7 @@ def test_mirrors_are_tried_in_turn(server, tmp_path):
     ("kind", "match"),
     [
         ("missing", "answered 404 Not Found"),
-        ("wrong", "gave a file with another checksum than md5:|ended after 6 of 700,000 bytes"),
+        ("wrong", "gave a file with another checksum than md5:|has 6 bytes, the file has 700,000"),
         ("http://no-such-host.invalid/file", "the host no-such-host.invalid is not known here"),
         ("http://127.0.0.1:1/file", "127.0.0.1: .*[Rr]efused"),
     ],
@@ -154,6 +158,14 @@ def test_each_failure_is_one_line(server, tmp_path, kind, match, size):
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("cannot fetch file.bin: ")
     assert not (tmp_path / "file.bin").exists()
+
+
+def test_no_more_is_taken_than_the_file_has(server, tmp_path):
+    calls = []
+    with pytest.raises(download.FetchError, match="gives more than the 700,000 bytes of the file"):
+        download.fetch(remote(server, "endless"), tmp_path, progress=lambda *call: calls.append(call))
+    assert calls[-1][1] <= len(CONTENT)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 0
 
 
 def test_wrong_checksum_of_the_right_size(server, tmp_path):

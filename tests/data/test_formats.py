@@ -74,11 +74,13 @@ def cifar_members(rng: np.random.Generator, num_classes: int) -> tuple[dict[str,
     return members, found
 
 
-def write_tar(path: Path, members: dict[str, bytes]) -> None:
+def write_tar(path: Path, members: dict[str, bytes], *, links: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
+            if links:
+                info.type, info.linkname, content = tarfile.SYMTYPE, "/etc/passwd", b""
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 
 from calattn import Predictions
-from calattn.files import predictions as store
 from calattn.files.atomic import STALE_SECONDS, atomic_write
 from calattn.files.predictions import PredictionFileError, load_predictions, save_blocks, save_predictions
 
@@ -266,102 +261,6 @@ def test_leftovers_of_a_killed_save_go_once_they_are_stale(tmp_path):
     assert young.exists()
 
 
-SAVER = """
-import sys, torch
-from calattn import Predictions
-from calattn.files import predictions as store
-from calattn.files.predictions import save_predictions
-print("ready", flush=True)
-for version in range(10**9):
-    logits = torch.full((20_000, 5), float(version))
-    features = torch.full((20_000, 3), float(version))
-    labels = torch.zeros(20_000, dtype=torch.int64)
-    predictions = Predictions(logits=logits, labels=labels, features=features)
-    save_predictions(predictions, sys.argv[1], overwrite=True)
-"""
-
-
-def test_a_kill_at_any_moment_leaves_a_whole_version(tmp_path):
-    folder, chance = tmp_path / "p", random.Random(0)
-    seen = set()
-    for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        deadline = time.monotonic() + 60
-        while not seen and not (folder / "manifest.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)  # the first round waits for a version that the later ones could lose
-        time.sleep(chance.random() / 5)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        loaded = load_predictions(folder)
-        assert len(loaded) == 20_000
-        version = float(loaded.logits[0, 0])
-        assert bool((loaded.logits == version).all())
-        assert loaded.features is not None
-        assert bool((loaded.features == version).all())
-        seen.add(version)
-    assert seen
-
-
-def test_a_reader_beside_a_writer_always_sees_a_whole_version(tmp_path):
-    folder = tmp_path / "p"
-    process = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 60
-        while not (folder / "manifest.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        versions = set()
-        for _ in range(40):
-            loaded = load_predictions(folder)
-            assert loaded.features is not None
-            assert float(loaded.features[-1, -1]) == float(loaded.logits[0, 0])
-            versions.add(float(loaded.logits[0, 0]))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    assert len(versions) > 1
-
-
-def test_a_version_replaced_between_manifest_and_tensors_is_read_anew(tmp_path, monkeypatch):
-    folder = save_predictions(example(0), tmp_path / "p")
-    manifests = [store.read_manifest(folder)]
-    save_predictions(example(1), folder, overwrite=True)
-    manifests.append(store.read_manifest(folder))
-    monkeypatch.setattr(store, "read_manifest", lambda _folder: manifests.pop(0))
-    assert_same(load_predictions(folder), example(1))
-
-
-FULL_DISK = """
-import resource, sys, torch
-from calattn import Predictions
-from calattn.files import predictions as store
-from calattn.files.predictions import save_predictions
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-for folder, overwrite in ((sys.argv[1], True), (sys.argv[2], False)):
-    try:
-        big = Predictions(logits=torch.zeros(5000, 2), labels=torch.zeros(5000, dtype=torch.int64))
-        save_predictions(big, folder, overwrite=overwrite)
-    except OSError as error:
-        print(error)
-"""
-
-
-def test_a_full_disk_loses_nothing_and_says_so(tmp_path):
-    """A limit on file sizes is the nearest thing to a full disk that needs no privileges."""
-    old, new = save_predictions(example(), tmp_path / "old"), tmp_path / "new"
-    before = contents(old)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(old), str(new)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count("nothing was changed, free space and retry") == 2
-    assert contents(old) == before
-    assert not new.exists()
-
-
 def test_a_failure_while_the_manifest_is_written_takes_the_tensors_back(tmp_path, monkeypatch):
     folder = save_predictions(example(0), tmp_path / "p")
     before = contents(folder)
@@ -444,21 +343,6 @@ def test_a_write_that_does_not_say_which_file_names_the_target(tmp_path, number)
 def test_atomic_write_notices_that_nothing_was_written(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing was written"), atomic_write(tmp_path / "x"):
         pass
-
-
-def test_atomic_write_on_a_full_disk_keeps_the_old_file(tmp_path):
-    target = tmp_path / "t.txt"
-    target.write_text("old")
-    code = """
-import resource, sys
-from calattn.files.atomic import atomic_write
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-with atomic_write(sys.argv[1]) as partial:
-    partial.write_bytes(bytes(10_000))
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=False)
-    assert "File too large" in done.stderr
-    assert contents(tmp_path) == {"t.txt": b"old"}
 
 
 def test_a_save_that_fails_leaves_no_new_folders(tmp_path):

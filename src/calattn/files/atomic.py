@@ -16,6 +16,11 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 PathArg = str | os.PathLike[str]
 
 # What is untouched for this long belongs to a writer that was killed, wherever that ran.
@@ -80,6 +85,21 @@ def _exchanged(one: Path, other: Path) -> bool:
     except (OSError, AttributeError, TypeError):  # not Linux
         return False
     return call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time, where the file system has locks; a kill gives it up."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_writable(path: PathArg) -> None:

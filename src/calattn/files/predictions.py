@@ -26,7 +26,17 @@ from torch import Tensor
 
 from calattn import distribution
 from calattn.errors import Args, InputError
-from calattn.files.atomic import PathArg, atomic_write, commit, is_partial, made_folder, partial_file, remove_stale
+from calattn.files.atomic import (
+    PathArg,
+    atomic_write,
+    commit,
+    is_partial,
+    locked,
+    made_folder,
+    partial_file,
+    remove,
+    remove_stale,
+)
 from calattn.files.rows import RowFile
 from calattn.types import Predictions
 
@@ -38,7 +48,7 @@ MANIFEST = "manifest.json"
 _PARTS = {"predictions": ("logits", "labels", "scale", "indices"), "features": ("features",)}
 _NONE = "none"
 _TEXT = (str, type(None))
-_FIELDS = {"files": dict, "class_names": (list, type(None)), "split": _TEXT, "spec_hash": _TEXT}
+_FIELDS: dict[str, Any] = {"files": dict, "class_names": (list, type(None)), "split": _TEXT, "spec_hash": _TEXT}
 _ENTRY = {"name": str, "bytes": int, "sha256": str, "tensors": dict}
 _TENSOR_FILE = re.compile(r"(predictions|features)-[0-9a-f]{16}\.safetensors")
 
@@ -80,8 +90,8 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | Non
     if rows is None:  # the stream of a text file does not know it
         raise ValueError("rows must be the number of samples in all blocks, got None; count them in a pass before")
     folder = Path(path)
-    before = _referenced(_replaceable(folder, overwrite))
-    with made_folder(folder), contextlib.ExitStack() as undo:
+    _replaceable(folder, overwrite)
+    with made_folder(folder):
         parts = alike(blocks)
         if (first := next(parts, None)) is None:
             raise ValueError("blocks is empty: there are no predictions to save")
@@ -90,15 +100,17 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | Non
                 for part, file in row_files.items():
                     with _disk(folder, part):
                         file.add(_tensors(block, part))
-            files = {}
-            for part, file in row_files.items():
-                files[part] = entry = _kept(folder, part, file)
-                if entry["name"] not in before:
-                    undo.callback((folder / entry["name"]).unlink, missing_ok=True)
-        with atomic_write(folder / MANIFEST) as partial:
-            partial.write_text(_manifest_text(first, rows, files), encoding="utf-8")
-        undo.pop_all()  # the manifest is in place: nothing is taken back from here on
-    _clean(folder, before, {entry["name"] for entry in files.values()})
+            with locked(folder), contextlib.ExitStack() as undo:  # each removes what no manifest names
+                before = _referenced(_replaceable(folder, overwrite))
+                files = {}
+                for part, file in row_files.items():
+                    files[part] = entry = _kept(folder, part, file)
+                    if entry["name"] not in before:
+                        undo.callback((folder / entry["name"]).unlink, missing_ok=True)
+                with atomic_write(folder / MANIFEST) as partial:
+                    partial.write_text(_manifest_text(first, rows, files), encoding="utf-8")
+                undo.pop_all()  # the manifest is in place: nothing is taken back from here on
+                _clean(folder, {entry["name"] for entry in files.values()})
     return folder
 
 
@@ -353,10 +365,12 @@ def _referenced(manifest: Mapping[str, Any] | None) -> set[str]:
     return set() if manifest is None else {str(entry["name"]) for entry in manifest["files"].values()}
 
 
-def _clean(folder: Path, before: set[str], now: set[str]) -> None:
-    """Remove the replaced version, and what killed saves left; a save at work keeps its young files."""
-    remove_stale([folder / name for name in before - now], older_than=-1.0)
-    remove_stale([p for p in folder.iterdir() if _is_ours(p) and p.name not in now])
+def _clean(folder: Path, now: set[str]) -> None:
+    """Remove the replaced version, and what killed saves left."""
+    for path in list(folder.iterdir()):
+        if _TENSOR_FILE.fullmatch(path.name) and path.name not in now:
+            remove(path)
+    remove_stale(filter(is_partial, folder.iterdir()))
 
 
 def _is_ours(path: Path) -> bool:

@@ -26,7 +26,11 @@ from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 # All the ways in which a damaged or foreign zip archive makes itself known.
-_ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError)
+_ZIP_DAMAGE: tuple[type[Exception], ...] = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
+_ZIP_DAMAGE += (RuntimeError, UnicodeDecodeError, struct.error)
+# What one array, or one block of it, may take in memory: so much, or so many times the file. Else it is a bomb.
+_LARGEST, _EXPANSION = 1 << 28, 20
+_LONGEST_TEXT = 1 << 16
 _KINDS: dict[str, FieldType] = {"f": "real", "i": "integer", "u": "integer", "b": "integer", "U": "text", "S": "text"}
 # torch's reader runs into these where the bytes are not a torch file: it takes them for instructions.
 _TORCH_DAMAGE: tuple[type[Exception], ...] = (RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError)
@@ -36,8 +40,8 @@ _TORCH_DAMAGE += (AttributeError, AssertionError, ArithmeticError, struct.error)
 class NpyStream:
     """The array in one .npy stream, taken from the front a few rows at a time; nothing is ever unpickled."""
 
-    def __init__(self, file: io.BufferedIOBase, size: int, where: str) -> None:
-        self._file, self._where = file, where
+    def __init__(self, file: io.BufferedIOBase, size: int, where: str, *, on_disk: int) -> None:
+        self._file, self._where, self._on_disk = file, where, on_disk
         try:
             version = np.lib.format.read_magic(file)
             if version == (1, 0):
@@ -56,7 +60,8 @@ class NpyStream:
 
     @property
     def field(self) -> Field:
-        return Field.of_array(self.shape, _KINDS.get(self.dtype.kind, "object"), str(self.dtype))
+        kind = _KINDS.get(self.dtype.kind, "object")
+        return Field.of_array(self.shape, kind, str(self.dtype), self.dtype.itemsize if kind == "text" else 0)
 
     def take(self, start: int, stop: int) -> np.ndarray:
         """Rows start to stop, which must follow on those taken before."""
@@ -74,6 +79,17 @@ class NpyStream:
             raise PredictionFileError(
                 f"{self._where} holds Python objects or records ({self.dtype}), which are never unpickled; "
                 "save it again as a plain numeric or string array"
+            )
+        if self.dtype.kind in "US" and self.dtype.itemsize > _LONGEST_TEXT:
+            raise PredictionFileError(
+                f"{self._where} has text of {self.dtype.itemsize:,} bytes per entry, {_LONGEST_TEXT:,} are read; "
+                "save it again with shorter text"
+            )
+        needed = math.prod(shape) * self.dtype.itemsize
+        if needed > max(_LARGEST, _EXPANSION * self._on_disk):
+            raise PredictionFileError(
+                f"{self._where} would take {needed / 1e9:,.1f} GB in memory for {self._on_disk / 1e6:,.1f} MB of file; "
+                "save it again with numpy.ascontiguousarray and numpy.savez, one row per sample"
             )
         array = np.empty(shape, self.dtype)
         unfilled = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
@@ -116,10 +132,11 @@ class NumpyFile(FieldFile):
     def _opened(self, archive: zipfile.ZipFile | io.BufferedIOBase, name: str) -> NpyStream:
         if not isinstance(archive, zipfile.ZipFile):
             archive.seek(0)
-            return NpyStream(archive, self.path.stat().st_size, self.address)
+            size = self.path.stat().st_size
+            return NpyStream(archive, size, self.address, on_disk=size)
         info = archive.getinfo(f"{name}.npy")
         member: io.BufferedIOBase = archive.open(info)  # type: ignore[assignment]  # typeshed says IO[bytes]
-        return NpyStream(member, info.file_size, f"{self.address}: {name!r}")
+        return NpyStream(member, info.file_size, f"{self.address}: {name!r}", on_disk=info.compress_size)
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:
@@ -223,7 +240,7 @@ def _check_records(path: Path, address: str) -> None:
                 with archive.open(info) if info.CRC else contextlib.nullcontext() as record:
                     while record is not None and record.read(1 << 20):
                         pass
-    except (*_ZIP_DAMAGE, UnicodeDecodeError) as error:
+    except _ZIP_DAMAGE as error:
         raise PredictionFileError(f"{address} is damaged ({error}); copy or save it again") from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from calattn.errors import Args
@@ -31,7 +33,12 @@ def read_column(path: PathArg, name: str, options: ReadOptions | None = None) ->
     return np.concatenate(blocks)
 
 
-def _check(source: FieldFile, name: str) -> None:
+@dataclasses.dataclass
+class _Column:
+    values: tuple[str]
+
+
+def _check(source: FieldFile, name: str) -> _Column:
     if name not in source.fields:
         near = nearest(name, source.fields)
         remedy = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(list(source.fields)[:12])}"
@@ -39,6 +46,6 @@ def _check(source: FieldFile, name: str) -> None:
     field = source.fields[name]
     if field.scalar or field.tail not in ((), (1,)):
         problem = f"{name!r} is {field}, one value per row is needed"
-        raise PredictionFileError(
-            problem, subject=source.address, remedy=("name another column with ", Args(group=...))
-        )
+        also = ("name another column with ", Args(group=...))
+        raise PredictionFileError(problem, subject=source.address, remedy=also)
+    return _Column((name,))

@@ -27,10 +27,13 @@ class Field:
     dtype: str
     # A single number for the whole file, such as one temperature: it has no rows at all.
     scalar: bool = False
+    # Of text in arrays, all entries take as much as the longest.
+    text_bytes: int = 0
 
     @classmethod
-    def of_array(cls, shape: Sequence[int], type: FieldType, dtype: str) -> Field:
-        return cls(rows=shape[0] if shape else None, tail=tuple(shape[1:]), type=type, dtype=dtype, scalar=not shape)
+    def of_array(cls, shape: Sequence[int], type: FieldType, dtype: str, text_bytes: int = 0) -> Field:
+        rows, tail = shape[0] if shape else None, tuple(shape[1:])
+        return cls(rows=rows, tail=tail, type=type, dtype=dtype, scalar=not shape, text_bytes=text_bytes)
 
     def __str__(self) -> str:
         rows = () if self.scalar else ("n" if self.rows is None else self.rows,)

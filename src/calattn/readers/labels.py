@@ -123,7 +123,12 @@ class LabelParser:
             raise ValueError(f"labels are booleans, but there are {self._num_classes} classes; save class indices")
         if array.dtype.kind == "f":
             _refuse(np.isnan(array), "is missing", _FILL_IN)
-            _refuse(array != np.floor(array), "is not a whole number", "save class indices", shown=array)
+            _refuse(
+                ~np.isfinite(array) | (array != np.floor(array)),
+                "is not a whole number",
+                "save class indices",
+                shown=array,
+            )
         elif array.dtype.kind not in "iub":
             raise ValueError(f"labels are {array.dtype}; save them as integers or strings")
         return array

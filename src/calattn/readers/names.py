@@ -65,7 +65,8 @@ class Chooser:
         self, source: FieldFile, ignore: Sequence[str], *, labels: str | None = None, labels_given: bool = False
     ) -> None:
         self.source, self._labels, self._labels_given = source, labels, labels_given
-        self.names = [name for name in source.fields if name not in set(ignore)]
+        ignored = set(ignore)
+        self.names = [name for name in source.fields if name not in ignored]
         for name in ignore:
             self._known(name, "ignore")
 
@@ -154,9 +155,10 @@ class Chooser:
     def _outcome(self, values: tuple[str, ...]) -> list[str]:
         """tidymodels keeps the outcome under its own name: columns that hold class names and nothing else."""
         classes, found = {"", *class_suffixes(values)}, []
+        of_values = set(values)
         for name in self.names:
             if (
-                name not in values
+                name not in of_values
                 and name.lower() not in _OTHERS
                 and self.source.fields[name].type in ("text", "cell", "integer")
             ):
@@ -190,7 +192,8 @@ class Chooser:
             chosen = (columns,) if isinstance(columns, str) else tuple(columns)
             for name in chosen:
                 self._known(name, "columns")
-            chosen = tuple(name for name in chosen if name in self.names) or chosen  # those of `ignore` are left out
+            kept = set(self.names)
+            chosen = tuple(name for name in chosen if name in kept) or chosen  # those of `ignore` are left out
         if kind is None:
             kinds = {kind_of(name) for name in chosen}
             kind = kinds.pop() if len(kinds) == 1 else None
@@ -228,10 +231,11 @@ class Chooser:
 
     def _likely_labels(self, values: tuple[str, ...]) -> str | None:
         """The one field apart from `values` that could be labels: a suggestion, never a choice."""
+        named = set(self.names) - set(values)
         found = [
             name
             for name, field in self.source.fields.items()
-            if name in self.names and name not in values
+            if name in named
             if name.lower() not in _OTHERS and not _PREDICTED.search(name)
             if field.type in ("integer", "text", "cell") and not field.scalar and not self._wide((name,))
         ]

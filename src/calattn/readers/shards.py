@@ -36,30 +36,58 @@ def find_shards(pattern: PathArg) -> tuple[str, ...]:
     (['part-0.csv', 'part-1.csv'], True)
     """
     address = os.fspath(pattern)
-    if is_remote(address):
-        return _remote_shards(_SCHEME.sub(r"\g<scheme>://", address, count=1))  # a Path has taken one of the slashes
-    path = Path(address)
-    if glob.has_magic(address) and not path.exists():
-        found = sorted(each for each in glob.glob(address, recursive=True) if _is_shard(each) or has_manifest(each))
-        return tuple(found) or _nothing(address)
-    if not path.is_dir() or has_predictions(path):
-        return (address,)
-    return _parts((str(each) for each in path.iterdir() if each.is_file()), address)
+    if not is_remote(address):
+        local = Path(address)
+        if glob.has_magic(address) and not local.exists():
+            return _shards(glob.iglob(address, recursive=True), address)
+        parts = local.is_dir() and not has_predictions(local) and _parts(map(str, local.iterdir()))
+        return parts or (address,)
+    address = _SCHEME.sub(r"\g<scheme>://", address, count=1)  # a Path has taken one of the slashes
+    with _driver(address) as (files, path):
+        if glob.has_magic(path):
+            return _shards(map(files.unstrip_protocol, files.glob(path)), address)
+        if not files.exists(path):
+            raise PredictionFileMissing(f"{address} does not exist")
+        if not files.isdir(path) or files.exists(f"{path}/{MANIFEST}"):
+            return (address,)
+        inside = sorted(map(files.unstrip_protocol, files.ls(path, detail=False)))
+        if parts := _parts(inside):
+            return parts
+        remedy = f"name a file in it ({', '.join(map(_name, inside[:8]))}), or a pattern of its parts"
+        raise PredictionFileMissing(f"{address} is a folder without predictions", remedy=remedy)
 
 
 def is_remote(address: str) -> bool:
     return _SCHEME.match(address) is not None and not os.path.exists(address)
 
 
-def has_manifest(address: str) -> bool:
-    return os.path.isfile(os.path.join(address, MANIFEST))
+def _shards(found: Iterable[str], pattern: str) -> tuple[str, ...]:
+    kept = sorted(each for each in found if _is_shard(each) or os.path.isfile(os.path.join(each, MANIFEST)))
+    if not kept:
+        raise PredictionFileMissing(f"nothing matches {pattern}", remedy=f"known suffixes: {' '.join(SUFFIXES)}")
+    return tuple(kept)
+
+
+def _parts(files: Iterable[str]) -> tuple[str, ...]:
+    """The files of a folder if their names say that they are parts of one set; others may be of several seeds or models."""
+    found = tuple(sorted(filter(_is_shard, files)))
+    names = {re.sub(r"\d+", "0", _name(each).lower()) for each in found}
+    return found if len(names) == 1 and _PART.search(names.pop()) else ()
+
+
+def _is_shard(address: str) -> bool:
+    return address.lower().endswith(SUFFIXES) and not _name(address).startswith((".", "_"))
+
+
+def _name(address: str) -> str:
+    return re.split(r"[/\\]", address)[-1]
 
 
 class Shards(FieldFile):
     """Several files as one: the rows of the first, then those of the next. One of them is open at a time.
 
-    `chosen` is what a caller reads of a file; what it gives has to be equal for all of them. Files of other machines that are no
-    Parquet are copied when their rows are wanted, and looked at only then.
+    `chosen` gives what a caller reads of a file, as a dataclass with the names of its `values`: all have to be alike.
+    Files of other machines that are no Parquet are copied when their rows are wanted, and looked at only then.
     """
 
     def __init__(
@@ -75,7 +103,7 @@ class Shards(FieldFile):
                 counted = False
                 continue
             with self._opened(each) as file:
-                found = next((field.rows for field in file.fields.values() if field.rows is not None), None)
+                found = 0 if _is_empty(file) else file.fields[self.chosen.values[0]].rows
                 counted, rows = counted and found is not None, rows + (found or 0)
                 self._bytes += file.num_bytes
         if self._first is None:
@@ -116,26 +144,17 @@ class Shards(FieldFile):
             yield file
 
     def _check(self, file: FieldFile) -> None:
-        ours = self._choose(file), {"split": file.split, "spec_hash": file.spec_hash}
+        chosen = self._choose(file)
+        ours = vars(chosen) | {"split": file.split, "spec_hash": file.spec_hash}
         if self._first is None:
-            self._first, self._ours, self._fields = file.address, ours, file.fields
-            self.chosen, self.split, self.spec_hash = ours[0], file.split, file.spec_hash
-            self.class_names, self.is_text = file.class_names, file.is_text
-            self.is_table, self.is_ours = file.is_table, file.is_ours
-        elif ours != self._ours:
-            (choice, beside), (first_choice, first_beside) = ours, self._ours
-            here, there = _as_dict(choice) | beside, _as_dict(first_choice) | first_beside
-            name = next(each for each in here if here[each] != there[each])
-            problem = f"its {name.replace('_', ' ')} differ from those of {self._first}: {_difference(here[name], there[name])}"
-            raise PredictionFileError(
-                problem, subject=file.address, remedy="shards have the same columns, in the same order, from one run"
-            )
-
-
-def _as_dict(choice: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(choice):
-        return {"column": choice}
-    return {each.name: getattr(choice, each.name) for each in dataclasses.fields(choice)}
+            self._first, self._ours, self._fields, self.chosen = file.address, ours, file.fields, chosen
+            for name in ("split", "spec_hash", "class_names", "is_text", "is_table", "is_ours"):
+                setattr(self, name, getattr(file, name))
+        for name, here in ours.items():
+            if here != (there := self._ours[name]):
+                problem = f"its {name.replace('_', ' ')} differ from those of {self._first}: {_difference(here, there)}"
+                remedy = "shards have the same columns, in the same order, from one run"
+                raise PredictionFileError(problem, subject=file.address, remedy=remedy)
 
 
 def _difference(here: object, there: object) -> str:
@@ -150,44 +169,8 @@ def _is_empty(file: FieldFile) -> bool:
     return all(field.rows == 0 for field in file.fields.values())
 
 
-def _is_shard(address: str) -> bool:
-    name = PurePosixPath(Path(address).as_posix()).name
-    return name.lower().endswith(SUFFIXES) and not name.startswith((".", "_"))
-
-
 def _is_parquet(address: str) -> bool:
     return address.lower().endswith(PARQUET)
-
-
-def _parts(files: Iterable[str], folder: str) -> tuple[str, ...]:
-    """The files of a folder if their names say that they are parts of one set; others may be of several seeds or models."""
-    found = tuple(sorted(filter(_is_shard, files)))
-    names = [PurePosixPath(Path(each).as_posix()).name.lower() for each in found]
-    alike = len({re.sub(r"\d+", "0", name) for name in names}) == 1
-    return found if alike and all(map(_PART.search, names)) else (folder,)
-
-
-def _nothing(pattern: str) -> tuple[str, ...]:
-    raise PredictionFileMissing(f"nothing matches {pattern}", remedy=f"known suffixes: {' '.join(SUFFIXES)}")
-
-
-def _remote_shards(address: str) -> tuple[str, ...]:
-    with _driver(address) as (files, path):
-        if glob.has_magic(path):
-            found = map(files.unstrip_protocol, files.glob(path))
-            return tuple(sorted(filter(_is_shard, found))) or _nothing(address)
-        if not files.exists(path):
-            raise PredictionFileMissing(f"{address} does not exist")
-        if not files.isdir(path) or files.exists(f"{path}/{MANIFEST}"):
-            return (address,)
-        inside = sorted(map(files.unstrip_protocol, files.ls(path, detail=False)))
-        if (parts := _parts(inside, address)) != (address,):
-            return parts
-        names = ", ".join(PurePosixPath(each).name for each in inside[:8])
-        raise PredictionFileMissing(
-            f"{address} is a folder without predictions",
-            remedy=f"name a file in it ({names}), or a pattern of its parts",
-        )
 
 
 @contextlib.contextmanager

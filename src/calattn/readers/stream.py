@@ -55,7 +55,8 @@ class PredictionStream:
         self._farthest_sum = 1.0
         self._said: set[str] = set()  # warnings already given, in an earlier pass too
         self.split = source.split if options.split is None else options.split
-        self._width = choice.num_classes + choice.num_features
+        texts = (source.fields[name].text_bytes // 8 for name in (choice.labels, choice.indices) if name is not None)
+        self._width = choice.num_classes + choice.num_features + sum(texts)
         self.rows_per_block = rows_per_block or max(1, _VALUES_PER_BLOCK // self._width)
         self._source_rows = source.fields[choice.values[0]].rows
         self.num_rows = None if choice.ignored else self._source_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import io
@@ -24,6 +25,7 @@ from calattn.readers.fields import Field, FieldFile, FieldType, Role, Values
 
 _SAMPLED = 50  # lines of a text file that show which columns are words
 _EXPANDED = 1 << 16  # bytes of a gzip file that show how much larger the text is; it may be a thousand times
+_LONGEST_LINE = 1 << 24
 _TEXT = (pa.string(), pa.large_string())
 _GZIP = b"\x1f\x8b"
 _MISSING = frozenset(pa.csv.ConvertOptions().null_values)
@@ -70,6 +72,7 @@ class CsvFile(FieldFile):
         plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
         self._header = None if header is None else list(header)
         self._check_text()
+        self._longest = 0
         self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else _delimiter_in(self._first_line()))
         first, *lines = self._first_lines()
         if self._header is not None:
@@ -93,11 +96,16 @@ class CsvFile(FieldFile):
     def num_bytes(self) -> int:
         return _text_bytes(self.path) if self.path.suffix.lower() == ".gz" else super().num_bytes
 
+    @property
+    def _block(self) -> int:
+        """Bytes that Arrow parses at once: no line may be longer."""
+        return max(1 << 20, 4 * self._longest)
+
     def _open(self, types: Mapping[str, pa.DataType]) -> pa.csv.CSVStreamingReader:
         return pa.csv.open_csv(
             self.path,
             # One thread: only then does Arrow know the line numbers of what it cannot parse.
-            read_options=pa.csv.ReadOptions(use_threads=False, block_size=1 << 20, column_names=self._header),
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=self._block, column_names=self._header),
             # No handler of invalid rows: Arrow cannot pass one that is not UTF-8, but it can report it.
             parse_options=pa.csv.ParseOptions(delimiter=self._delimiter),
             convert_options=pa.csv.ConvertOptions(
@@ -107,7 +115,21 @@ class CsvFile(FieldFile):
 
     def _first_line(self) -> str:
         with self._text() as text:
-            return next((line.rstrip("\r\n") for line in text if line.strip()), "")
+            return next((line.rstrip("\r\n") for line in self._lines(text) if line.strip()), "")
+
+    def _lines(self, text: io.TextIOWrapper) -> Iterator[str]:
+        """Some lines from the front, none of them without an end."""
+        number, seen = 0, 0
+        while seen < _LONGEST_LINE and (line := text.readline(_LONGEST_LINE + 1)):
+            number, seen = number + 1, seen + len(line)
+            self._longest = max(self._longest, len(line))
+            if len(line) > _LONGEST_LINE:
+                raise self._too_long(f"line {number}", _LONGEST_LINE)
+            yield line
+
+    def _too_long(self, line: str, limit: int) -> PredictionFileError:
+        problem = f"{line} is longer than {limit >> 20} MiB"
+        return PredictionFileError(problem, subject=self.address, remedy="a table has one line per row")
 
     @contextlib.contextmanager
     def _text(self) -> Iterator[io.TextIOWrapper]:
@@ -118,8 +140,12 @@ class CsvFile(FieldFile):
     def _first_lines(self) -> list[list[str]]:
         """The header and some lines after it, which show what is words; the first is empty if there is none."""
         with self._text() as text:
-            lines = (line for line in csv.reader(text, delimiter=self._delimiter) if line)
-            found = [next(lines, [])]
+            lines = (line for line in csv.reader(self._lines(text), delimiter=self._delimiter) if line)
+            try:
+                found = [next(lines, [])]
+            except csv.Error as error:
+                remedy = "save short column names; a quote without an end makes one of all that follows"
+                raise PredictionFileError(f"its first line: {error}", subject=self.address, remedy=remedy) from None
             with contextlib.suppress(csv.Error):  # a later line that cannot be parsed is for Arrow to name
                 found += itertools.islice(lines, _SAMPLED)
             return found
@@ -136,7 +162,7 @@ class CsvFile(FieldFile):
             )
 
     def _check_header(self, names: list[str]) -> None:
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        repeated = sorted(name for name, count in collections.Counter(names).items() if count > 1)
         if repeated:
             raise PredictionFileError(f"{self.address} has several columns named {repeated[0]!r}; rename all but one")
         if names and re.fullmatch("sep=.?", names[0], re.IGNORECASE):
@@ -173,6 +199,8 @@ class CsvFile(FieldFile):
                 subject=f"{self.address}, line {row['line']}",
                 remedy="fix or remove the line",
             )
+        if "straddling" in arrow:
+            return self._too_long("a line", self._block)
         if (cell := _CELL.match(arrow)) is None:
             return PredictionFileError(arrow, subject=self.address, remedy=again)
         name = self._names[int(cell["column"])]
@@ -193,7 +221,9 @@ def _delimiter_in(line: str) -> str:
     """
 
     def parts(mark: str) -> bool:
-        return len(next(csv.reader([line], delimiter=mark), [])) > 1
+        with contextlib.suppress(csv.Error):  # a field of more than 131,072 characters: named when the names are read
+            return len(next(csv.reader([line], delimiter=mark), [])) > 1
+        return False
 
     found = [] if parts(",") else [mark for mark in _MARKS if parts(mark)]
     return found[0] if len(found) == 1 else ","

