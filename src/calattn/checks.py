@@ -22,9 +22,14 @@ _SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2,
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Switches autocast off: sums stay float32 and float64 whatever a forward pass runs in. Decorates functions too."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        yield
+    """Switches autocast and TF32 off: sums stay float32 and float64 whatever a forward pass runs in. Decorates functions too."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def as_tensor(values: ArrayLike, name: str) -> Tensor:

@@ -214,7 +214,7 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
         ("evaluate a.npz --bootstrap 0 --level 0.9", "--level is about intervals, and --bootstrap 0 asks for none"),
         ("evaluate a.npz --bootstrap 0 --resample-seed 3", "--resample-seed is about intervals"),
         ("evaluate a.npz --validation a.npz", "add --ts"),
-        ("calibrate a.npz --overwrite", "--overwrite is about the folder of --out"),
+        ("calibrate a.npz --overwrite", "--overwrite is about --out and --html"),
         (
             "calibrate a.npz --apply a.npz --write b.npz -m ece",
             "--metrics is about metrics, and --apply measures nothing",

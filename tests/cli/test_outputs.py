@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from calattn.cli import app
-from tests.cli_runner import invoke
+from tests.cli_runner import document_in, invoke, predictions, refused, write_npz
 
 
 def commands():
@@ -21,7 +28,7 @@ def test_out_is_a_folder_and_write_a_file_in_every_command():
         for each in command.params:
             for flag in {"--out", "--write"} & set(each.opts):
                 said[name, flag] = each.help
-    assert {name for name, flag in said if flag == "--out"} == {"train", "teach", "calibrate", "report"}
+    assert {name for name, flag in said if flag == "--out"} == {"train", "sweep", "teach", "calibrate", "report"}
     assert all("folder" in text.lower() for (_, flag), text in said.items() if flag == "--out")
     assert {name for name, flag in said if flag == "--write"} >= {"predict", "export", "show", "evaluate", "compare"}
 
@@ -38,3 +45,40 @@ def test_older_lines_with_out_and_a_file_are_understood(capsys, tmp_path, flag):
     assert "--out" not in shown
     assert invoke(capsys, "data", "show", "digits", f"{flag}={tmp_path / 'sheet.png'}").code == 0
     assert (tmp_path / "sheet.png").is_file()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_a_page_replaces_a_page_of_ours_and_no_other_file_unasked(capsys, tmp_path, command):
+    files = [write_npz(tmp_path / name, predictions(n=60)) for name in ("a.npz", "b.npz")][: 1 + (command == "compare")]
+    page = tmp_path / "page.html"
+    page.write_text("<p>mine</p>")
+    line = [command, *files, "--bootstrap", 20, "--metrics", "ece", "--html", page]
+    assert "calattn did not write" in refused(capsys, *line)
+    assert page.read_text() == "<p>mine</p>"
+    for more in (["--overwrite"], []):
+        result = invoke(capsys, *line, *more)
+        assert result.code == 0, result.err
+        assert len(document_in(page)["subjects"]) == len(files)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_go_nowhere(closed):
+    """What a closed stream was to get must not end up in another one, nor in the next file that is opened."""
+    line = f"{shlex.quote(sys.executable)} -m calattn list nothing-like-it {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert ("Traceback" in done.stderr, "calattn: error" in done.stderr) == (False, "2>&-" not in closed)
+    line = f"{shlex.quote(sys.executable)} -m calattn list {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("backbones" in done.stdout) == (">&-" not in closed.replace("2>&-", ""))
+
+
+def test_a_user_without_a_home_folder(capsys, monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "CALATTN_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # the system does not know the user
+    listed = invoke(capsys, "data", "list", "--json")
+    assert listed.code == 0, listed.err
+    assert listed.json["root"] == str(Path(tempfile.gettempdir()) / f"calattn-{os.getuid()}" / "data")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import pickle
 import random
 
+import numpy as np
 import pytest
 import torch
 
 from calattn import Predictions, evaluate
+from calattn.cli import subjects
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import evaluate_shards
 from calattn.metrics.parts import Part, merged
 from calattn.metrics.state import Options
+from calattn.readers.stream import PredictionStream
+from calattn.report.verdict import verdict_of
+from tests.cli_runner import invoke
 
 NAMES = tuple(METRICS)
 
@@ -85,3 +90,17 @@ def test_parts_of_other_questions_and_shards_that_come_once_are_refused():
     assert evaluate_shards([iter([p]), iter([p])], num_bootstrap=0).num_samples == 100
     with pytest.raises(ValueError, match="shards is empty"):
         evaluate_shards([])
+
+
+@pytest.mark.parametrize("target", [None, 1])
+def test_the_command_reads_a_file_twice_and_no_third_time_for_its_verdict(tmp_path, monkeypatch, capsys, target):
+    p, passes = predictions(300), []
+    np.savez(tmp_path / "a.npz", logits=p.logits.numpy(), labels=p.labels.numpy())
+    each = PredictionStream.__iter__
+    monkeypatch.setattr(subjects, "STREAM_BYTES", 0)
+    monkeypatch.setattr(PredictionStream, "__iter__", lambda self: [passes.append(1), each(self)][1])
+    asked = [] if target is None else ["--target", target]
+    found = invoke(capsys, "evaluate", tmp_path / "a.npz", "--json", *asked)
+    assert len(passes) == (2 if target is None else 4)  # the name of a target is looked up in the first block, twice
+    headline = found.json["results"][0]["verdict"]["headline"]
+    assert headline == verdict_of(p, target=target)["headline"]

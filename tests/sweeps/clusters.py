@@ -22,18 +22,15 @@ needs_ray = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 @contextlib.contextmanager
-def cluster(*cores: int) -> Iterator[Any]:
-    """One node for each number of cores; this process is connected, and no job runs on the head but where it has cores."""
+def cluster() -> Iterator[Any]:
+    """A head with one core; this process is connected."""
     import ray
     from ray.cluster_utils import Cluster
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": cores[0], "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        for each in cores[1:]:
-            made.add_node(num_cpus=each)
         ray.init(made.address, log_to_driver=False, logging_level=logging.ERROR)
-        made.wait_for_nodes()
         yield made
     finally:
         ray.shutdown()
@@ -42,15 +39,23 @@ def cluster(*cores: int) -> Iterator[Any]:
             signal.signal(number, handler)
 
 
-def kill(node: Any) -> None:
-    """As a power cut does: none of the node's processes has the time for a last word."""
-    with contextlib.suppress(ProcessLookupError):
-        raylets = [each.process.pid for each in node.all_processes["raylet"]]
-        for raylet in raylets:
-            for child in _below(raylet):
+class SecondNode:
+    """Another node with one core, which is lost when a test says so."""
+
+    def __init__(self, nodes: Any) -> None:
+        self._nodes, self._node = nodes, nodes.add_node(num_cpus=1)
+        nodes.wait_for_nodes()
+        self.lost = False
+
+    def lose(self) -> None:
+        """As in a power cut: none of the node's processes has the time for a last word."""
+        if not self.lost:
+            self._nodes.worker_nodes.discard(self._node)
+            raylet = self._node.all_processes["raylet"][0].process.pid
+            for each in [*_below(raylet), raylet]:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            os.kill(raylet, signal.SIGKILL)
+                    os.kill(each, signal.SIGKILL)
+        self.lost = True
 
 
 def _below(process: int) -> list[int]:

@@ -69,8 +69,8 @@ def test_several_gpus_are_dealt_out(tmp_path, monkeypatch):
         return Ended()
 
     monkeypatch.setattr("calattn.sweeps.jobs.subprocess.Popen", popen)
-    run_jobs([job(name, tmp_path) for name in "abc"], Local(3, gpus=2))
-    assert environments == ["0", "1", "0"]
+    run_jobs([job(name, tmp_path) for name in "abc"], Local(3, gpus=["4", "5"]))
+    assert environments == ["4", "5", "4"]
 
 
 RUNNER = """

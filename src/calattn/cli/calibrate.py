@@ -84,7 +84,9 @@ def calibrate(
     ] = None,
     table: options.TableFile = None,
     html: options.Html = None,
-    overwrite: Annotated[bool, _output("--overwrite", text="Replace what an earlier --out wrote.")] = False,
+    overwrite: Annotated[
+        bool, _output("--overwrite", text="Replace what an earlier --out wrote, or any file by --html.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Fit a post-hoc calibrator, and show metrics before and after on predictions that it has not seen.
@@ -102,9 +104,9 @@ def calibrate(
     check_output(table, TABLES, "--table")
     check_output(html, PAGES, "--html")
     if html is not None:
-        check_page(html, "--html")
+        check_page(html, "--html", overwrite=overwrite)
     if out is None:
-        options.unused("is about the folder of --out", overwrite=overwrite)
+        options.unused("is about --out and --html", overwrite=overwrite and html is None)
     labels = None if reader.labels is None else Path(reader.labels)
     check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
     if apply is not None:

@@ -53,6 +53,7 @@ def compare(
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
     html: options.Html = None,
+    overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
@@ -63,7 +64,7 @@ def compare(
     """
     from calattn.cli import subjects
 
-    check_outputs([*paths, *scaling.files], out=out, html=html)
+    check_outputs([*paths, *scaling.files], out=out, html=html, overwrite=overwrite)
     pictures_for_page(data_root, html)
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("compare")

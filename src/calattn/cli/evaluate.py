@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from calattn.cli import options
-from calattn.cli.console import note
+from calattn.cli.console import note, progress
 from calattn.cli.errors import examples
 from calattn.cli.judgement import (
     Judgement,
@@ -53,7 +55,9 @@ def evaluate(
         Path | None, options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg.")
     ] = None,
     html: options.Html = None,
+    overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
+    engine: options.EngineFlags = options.ENGINE,
     json: options.Json = False,
 ) -> None:
     """Accuracy, NLL, Brier score, ECE and AURC of saved predictions, each with an interval; [bold]--all[/bold] shows more.
@@ -65,7 +69,7 @@ def evaluate(
     from calattn.report import evaluation_table, group_table, leaderboard
     from calattn.report.verdict import verdict_of
 
-    check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram)
+    check_outputs([*paths, *scaling.files], out=out, html=html, diagram=diagram, overwrite=overwrite)
     options.unused(
         "shows more than the main five metrics, and --metrics names them", all=everything and measure.metrics
     )
@@ -75,16 +79,24 @@ def evaluate(
     if scaling.wanted():
         found = [each for pair in zip(found, subjects.scaled(found, scaling), strict=True) for each in pair]
     sources, columns = {}, {}
-    for each in found:
-        sources[each.title], columns[each.title] = each.with_columns(groups=group, clusters=cluster)
-    evaluations = evaluated(sources, measure, target, columns)
+    verdicts: dict[str, dict[str, str]] = {}
+    if engine.is_ray:
+        why = "needs all rows on one machine; leave out --engine ray, or"
+        options.unused(why, html=html, diagram=diagram, group=group, cluster=cluster)
+        evaluations, verdicts = _on_ray(found, measure, target, engine.address)
+    else:
+        for each in found:
+            sources[each.title], columns[each.title] = each.with_columns(groups=group, clusters=cluster)
+        evaluations = evaluated(sources, measure, target, columns)
     for title, evaluation in evaluations.items():
         _warn_below_chance(title, evaluation)
     measured = list(next(iter(evaluations.values())))
     shown = measured if everything or measure.metrics else [name for name in measured if name in _MAIN]
     paired = dict(list(sources.items())[:1]) if html is None else _paired(sources)
     doubted = doubts([each for each in found if each.title in paired])
-    verdicts = {title: verdict_of(source, target=target) for title, source in sources.items()}
+    verdicts |= {
+        title: verdict_of(source, target=target, gaps=evaluations[title].gaps) for title, source in sources.items()
+    }
     judgement = Judgement(
         table=(evaluation_table if group is None else group_table)(evaluations, metrics=shown),
         written=(leaderboard if group is None else group_table)(evaluations, metrics=shown),
@@ -119,8 +131,34 @@ evaluate.epilog = examples(  # type: ignore[attr-defined]
     "calattn evaluate runs/calattn --split validation,test --ts --diagram reliability.png",
     "calattn evaluate test.npz --ts --validation validation.npz --all",
     "calattn evaluate fraud.csv --target 1 --diagram reliability.png",
+    "calattn evaluate 'shards/*.parquet' --engine ray --address auto",
     "calattn evaluate pixels.parquet --group camera --cluster image --write cameras.csv",
 )
+
+
+def _on_ray(
+    found: list[PredictionSet], measure: options.Measure, target: str | None, address: str | None
+) -> tuple[dict[str, Evaluation], dict[str, dict[str, str]]]:
+    """The evaluation of each and the verdict on it, by title, from parts that a cluster makes of their shards."""
+    from calattn.sweeps.on_ray import cluster, mapped
+    from calattn.sweeps.shards import evaluated as evaluated_over
+    from calattn.sweeps.shards import shards_of
+
+    evaluations, verdicts = {}, {}
+    with cluster(address) as ray, progress() as bar:
+        for each in found:
+            task = bar.add_task(escape(plain(each.title)), total=None)
+
+            def over(*arguments: Any, task: Any = task) -> Iterator[Any]:
+                for result in mapped(ray)(*arguments):
+                    bar.advance(task)
+                    yield result
+
+            shards = shards_of(each.path, each.reader.arguments(), each.calibrator)
+            evaluations[each.title], verdicts[each.title] = evaluated_over(
+                shards, over, target=target, **measure.arguments()
+            )
+    return evaluations, verdicts
 
 
 def _warn_below_chance(title: str, evaluation: Evaluation) -> None:

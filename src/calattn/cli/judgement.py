@@ -156,9 +156,17 @@ def write_text(path: Path, text: str) -> None:
     note(f"wrote {path}")
 
 
-def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None, diagram: Path | None = None) -> None:
+def check_outputs(
+    inputs: Sequence[Path],
+    *,
+    out: Path | None,
+    html: Path | None = None,
+    diagram: Path | None = None,
+    overwrite: bool = False,
+) -> None:
     """Refuses early what could not be written in the end, and what would replace an input."""
     from calattn.cli.subjects import named
+    from calattn.report.page.writing import check_page
 
     read = {named(path)[1].resolve() for path in inputs}
     for flag, path, suffixes in (
@@ -167,6 +175,8 @@ def check_outputs(inputs: Sequence[Path], *, out: Path | None, html: Path | None
         ("--diagram", diagram, _FIGURES),
     ):
         check_output(path, suffixes, flag)
+        if path is not None and path is html:
+            check_page(path, flag, overwrite=overwrite)
         if path is not None and path.resolve() in read:
             raise ValueError(f"{flag} {path} is also read, and would be replaced; name another file")
 

@@ -65,6 +65,7 @@ Json = Annotated[bool, option(OUTPUT, "--json", text="JSON on stdout, for script
 Html = Annotated[
     Path | None, option(OUTPUT, "--html", text="Write the page: one HTML file that opens without a network.")
 ]
+Overwrite = Annotated[bool, option(OUTPUT, "--overwrite", text="Replace a page's file that calattn did not write.")]
 TableFile = Annotated[
     Path | None, option(OUTPUT, "--table", text="Write the table, methods as rows: .csv, .md or .tex (with booktabs).")
 ]

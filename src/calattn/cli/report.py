@@ -45,6 +45,7 @@ def report(
     table: options.TableFile = None,
     title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
     reader: options.FileFlags = options.FILE_FLAGS,
+    overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
     json: options.Json = False,
 ) -> None:
@@ -61,14 +62,14 @@ def report(
 
     measure.arguments()  # finds an unknown metric before anything is read
     part.check_one_split("report")
-    _check_folder(out)
+    _check_folder(out, overwrite=overwrite)
     check_output(table, TABLES, "--table")
     given = {path: name for name, path in map(subjects.named, paths)}
     places = list(_places(given))
     titles = subjects.titles(places, given=given)
     names = _file_names(titles)
     for name in names.values():
-        check_page(out / "pages" / f"{name}.html", "--out:")
+        check_page(out / "pages" / f"{name}.html", "--out:", overwrite=overwrite)
     part.check_of_runs(map(subjects.is_run, places))
     rows = []
 
@@ -143,7 +144,7 @@ def _folders(path: Path, seen: set[Path]) -> Iterator[Path]:
             yield from _folders(below, seen)
 
 
-def _check_folder(out: Path) -> None:
+def _check_folder(out: Path, *, overwrite: bool) -> None:
     """Refuses to replace a page that is not ours, or to write among a run's files, or where nothing can be written."""
     from calattn.files.atomic import check_writable
     from calattn.report.page.writing import check_page
@@ -153,8 +154,9 @@ def _check_folder(out: Path) -> None:
         raise ValueError(f"--out {out} is a file; name a folder")
     if (out / SPEC).exists():
         raise ValueError(f"--out {out} is a run folder; name another")
-    check_page(out / "index.html", "--out:")
-    check_writable(out / "index.html")
+    index = out / "index.html"
+    check_page(index, "--out:", overwrite=overwrite)
+    check_writable(index)
 
 
 def _judged(folder: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +54,7 @@ def sweep(
     from calattn.cli.judgement import Judgement, check_outputs
     from calattn.sweeps.grid import chosen, read_grid
 
-    check_outputs([grid], out=write, html=None)
+    check_outputs([grid], out=write)
     options.check_rule(checkpoint)
     if engine.is_ray:
         options.unused("is of this machine; on a cluster as many run as fit", jobs=jobs if jobs > 1 else None)
@@ -103,9 +104,10 @@ def _engine(flags: options.EngineFlags, *, jobs: int, cpus: int, gpus: float) ->
     else:
         import torch
 
-        from calattn.sweeps.jobs import Local
+        from calattn.sweeps.jobs import GPUS, Local
 
-        yield Local(jobs, gpus=torch.cuda.device_count())
+        given = os.environ.get(GPUS)
+        yield Local(jobs, gpus=given.split(",") if given else [str(each) for each in range(torch.cuda.device_count())])
 
 
 def _show_plan(found: Sweep, *, as_json: bool) -> None:

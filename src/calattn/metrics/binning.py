@@ -56,6 +56,29 @@ def equal_count_bounds_of(n: Int[Tensor, " b"], num_bins: int) -> Int[Tensor, "b
     return torch.arange(num_bins + 1, device=n.device) * n.unsqueeze(1) // num_bins
 
 
+def summed(index: Int[Tensor, " n"], weights: Tensor | None, size: int) -> Float[Tensor, " size"]:
+    """Σ of the weights, or the number, of each index, in float64; unlike bincount's, no GPU waits for its size."""
+    if index.device.type == "cpu":
+        return torch.bincount(index, weights=weights, minlength=size).double()
+    weights = torch.ones(len(index), device=index.device) if weights is None else weights
+    return torch.zeros(size, dtype=torch.float64, device=index.device).index_add_(0, index, weights.double())
+
+
+GAP_BINS = 15
+
+
+def gap_sums(
+    confidence: Float[Tensor, " n"], correct: Tensor, weight: Tensor | None = None, index: Tensor | None = None
+) -> Float[Tensor, "8 m"]:
+    """What a verdict rests on, per bin: Σ of 1, c − y, c (1 − c), c, y, (c − y)², and of surprises and their chance."""
+    index = bin_index(confidence, GAP_BINS) if index is None else index
+    c, y = confidence.double(), correct.double()
+    unlikely = torch.where(c > 0.5, 1 - y, y)
+    squares = c.square() - 2 * c * y + y
+    parts = (torch.ones_like(c), c - y, c * (1 - c), c, y, squares, unlikely, torch.minimum(c, 1 - c))
+    return torch.stack([summed(index, part if weight is None else weight * part, GAP_BINS) for part in parts])
+
+
 @dataclasses.dataclass
 class CellSums:
     """Count, Σ confidence and Σ correct of each cell, in float64; cells are bins, or bins of each class."""
@@ -65,8 +88,11 @@ class CellSums:
     correct: Float[Tensor, "*cells"]
 
     @classmethod
-    def empty(cls, *shape: int) -> Self:
-        return cls(*torch.zeros(3, *shape, dtype=torch.float64).unbind())
+    def empty(cls, *shape: int, device: torch.device | None = None) -> Self:
+        return cls(*torch.zeros(3, *shape, dtype=torch.float64, device=device).unbind())
+
+    def to(self, device: torch.device) -> Self:
+        return type(self)(self.count.to(device), self.confidence.to(device), self.correct.to(device))
 
     @property
     def num_samples(self) -> float:
@@ -87,7 +113,7 @@ class BinSums(CellSums):
         index = bin_index(columns.confidence, num_bins)
 
         def total(weights: Tensor | None) -> Tensor:
-            return torch.bincount(index, weights=weights, minlength=num_bins).double().to(self.count.device)
+            return summed(index, weights, num_bins).to(self.count.device)
 
         self.count = self.count + total(None)
         self.confidence = self.confidence + total(columns.confidence.double())

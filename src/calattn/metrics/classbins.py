@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.binning import CellSums, bin_index
+from calattn.metrics.binning import CellSums, bin_index, summed
 from calattn.metrics.columns import Block
 
 Variant = Literal["one_vs_rest", "predicted_class"]
@@ -64,8 +64,7 @@ class ClassCollector:
         hits = labels * self.num_bins + bin_index(label_probs, self.num_bins)
 
         def table(index: Tensor, weights: Tensor | None) -> Tensor:
-            flat = torch.bincount(index, weights=weights, minlength=sums.count.numel())
-            return flat.double().view(sums.count.shape).to(sums.count.device)
+            return summed(index, weights, sums.count.numel()).view(sums.count.shape).to(sums.count.device)
 
         count = table(cells, None)
         count[:, 0] += self.rows - count.sum(dim=1)  # entries not listed one by one are in the first bin
@@ -103,6 +102,8 @@ def low_mass(block: Block) -> Float[Tensor, " c"]:
     float32 sum was off by 0.4 %. Many classes are float32 products over 256 rows at a time, added up in float64.
     """
     inverse = block.total.reciprocal()
+    if block.rest.device.type != "cpu":
+        return (block.rest * inverse.unsqueeze(1)).sum(dim=0, dtype=torch.float64)
     if block.rest.shape[1] < 64:
         return block.rest.double().t() @ inverse.double()
     parts = zip(block.rest.split(256), inverse.split(256), strict=True)
@@ -116,16 +117,18 @@ def _above(block: Block, edge: float) -> tuple[Tensor, Tensor, Tensor]:
     rest exceeds the edge can have such an entry. numpy's compare and nonzero are 5× torch's on the CPU.
     """
     threshold = block.total * (edge * (1 - 1e-6))
+    if block.rest.device.type != "cpu":
+        rows, columns = (block.rest > threshold.unsqueeze(1)).nonzero().unbind(dim=1)
+        values = block.rest[rows, columns]
+        block.rest[rows, columns] = 0.0
+        return rows, columns, values
     candidates = (block.others > threshold).nonzero().squeeze(1)
     if 2 * len(candidates) > len(block.top):  # gathering most rows costs more than comparing all of them
         candidates = torch.arange(len(block.top), device=block.top.device)
         rest, limit = block.rest, threshold.unsqueeze(1)
     else:
         rest, limit = block.rest[candidates], threshold[candidates].unsqueeze(1)
-    if rest.device.type == "cpu":
-        flat = torch.from_numpy(np.flatnonzero(rest.numpy() > limit.numpy()))
-    else:
-        flat = (rest > limit).view(-1).nonzero().squeeze(1)
+    flat = torch.from_numpy(np.flatnonzero(rest.numpy() > limit.numpy()))
     rows, columns = candidates[flat // rest.shape[1]], flat % rest.shape[1]
     values = block.rest[rows, columns]
     block.rest[rows, columns] = 0.0

@@ -7,9 +7,12 @@ that `odds = (1 − p) / p` keeps full relative precision where the confidence p
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -20,16 +23,21 @@ from calattn.types import Kind, row_blocks
 
 # 4 MB of float32 a block. Measured over 50,000 × 1,000: 138 ms, against 197 ms with 1 MB, where the calls themselves show.
 _BLOCK = 1 << 20
+_CACHED = 1 << 18  # of which a core's own cache holds all: two passes over such a block take little more than one
+SCORES = frozenset({"nll", "brier"})  # columns that are made where they are wanted
 
 
-def at_once(device: torch.device, on_cpu: int) -> int:
-    """How much is worked on at a time: a CPU has a cache, a GPU waits for every call."""
-    return on_cpu if device.type == "cpu" else on_cpu << 6
+def at_once(device: torch.device, on_cpu: int, more: int = 64) -> int:
+    """How much is worked on at a time: a CPU has a cache, a GPU loses time with every call."""
+    return on_cpu if device.type == "cpu" else on_cpu * more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Per-sample facts: confidence p of the event, odds (1 − p)/p, whether it happened, NLL and Brier of the row."""
+    """Per-sample facts: confidence p of the event, odds (1 − p)/p, whether it happened, NLL and Brier of the row.
+
+    NLL and Brier score are NaN where they were not wanted.
+    """
 
     confidence: Float[Tensor, " n"]  # in the input's precision, so that bin edges mean what the caller sees
     odds: Float[Tensor, " n"]
@@ -40,58 +48,103 @@ class Columns:
     def __len__(self) -> int:
         return self.confidence.shape[0]
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Columns:
+        return Columns(**{name: change(each) for name, each in vars(self).items()})
+
     def cpu(self) -> Columns:
-        return Columns(**{name: values.cpu() for name, values in vars(self).items()})
+        return self._each(lambda values: values.cpu())
 
     def select(self, rows: slice | Bool[Tensor, " n"]) -> Columns:
-        return Columns(**{name: values[rows] for name, values in vars(self).items()})
+        return self._each(lambda values: values[rows])
 
     def compact(self) -> Columns:
         """17 bytes a sample instead of 29: sums of float32 are good enough for resampling, and odds are float32 anyway."""
-        return dataclasses.replace(self, odds=self.odds.float(), nll=self.nll.float(), brier=self.brier.float())
-
-    @classmethod
-    def cat(cls, parts: list[Columns]) -> Columns:
-        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        return self._each(lambda values: values.float() if values.dtype == torch.float64 else values)
 
 
-@dataclasses.dataclass
 class Block:
-    """Rows in cache: `rest` holds the unnormalised probabilities with the top entry set to zero."""
+    """Checked rows in cache. `rest`, and what follows from it, is made when asked for, in a buffer that the next block uses."""
 
-    rows: slice
-    rest: Float[Tensor, "r c"]
-    top: Int[Tensor, " b"]
-    top_value: Float[Tensor, " b"]
-    others: Float[Tensor, " b"]  # row sums of `rest`, in float64
-    norm: Float[Tensor, " b"]  # Euclidean norms of the rows of `rest`
-    total: Float[Tensor, " b"]  # what `rest` and `top_value` are to be divided by
-    at_label: Float[Tensor, " b"]  # the label's unnormalised probability
-    shift: Float[Tensor, " b"] | None  # the label's logit less the largest, divided by the scale
-    labels: Int[Tensor, " b"]
+    def __init__(
+        self,
+        rows: slice,
+        kind: Kind,
+        given: Float[Tensor, "r c"],
+        labels: Int[Tensor, " r"],
+        scale: Float[Tensor, " r"] | None,
+        top: Int[Tensor, " r"],
+        largest: Float[Tensor, " r"],
+        buffer: Float[Tensor, "b c"],
+    ) -> None:
+        self.rows, self.kind, self.labels, self.top = rows, kind, labels, top
+        self._given, self._scale, self._largest, self._buffer = given, scale, largest, buffer
 
-    def without_rest(self) -> Block:
-        """The small parts alone: `rest` is a buffer that the next block overwrites."""
-        return dataclasses.replace(self, rest=self.rest[:0])
+    @functools.cached_property
+    def _made(self) -> tuple[Tensor, Tensor]:
+        rest = self._buffer[: len(self._given)]
+        if self.kind == "probs":
+            rest.copy_(self._given)
+        else:
+            torch.sub(self._given, self._largest.unsqueeze(1), out=rest)
+            if self._scale is not None:
+                rest /= self._scale.unsqueeze(1)
+            # Below its smallest normal number float32 arithmetic is up to 100 times slower: such terms are taken as 0,
+            # which is what they are beside the 1 of the largest entry.
+            torch.threshold_(rest, math.log(torch.finfo(rest.dtype).tiny), -torch.inf).exp_()
+        at_label = rest.gather(1, self.labels.unsqueeze(1)).squeeze(1)
+        return rest.scatter_(1, self.top.unsqueeze(1), 0.0), at_label
 
-    def columns(self, target: int | None = None) -> Columns:
-        """What these rows come down to."""
-        kind: Kind = "probs" if self.shift is None else "logits"
-        columns = _columns([self], kind)
-        return columns if target is None else _of_event(columns, [self.event(target)], kind)
+    @property
+    def rest(self) -> Float[Tensor, "r c"]:
+        """The unnormalised probabilities, with the top entry set to zero."""
+        return self._made[0]
 
-    def event(self, target: int) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def at_label(self) -> Float[Tensor, " r"]:
+        """The label's unnormalised probability."""
+        return self._made[1]
+
+    @functools.cached_property
+    def top_value(self) -> Float[Tensor, " r"]:
+        return self._largest if self.kind == "probs" else torch.ones_like(self._largest)
+
+    @functools.cached_property
+    def others(self) -> Float[Tensor, " r"]:
+        """Row sums of `rest`, in float64."""
+        return _wide_sums(self.rest)
+
+    @functools.cached_property
+    def total(self) -> Float[Tensor, " r"]:
+        """What `rest` and `top_value` are to be divided by."""
+        if self.kind == "probs":
+            return torch.ones_like(self.top_value)
+        return (self.top_value + self.others).to(self.top_value.dtype)
+
+    def small(self, wanted: frozenset[str]) -> dict[str, Tensor]:
+        """What the columns are made of: one number a row, which outlive the block. To be taken before `rest` is changed."""
+        found = {"top_value": self.top_value, "correct": self.top == self.labels, "others": self.others}
+        if wanted:
+            found["at_label"] = self.at_label
+        if "brier" in wanted:
+            found["norm"] = torch.linalg.vector_norm(self.rest, dim=1)
+        if self.kind == "logits" and "nll" in wanted:
+            shift = self._given.gather(1, self.labels.unsqueeze(1)).squeeze(1) - self._largest
+            found["shift"] = shift if self._scale is None else shift / self._scale
+        return found
+
+    def event(self, target: int) -> dict[str, Tensor]:
         """Of class `target`: its unnormalised probability, that of all other classes, and whether it is the label."""
         if not 0 <= target < self.rest.shape[1]:
             problem = f"is {target}, outside [0, {self.rest.shape[1] - 1}]"
             raise InputError(problem, argument="target", remedy="name a class of the predictions, counted from 0")
         own, top = self.rest[:, target].double(), self.top_value.double()
         first = self.top == target  # `rest` has a zero there
-        return (
-            torch.where(first, top, own),
-            torch.where(first, self.others, (self.others - own).clamp_min(0) + top),
-            self.labels == target,
-        )
+        others = torch.where(first, self.others, (self.others - own).clamp_min(0) + top)
+        return {"own": torch.where(first, top, own), "not_own": others, "happened": self.labels == target}
+
+    def columns(self, target: int | None = None, wanted: frozenset[str] = SCORES) -> Columns:
+        """What these rows come down to."""
+        return _columns(self.small(wanted) | ({} if target is None else self.event(target)), self.kind)
 
 
 def columns_of(
@@ -102,6 +155,7 @@ def columns_of(
     scale: Tensor | None = None,
     target: int | None = None,
     visit: Callable[[Block], None] | None = None,
+    wanted: frozenset[str] = SCORES,
 ) -> Columns:
     """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way.
 
@@ -110,15 +164,48 @@ def columns_of(
     """
     values = checks.matrix(values, kind)
     labels = checks.labels_for(labels, "labels", values.shape, values.device)
-    blocks, events = [], []
+    if kind == "probs" and target is None and visit is None and not wanted and values.device.type == "cpu":
+        return _columns(_confidence_alone(checks.widened(values), labels, checks.sum_tolerance(values.dtype)), kind)
+    parts = []
     for block in blocks_of(values, labels, kind, scale, kind):
-        blocks.append(block.without_rest())
-        if target is not None:
-            events.append(block.event(target))
+        parts.append(block.small(wanted) | ({} if target is None else block.event(target)))
         if visit is not None:
             visit(block)
-    columns = _columns(blocks, kind)
-    return columns if target is None else _of_event(columns, events, kind)
+    return _columns({name: torch.cat([part[name] for part in parts]) for name in parts[0]}, kind)
+
+
+def _confidence_alone(values: Tensor, labels: Tensor, tolerance: float) -> dict[str, Tensor]:
+    """`Block.small` of probabilities where nothing but the largest matters, on as many cores as torch uses.
+
+    Read as unsigned integers, floating-point numbers keep their order, but for anything negative and for NaN, which are larger
+    than all others. So one search for the maximum finds these too, and row sums are all that is left to check.
+    """
+    n, width = values.shape
+    array, unsigned = values.numpy(), values.numpy().view(f"u{values.element_size()}")
+    top, top_value, sums = np.empty(n, np.int64), np.empty(n, array.dtype), np.empty(n, array.dtype)
+
+    def search(span: slice) -> None:
+        for start in range(span.start, span.stop, step):
+            rows = slice(start, min(start + step, span.stop))
+            np.argmax(unsigned[rows], axis=1, out=top[rows])
+            top_value[rows] = array[rows][each[: rows.stop - start], top[rows]]
+            torch.sum(values[rows], dim=1, out=sums_of[rows])
+
+    step, sums_of = max(1, _CACHED // width), torch.from_numpy(sums)
+    each = np.arange(step)
+    spans = list(row_blocks(n, width, max(_BLOCK, -(-n // torch.get_num_threads()) * width)))
+    with ThreadPoolExecutor(len(spans)) as pool:
+        list(pool.map(search, spans))
+    found = torch.from_numpy(top_value)
+    if not bool(((found > 0) & ((sums_of - 1).abs() <= tolerance)).all()):
+        for rows in row_blocks(n, width, _BLOCK):
+            top_here, found[rows] = _checked_top(values[rows], tolerance, "probs", rows.start)
+            top[rows] = top_here.numpy()
+    others = torch.zeros(n, dtype=torch.float64)
+    certain = (found >= 1).nonzero().squeeze(1)  # only there the other entries matter
+    for part in certain.split(max(1, _BLOCK // width)):
+        others[part] = _wide_sums(values[part].scatter_(1, torch.from_numpy(top)[part].unsqueeze(1), 0.0))
+    return {"top_value": found, "correct": torch.from_numpy(top) == labels, "others": others}
 
 
 def blocks_of(
@@ -131,96 +218,60 @@ def blocks_of(
 ) -> Iterator[Block]:
     """Cached blocks of checked predictions, `most_rows` at most. One buffer serves all: a block is good until the next one."""
     n, width = values.shape
-    most = at_once(values.device, _BLOCK if most_rows is None else min(_BLOCK, most_rows * width))
+    most = at_once(values.device, _BLOCK)
+    if most_rows is not None:
+        most = min(most, at_once(values.device, most_rows * width, 16))
     buffer = None
     for rows in row_blocks(n, width, most):
         given = checks.widened(values[rows])
-        if buffer is None or buffer.shape != given.shape:
+        if buffer is None:
             buffer = torch.empty_like(given, memory_format=torch.contiguous_format)
-            wide = buffer.new_empty(min(len(given), max(1, _BLOCK // (4 * width))), width, dtype=torch.float64)
-        top = row_argmax(given)
-        largest = given.gather(1, top.unsqueeze(1))
-        checks.finite_rows(largest.squeeze(1), name, given, rows.start)
-        own = labels[rows].unsqueeze(1)
-        shift = None
-        if kind == "logits":
-            shift = given.gather(1, own) - largest
-            torch.sub(given, largest, out=buffer)
-            if scale is not None:
-                buffer /= scale[rows].unsqueeze(1)
-                shift = shift / scale[rows].unsqueeze(1)
-            # Below its smallest normal number float32 arithmetic is up to 100 times slower: such terms are taken as 0,
-            # which is what they are beside the 1 of the largest entry.
-            torch.threshold_(buffer, math.log(torch.finfo(buffer.dtype).tiny), -torch.inf).exp_()
-            top_value = torch.ones_like(largest).squeeze(1)
-        else:
-            _check_probs(given, name, rows.start)
-            buffer.copy_(given)
-            top_value = largest.squeeze(1)
-        at_label = buffer.gather(1, own).squeeze(1)
-        buffer.scatter_(1, top.unsqueeze(1), 0.0)
-        others = _wide_sums(buffer, wide)
         if kind == "probs":
-            _check_sum(top_value.double() + others, checks.sum_tolerance(values.dtype), name, rows.start)
-        yield Block(
-            rows=rows,
-            rest=buffer,
-            top=top,
-            top_value=top_value,
-            others=others,
-            norm=torch.linalg.vector_norm(buffer, dim=1),
-            total=(top_value + others).to(given.dtype) if kind == "logits" else torch.ones_like(top_value),
-            at_label=at_label,
-            shift=None if shift is None else shift.squeeze(1),
-            labels=labels[rows],
-        )
+            top, largest = _checked_top(given, checks.sum_tolerance(values.dtype), name, rows.start)
+        else:
+            top = row_argmax(given)
+            largest = given.gather(1, top.unsqueeze(1)).squeeze(1)
+            checks.finite_rows(largest, name, given, rows.start)
+        yield Block(rows, kind, given, labels[rows], None if scale is None else scale[rows], top, largest, buffer)
 
 
-def _wide_sums(values: Float[Tensor, "b c"], wide: Float[Tensor, "w c"]) -> Float[Tensor, " b"]:
+def _wide_sums(values: Float[Tensor, "r c"]) -> Float[Tensor, " r"]:
     """Row sums in float64: rounded to float32 they are the same whatever the order of the classes.
 
-    `wide` is scratch space. `sum(dtype=torch.float64)` would allocate a widened copy for each block, and the small results kept
-    between such copies fragment the heap: 350 MB were held at the end of 50,000 × 1,000.
+    On the CPU, `sum(dtype=torch.float64)` would allocate a widened copy for each block, and the small results kept between such
+    copies fragment the heap: 350 MB were held at the end of 50,000 × 1,000.
     """
-    sums = values.new_empty(len(values), dtype=torch.float64)
-    step = len(wide)
+    if values.device.type != "cpu":
+        return values.sum(dim=1, dtype=torch.float64)
+    sums, step = values.new_empty(len(values), dtype=torch.float64), max(1, _BLOCK // (4 * values.shape[1]))
+    wide = values.new_empty(min(step, len(values)), values.shape[1], dtype=torch.float64)
     for start in range(0, len(values), step):
-        part = wide[: min(step, len(values) - start)]
+        part = wide[: len(values) - start]
         torch.sum(part.copy_(values[start : start + step]), dim=1, out=sums[start : start + step])
     return sums
 
 
-def _columns(blocks: list[Block], kind: Kind) -> Columns:
+def _columns(parts: dict[str, Tensor], kind: Kind) -> Columns:
     """The per-sample facts in float64; each formula avoids the cancellation that `Σp² − 2p_y + 1` has near p_y = 1."""
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(block, name) for block in blocks])
-
-    correct = column("top") == column("labels")
-    others, top_value = column("others"), column("top_value").double()
+    others, top_value, correct = parts["others"], parts["top_value"].double(), parts["correct"]
+    given = parts["top_value"].dtype
+    nll = brier = others.new_tensor(math.nan).expand(len(others))
     total = 1 + others if kind == "logits" else torch.ones_like(others)
-    top_prob, squares = top_value / total, (column("norm").double() / total).square()
-    label_prob = column("at_label").double() / total
-    if kind == "probs":
-        missed, nll = 1 - top_prob, -label_prob.log()
-    else:
-        missed, nll = others / total, others.log1p() - column("shift").double()
-    brier = torch.where(correct, missed.square() + squares, top_prob.square() + squares + 1 - 2 * label_prob)
-    return Columns(
-        confidence=top_prob.to(blocks[0].top_value.dtype),
-        odds=_odds(top_prob, others, kind, blocks[0].top_value.dtype),
-        correct=correct,
-        nll=nll,
-        brier=brier,
-    )
-
-
-def _of_event(columns: Columns, events: list[tuple[Tensor, Tensor, Tensor]], kind: Kind) -> Columns:
-    """The columns with those of an event in place of the predicted class's."""
-    own, others, happened = (torch.cat(parts) for parts in zip(*events, strict=True))
-    confidence, given = own / (own + others) if kind == "logits" else own, columns.confidence.dtype
-    odds = (others / own).float().double() if kind == "logits" else _odds(own, others, kind, given)
-    return dataclasses.replace(columns, confidence=confidence.to(given), odds=odds, correct=happened)
+    top_prob = top_value / total
+    if "shift" in parts:
+        nll = others.log1p() - parts["shift"].double()
+    elif "at_label" in parts and kind == "probs":
+        nll = -parts["at_label"].double().log()
+    if "norm" in parts:
+        squares, label_prob = (parts["norm"].double() / total).square(), parts["at_label"].double() / total
+        missed = 1 - top_prob if kind == "probs" else others / total
+        brier = torch.where(correct, missed.square() + squares, top_prob.square() + squares + 1 - 2 * label_prob)
+    odds = _odds(top_prob, others, kind, given)
+    if "own" in parts:  # of an event, in place of the predicted class's
+        own, not_own, correct = parts["own"], parts["not_own"], parts["happened"]
+        top_prob = own / (own + not_own) if kind == "logits" else own
+        odds = (not_own / own).float().double() if kind == "logits" else _odds(own, not_own, kind, given)
+    return Columns(confidence=top_prob.to(given), odds=odds, correct=correct, nll=nll, brier=brier)
 
 
 def _odds(confidence: Tensor, others: Tensor, kind: Kind, given: torch.dtype) -> Float[Tensor, " n"]:
@@ -250,18 +301,18 @@ def row_argmax(block: Float[Tensor, "b c"]) -> Int[Tensor, " b"]:
 _SOFTMAX = "if these are logits, apply softmax first"
 
 
-def _check_probs(block: Tensor, name: str, offset: int) -> None:
-    negative = block.amin(dim=1) < 0
-    if negative.any():
-        row = checks.first(negative)
-        column = int(block[row].argmin())
-        problem = f"is {float(block[row, column]):.6g}, negative"
-        raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=_SOFTMAX)
-
-
-def _check_sum(sums: Tensor, tolerance: float, name: str, offset: int) -> None:
+def _checked_top(probs: Float[Tensor, "b c"], tolerance: float, name: str, offset: int) -> tuple[Tensor, Tensor]:
+    """First index of each row's maximum, and the maximum, of rows of probabilities."""
+    top_value, low, sums = probs.amax(dim=1), probs.amin(dim=1), probs.sum(dim=1)
     off = (sums - 1).abs() > tolerance
-    if off.any():
+    if not bool((torch.isfinite(top_value) & (low >= 0) & ~off).all()):
+        checks.finite_rows(top_value, name, probs, offset)
+        if (negative := low < 0).any():
+            row = checks.first(negative)
+            column = int(probs[row].argmin())
+            problem = f"is {float(probs[row, column]):.6g}, negative"
+            raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=_SOFTMAX)
         row = checks.first(off)
-        problem = f"sums to {float(sums[row]):.9g}, not 1"
+        problem = f"sums to {float(probs[row].double().sum()):.9g}, not 1"
         raise BadRowError(problem, argument=name, row=row + offset, remedy=_SOFTMAX)
+    return row_argmax(probs), top_value

@@ -42,7 +42,7 @@ class NotComparedWarning(UserWarning):
 class Evaluation(Mapping[str, MetricRow]):
     """Metric rows by name; `print(evaluation)` shows them, `evaluation["ece"].value` reads one. Fractions throughout.
 
-    `groups`, where samples were given some, has an evaluation of each, worst first.
+    `groups`, where samples were given some, has an evaluation of each, worst first. `gaps` is what a verdict in words rests on.
     """
 
     rows: dict[str, MetricRow]
@@ -55,6 +55,7 @@ class Evaluation(Mapping[str, MetricRow]):
     groups: Mapping[str, GroupEvaluation] = dataclasses.field(default_factory=dict)
     draws: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Each metric in every resample. Evaluations of the same samples, of one seed, are resampled alike: see `paired`."""
+    gaps: Float[Tensor, "8 m"] | None = dataclasses.field(default=None, compare=False)
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -207,27 +208,23 @@ def evaluate_shards(
     shards: Sequence[PredictionSource],
     *,
     over: Callable[..., Iterable[Any]] = map,
-    metrics: str | Iterable[str] | None = None,
-    target: int | str | None = None,
-    num_bins: int = 15,
-    bandwidth: float | None = 0.05,
-    threshold: float = 0.9,
     num_bootstrap: int | None = None,
     level: float = 0.95,
     generator: torch.Generator | None = None,
+    **asked: Any,
 ) -> Evaluation:
-    """`evaluate` of the rows of all shards, as if they were one; each shard can be read more than once.
+    """`evaluate`, with its arguments, of the rows of all shards as if they were one; each can be read more than once.
 
     `over(function, *arguments)` is `map`, or does what `map` does on other machines: function, shards and results are pickled.
 
     >>> p = Predictions(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), labels=torch.tensor([0, 0, 0]))
     >>> rows = torch.arange(3)
-    >>> evaluate_shards([p.select(rows[:2]), p.select(rows[2:])]) == evaluate(p)
+    >>> evaluate_shards([p.select(rows[:2]), p.select(rows[2:])])["ece"] == evaluate(p)["ece"]
     True
     """
     if not shards:
         raise InputError("is empty: there is nothing to evaluate", argument="shards")
-    names, options = _asked(shards[0], metrics, target, num_bins, bandwidth, threshold)
+    names, options = _asked(shards[0], **asked)
     measure = _Resampled(num_bootstrap, level, _seed(generator))
     return _evaluation(measure.of(shards, names, options, over), measure)
 
@@ -347,16 +344,17 @@ def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
         num_bootstrap=found.plan.count,
         num_clusters=found.plan.num_clusters,
         draws=draws,
+        gaps=found.whole.gaps,
     )
 
 
 def _asked(
     source: PredictionSource,
-    metrics: str | Iterable[str] | None,
-    target: int | str | None,
-    num_bins: int,
-    bandwidth: float | None,
-    threshold: float,
+    metrics: str | Iterable[str] | None = None,
+    target: int | str | None = None,
+    num_bins: int = 15,
+    bandwidth: float | None = 0.05,
+    threshold: float = 0.9,
 ) -> tuple[tuple[str, ...], Options]:
     """The metrics by name, and their options."""
     cls, named = target_of(target, source)

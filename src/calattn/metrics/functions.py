@@ -28,7 +28,7 @@ def accuracy(probs: Probs, labels: Labels) -> float:
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.5
     """
-    return float(columns_of(probs, labels, "probs").correct.double().mean())
+    return float(_event(probs, labels, "top").correct.double().mean())
 
 
 def nll(logits: Float[checks.ArrayLike, "n c"], labels: Labels) -> float:
@@ -39,7 +39,7 @@ def nll(logits: Float[checks.ArrayLike, "n c"], labels: Labels) -> float:
     >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
     0.6931
     """
-    return float(columns_of(logits, labels, "logits").nll.mean())
+    return float(columns_of(logits, labels, "logits", wanted=frozenset({"nll"})).nll.mean())
 
 
 def brier(probs: Probs, labels: Labels) -> float:
@@ -48,7 +48,7 @@ def brier(probs: Probs, labels: Labels) -> float:
     >>> round(brier(torch.tensor([[0.75, 0.25]]), torch.tensor([0])), 4)
     0.125
     """
-    return float(columns_of(probs, labels, "probs").brier.mean())
+    return float(columns_of(probs, labels, "probs", wanted=frozenset({"brier"})).brier.mean())
 
 
 class BrierDecomposition(NamedTuple):
@@ -129,7 +129,7 @@ def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: 
     if variant != "predicted_class":
         raise ValueError(f'variant must be "one_vs_rest" or "predicted_class", got {variant!r}')
     predicted: list[Tensor] = []
-    columns = columns_of(probs, labels, "probs", visit=lambda block: predicted.append(block.top))
+    columns = columns_of(probs, labels, "probs", visit=lambda block: predicted.append(block.top), wanted=frozenset())
     top = torch.cat(predicted)
     errors = []
     for cls in top.unique():
@@ -141,7 +141,7 @@ def class_bins(probs: Probs, labels: Labels, *, num_bins: int = 15) -> ClassBins
     """The sums behind classwise ECE, for a per-class table: `class_bins(…).per_class()`."""
     sums = ClassBins.empty(checks.matrix(probs, "probs").shape[1], checks.positive_int(num_bins, "num_bins"))
     collector = sums.collector()
-    columns_of(probs, labels, "probs", visit=collector)
+    columns_of(probs, labels, "probs", visit=collector, wanted=frozenset())
     collector.finish()
     return sums
 
@@ -248,7 +248,7 @@ def misclassification_auroc(probs: Probs, labels: Labels) -> float:
     >>> misclassification_auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
     1.0
     """
-    return ranks.auroc_of(_groups(columns_of(probs, labels, "probs")))
+    return ranks.auroc_of(_groups(_event(probs, labels, "top")))
 
 
 def risk_coverage(probs: Probs, labels: Labels) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
@@ -258,7 +258,7 @@ def risk_coverage(probs: Probs, labels: Labels) -> tuple[Float[Tensor, " g"], Fl
     >>> coverage.tolist(), risk.tolist()
     ([0.5, 1.0], [0.0, 0.5])
     """
-    return ranks.risk_coverage_of(_groups(columns_of(probs, labels, "probs")))
+    return ranks.risk_coverage_of(_groups(_event(probs, labels, "top")))
 
 
 def aurc(probs: Probs, labels: Labels) -> float:
@@ -267,7 +267,7 @@ def aurc(probs: Probs, labels: Labels) -> float:
     >>> aurc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
     0.25
     """
-    return ranks.aurc_of(_groups(columns_of(probs, labels, "probs")))
+    return ranks.aurc_of(_groups(_event(probs, labels, "top")))
 
 
 def high_confidence_errors(probs: Probs, labels: Labels, *, threshold: float = 0.9) -> HighConfidenceErrors:
@@ -278,7 +278,7 @@ def high_confidence_errors(probs: Probs, labels: Labels, *, threshold: float = 0
     [0.5, 0.5, 0.95]
     """
     checks.in_unit_interval(threshold, "threshold")
-    values = ScoreSums(threshold).add(columns_of(probs, labels, "probs")).read()
+    values = ScoreSums(threshold).add(_event(probs, labels, "top")).read()
     return HighConfidenceErrors(
         values["high_confidence_error_rate"],
         values["high_confidence_error_share"],
@@ -299,17 +299,16 @@ def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
     def odds(probs: Probs, name: str) -> Tensor:
         values = checks.matrix(probs, name)
         blocks = blocks_of(values, values.new_zeros(len(values)).long(), "probs", name=name)
-        return torch.cat([block.columns().odds for block in blocks])
+        return torch.cat([block.columns(wanted=frozenset()).odds for block in blocks])
 
     return ranks.two_sample_auroc(odds(in_probs, "in_probs"), odds(out_probs, "out_probs"))
 
 
 def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
-    if target == "top":
-        return columns_of(probs, labels, "probs")
-    if not isinstance(target, int):
+    """What calibration errors need, without the scores."""
+    if target != "top" and not isinstance(target, int):
         raise ValueError(f'target must be "top" or a class index, got {target!r}')
-    return columns_of(probs, labels, "probs", target=target)
+    return columns_of(probs, labels, "probs", target=None if target == "top" else target, wanted=frozenset())
 
 
 def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from calattn.errors import Args, InputError
+from calattn.metrics.binning import gap_sums, summed
 from calattn.metrics.columns import Columns
 from calattn.metrics.resampling.resampler import RankCells, Resampling
 from calattn.metrics.sources import MOST_ROWS, PredictionSource, pieces, repeatable
@@ -44,9 +45,10 @@ def merged(parts: Iterable[_P]) -> _P:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """What the first pass leaves: the metrics' sums, samples of each class and, of rows that come only once, their columns."""
+    """What the first pass leaves: sums of metrics and of a verdict, samples of each class, columns of what comes only once."""
 
     state: MetricState
+    gaps: Float[Tensor, "8 m"]
     labels: Float[Tensor, " c"]
     columns: list[Columns]
 
@@ -57,16 +59,20 @@ class Part:
         if resampled and "grid" in state.needs:
             state.needs.add("ranks")  # smoothed errors are resampled by rank cells
         labels: Tensor | None = None
+        gaps = torch.zeros(())
         kept: list[Columns] = []
         for piece in pieces(source, MOST_ROWS):
+            if labels is None:
+                state.to(piece.labels.device)
             columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
             state.add(columns, classes)
-            here = torch.bincount(piece.labels, minlength=piece.values.shape[1]).cpu().double()
+            here = summed(piece.labels, None, piece.values.shape[1]).cpu()
             labels = here if labels is None else labels + here
+            gaps = gaps + gap_sums(columns.confidence, columns.correct).cpu()
             if resampled and not repeatable(source):
                 kept.append(columns.compact())
         assert labels is not None
-        return cls(state=state, labels=labels, columns=kept)
+        return cls(state=state, gaps=gaps, labels=labels, columns=kept)
 
     @property
     def rows(self) -> int:
@@ -80,8 +86,8 @@ class Part:
         if self.num_classes != other.num_classes:
             problem = f"have {self.num_classes} and {other.num_classes} classes"
             raise InputError(problem, argument="parts", remedy="evaluate predictions of one model together")
-        state, labels = self.state.merge(other.state), self.labels + other.labels
-        return Part(state=state, labels=labels, columns=self.columns + other.columns)
+        state, gaps, labels = self.state.merge(other.state), self.gaps + other.gaps, self.labels + other.labels
+        return Part(state=state, gaps=gaps, labels=labels, columns=self.columns + other.columns)
 
     def resampling(self, *, count: int, seed: int = 0, clusters: Int[Tensor, " n"] | None = None) -> Resampling:
         """What a second pass over the same rows has to know; of all rows, so only after merging."""

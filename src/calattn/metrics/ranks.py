@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from calattn.metrics.binning import BinSums, CellSums, equal_count_bounds
+from calattn.metrics.binning import BinSums, CellSums, equal_count_bounds, summed
 from calattn.metrics.columns import Columns
 
 CAPACITY = 1 << 20
@@ -35,8 +35,10 @@ class RankSums:
     capacity: int = CAPACITY
     samples: Float[Tensor, "3 n"] = dataclasses.field(default_factory=lambda: torch.zeros(3, 0, dtype=torch.float64))
     histogram: Float[Tensor, "3 k"] | None = None
+    _tied: tuple[Tensor, Groups] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     def add(self, columns: Columns) -> Self:
+        self._tied = None
         new = torch.stack([columns.odds, columns.confidence.double(), columns.correct.double()])
         self.samples = torch.cat([self.samples, new.to(self.samples.device)], dim=1)
         self._collapse_if_full()
@@ -69,13 +71,18 @@ class RankSums:
 
     def tied(self) -> tuple[Float[Tensor, " g"], Groups]:
         """The smallest odds of every tied group, and its sums, most confident first."""
+        if self._tied is None:  # several metrics ask
+            self._tied = self._sorted()
+        return self._tied
+
+    def _sorted(self) -> tuple[Float[Tensor, " g"], Groups]:
         if self.histogram is not None:
             held = self.histogram[0] > 0
             bits = held.nonzero().squeeze(1) << (31 - _KEY_BITS)
             return bits.to(torch.int32).view(torch.float32).double(), Groups(*self.histogram[:, held])
         odds, order = self.samples[0].sort()
         values, inverse, counts = odds.unique_consecutive(return_inverse=True, return_counts=True)
-        sums = (torch.bincount(inverse, weights=part, minlength=len(counts)) for part in self.samples[1:, order])
+        sums = (summed(inverse, part, len(counts)) for part in self.samples[1:, order])
         return values, Groups(counts.double(), *sums)
 
     def groups(self) -> Groups:
@@ -94,9 +101,7 @@ def odds_key(odds: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
 def odds_histogram(samples: Float[Tensor, "3 n"]) -> Float[Tensor, "3 k"]:
     """Sums over the samples of each odds key."""
     key, size = odds_key(samples[0]), 1 << _KEY_BITS
-    weights = (torch.ones_like(samples[0]), samples[1], samples[2])
-    # Of no samples, bincount gives integers whatever the weights are.
-    return torch.stack([torch.bincount(key, weights=weight, minlength=size).double() for weight in weights])
+    return torch.stack([summed(key, weights, size) for weights in (None, samples[1], samples[2])])
 
 
 def equal_count_bins(groups: Groups, num_bins: int) -> BinSums:

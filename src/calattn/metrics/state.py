@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Never, Self, TypedDict, Unpack
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.binning import BinSums
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import Columns, Kind, columns_of
+from calattn.metrics.columns import SCORES, Columns, Kind, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.words import TEXTS
@@ -137,6 +138,7 @@ class Metrics(Registry[Metric]):
 
 
 METRICS = Metrics("metric")
+_CPU = torch.device("cpu")
 
 # Not a single number, or not of fixed memory: functions only.
 _FUNCTIONS = ("ece_sweep", "brier_decomposition", "risk_coverage", "ood_auroc", "class_bins", "smooth_ece_automatic")
@@ -241,13 +243,24 @@ class MetricState:
         merged.classes = functools.reduce(ClassBins.merge, both) if both else None
         return merged
 
+    def to(self, device: torch.device) -> Self:
+        """Gathers the sums there; without it, on the CPU."""
+        for part in (self.scores, self.bins, self.grid, self.ranks):
+            for name, value in vars(part).items():
+                if isinstance(value, Tensor):
+                    setattr(part, name, value.to(device))
+        self.classes = None if self.classes is None else self.classes.to(device)
+        return self
+
     def __repr__(self) -> str:
         return f"MetricState({', '.join(self.metrics)}; {'some' if self.seen() else 'no'} predictions added)"
 
     def compute(self) -> dict[str, float]:
         if not self.seen():
             raise ValueError("no predictions were added: there is nothing to compute")
-        return {name: self.read(name) for name in self.metrics}
+        here = copy.copy(self)  # few sums are read on the CPU: each number from a GPU is waited for
+        here.scores, here.bins = ScoreSums(self.scores.threshold, self.scores.sums.cpu()), self.bins.to(_CPU)
+        return {name: here.read(name) for name in self.metrics}
 
     def read(self, name: str) -> float:
         """One metric of what was added; it sees the parts that it names, whatever other metrics need."""
@@ -286,12 +299,13 @@ def reduce_for(
     state: MetricState, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None
 ) -> tuple[Columns, ClassBins | None]:
     """The one pass over the [n, c] values that `state` needs."""
-    target = state.options.target
+    target, wanted = state.options.target, SCORES if "scores" in state.needs else frozenset()
     if "classes" not in state.needs:
-        return columns_of(values, labels, kind, scale=scale, target=target), None
-    classes = ClassBins.empty(checks.matrix(values, kind).shape[1], state.options.num_bins)
+        return columns_of(values, labels, kind, scale=scale, target=target, wanted=wanted), None
+    device, width = state.scores.sums.device, checks.matrix(values, kind).shape[1]
+    classes = ClassBins.empty(width, state.options.num_bins, device=device)
     collector = classes.collector()
-    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector)
+    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector, wanted=wanted)
     collector.finish()
     return columns, classes
 

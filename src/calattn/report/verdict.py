@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from calattn.files.text import visible
-from calattn.metrics.binning import bin_index
+from calattn.metrics.binning import GAP_BINS, gap_sums
 from calattn.metrics.columns import Columns
 from calattn.metrics.sources import PredictionSource, columns_in, parts_of, target_of
 from calattn.types import Predictions
@@ -20,7 +20,6 @@ NEGLIGIBLE = 0.005  # half a point between confidence and accuracy: nobody acts 
 _OPEN = 6  # times what is negligible, 3 points: an interval that is wider leaves too much open to call it calibrated
 _SLIGHT, _STRONG = 4, 20  # times what is negligible: 2 points and 10 points
 _RARE = 0.01
-_BINS = 15
 _NO_TEMPERATURE = (
     "A temperature cannot fix an offset, only trade it for other errors; vector scaling (calattn calibrate --method "
     "vector), with its bias, can."
@@ -35,56 +34,38 @@ _ONE_SAMPLE = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Gaps:
-    """Sums that a verdict rests on, of confidence c and correctness y; those of two sets of samples can be added.
+    """Sums that a verdict rests on (`gap_sums`), of confidence c and correctness y.
 
     Per bin: samples, Σ (c − y), and Σ c (1 − c), the variance that calibration implies. A surprise is that the less
     probable side came true.
     """
 
-    count: Float[Tensor, " m"]
-    gap: Float[Tensor, " m"]
-    variance: Float[Tensor, " m"]
-    confidence: float
-    correct: float
-    squares: float  # Σ (c − y)²
-    surprises: float
-    expected: float  # Σ min(c, 1 − c)
+    sums: Float[Tensor, "8 m"]
 
     @classmethod
     def of(cls, columns: Columns) -> Self:
         """Of samples."""
-        index = bin_index(columns.confidence, _BINS)
-        return cls._of(columns.confidence.double(), columns.correct.double(), torch.ones(len(columns)).double(), index)
+        return cls(gap_sums(columns.confidence, columns.correct))
 
     @classmethod
     def of_bins(cls, count: Tensor, confidence: Tensor, correct: Tensor) -> Self:
-        """Of the sums of fine bins, whose samples count as their mean; `_BINS` divides their number."""
-        index = torch.arange(len(count)) * _BINS // len(count)
-        mean = confidence / count.clamp_min(1)
-        return cls._of(mean, correct / count.clamp_min(1), count.double(), index)
+        """Of the sums of fine bins, whose samples count as their mean; `GAP_BINS` divides their number."""
+        index, size = torch.arange(len(count)) * GAP_BINS // len(count), count.clamp_min(1)
+        return cls(gap_sums(confidence / size, correct / size, count.double(), index))
 
-    @classmethod
-    def _of(cls, said: Tensor, right: Tensor, weight: Tensor, index: Tensor) -> Self:
-        def binned(values: Tensor) -> Tensor:
-            return torch.bincount(index, weight * values, minlength=_BINS)
+    @property
+    def count(self) -> Float[Tensor, " m"]:
+        return self.sums[0]
 
-        ones = torch.ones_like(said)
-        unlikely = torch.where(said > 0.5, 1 - right, right)
-        return cls(
-            count=binned(ones),
-            gap=binned(said - right),
-            variance=binned(said * (1 - said)),
-            confidence=float((weight * said).sum()),
-            correct=float((weight * right).sum()),
-            squares=float((weight * (said.square() - 2 * said * right + right)).sum()),
-            surprises=float((weight * unlikely).sum()),
-            expected=float((weight * torch.minimum(said, 1 - said)).sum()),
-        )
+    @property
+    def gap(self) -> Float[Tensor, " m"]:
+        return self.sums[1]
 
-    def __add__(self, other: Gaps) -> Gaps:
-        return Gaps(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+    @property
+    def variance(self) -> Float[Tensor, " m"]:
+        return self.sums[2]
 
     @property
     def samples(self) -> int:
@@ -93,7 +74,8 @@ class Gaps:
     @property
     def means(self) -> tuple[float, float]:
         """Mean confidence and accuracy."""
-        return self.confidence / self.samples, self.correct / self.samples
+        confidence, correct = (self.sums[3:5].sum(dim=1) / self.samples).tolist()
+        return confidence, correct
 
     def mean_gap(self) -> tuple[float, float]:
         """Mean of c − y, and its standard error: the larger of the observed and of what calibration implies.
@@ -101,9 +83,9 @@ class Gaps:
         The observed one is zero where all are right, although a calibrated model with confidence 0.99 is right 100 times in
         a row every third time; were the confidences true, the variance of the mean would be Σ c (1 − c) / n².
         """
-        n = self.samples
-        mean = (self.confidence - self.correct) / n
-        observed = max(0.0, self.squares - n * mean * mean) / (n - 1) / n
+        n, (said, right) = self.samples, self.means
+        mean, squares = said - right, float(self.sums[5].sum())
+        observed = max(0.0, squares - n * mean * mean) / (n - 1) / n
         implied = float(self.variance.sum()) / n**2
         return mean, math.sqrt(max(observed, implied))
 
@@ -129,7 +111,8 @@ class Gaps:
             rest = pooled.pop()
             pooled[-1] = [pooled[-1][0] + rest[0], pooled[-1][1] + rest[1]]
         if len(pooled) < 2 or min(v for _, v in pooled) < 1:
-            return float(poisson.sf(round(self.surprises) - 1, self.expected))
+            surprises, expected = self.sums[6:].sum(dim=1).tolist()
+            return float(poisson.sf(round(surprises) - 1, expected))
         return float(chi2.sf(sum(g * g / v for g, v in pooled), len(pooled)))
 
     def matters(self) -> float:
@@ -194,25 +177,29 @@ class Event(NamedTuple):
     columns: Columns
 
 
-def verdict_of(source: PredictionSource, *, target: int | str | None = None) -> dict[str, str]:
+def verdict_of(
+    source: PredictionSource, *, target: int | str | None = None, gaps: Tensor | None = None
+) -> dict[str, str]:
     """The verdict on predictions, in memory or block by block; of two classes in memory, on P(1) as well.
+
+    `gaps` are those of an evaluation of the same predictions and target: then blocks are not read again.
 
     >>> p = Predictions(logits=torch.tensor([[4.0, 0.0]] * 900), labels=torch.tensor([0, 1, 1] * 300))
     >>> verdict_of(p)["headline"]
     'strongly over-confident: confidence 98.2 %, accuracy 33.3 %'
     """
     number, name = target_of(target, source)
-    if isinstance(source, Predictions):
-        columns = columns_in(source, number).cpu()
-        if number is not None:
-            event = Event(short(str(number) if name is None else name), columns)
-            return event_verdict(Gaps.of(columns), event.name, binary=event if source.num_classes == 2 else None)
-        return verdict(Gaps.of(columns), event=_class_one(source))
-    parts = (Gaps.of(columns_in(part, number).cpu()) for part in parts_of(source))
-    gaps = next(parts)
-    for part in parts:
-        gaps = gaps + part
-    return verdict(gaps) if number is None else event_verdict(gaps, short(str(number) if name is None else name))
+    called, binary = (
+        short(str(number) if name is None else name),
+        isinstance(source, Predictions) and source.num_classes == 2,
+    )
+    if gaps is None:
+        columns = (columns_in(part, number).cpu() for part in parts_of(source))
+        gaps = torch.stack([Gaps.of(part).sums for part in columns]).sum(dim=0)
+    if number is None:
+        return verdict(Gaps(gaps), event=_class_one(source) if isinstance(source, Predictions) else None)
+    event = Event(called, columns_in(source, number).cpu()) if binary and isinstance(source, Predictions) else None
+    return event_verdict(Gaps(gaps), called, binary=event)
 
 
 def short(name: str) -> str:
@@ -310,7 +297,7 @@ def _calm(gaps: Gaps, found: Finding, it: str, rate: str) -> str:
         if small
         else "no larger than chance makes them"
     )
-    return f"{where}, and the gaps of the {_BINS} bins are {size}."
+    return f"{where}, and the gaps of the {GAP_BINS} bins are {size}."
 
 
 def p_of_bias(event: Columns) -> float:
@@ -355,7 +342,8 @@ def _mixed(gaps: Gaps, *, of: str = "its confidence") -> str:
     size = float(gaps.gap[worst] / gaps.count[worst])
     chance = gaps.chance()
     often = "less than once in a million" if chance < 1e-6 else f"with probability {chance:.2g}"
+    low, high = worst / GAP_BINS, (worst + 1) / GAP_BINS
     return (
-        f"Gaps of opposite sign cancel: by chance the bins' gaps would be as large {often}. The bin from {worst / _BINS:.2f} to "
-        f"{(worst + 1) / _BINS:.2f} weighs most: {of} is {'too high' if size > 0 else 'too low'} by {abs(100 * size):.1f} points."
+        f"Gaps of opposite sign cancel: by chance the bins' gaps would be as large {often}. The bin from {low:.2f} to "
+        f"{high:.2f} weighs most: {of} is {'too high' if size > 0 else 'too low'} by {abs(100 * size):.1f} points."
     )

@@ -7,9 +7,11 @@ import fnmatch
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from calattn.errors import InputError
 from calattn.registry import nearest
@@ -17,7 +19,6 @@ from calattn.runs.recipes import RECIPES
 from calattn.runs.resolving import resolve
 from calattn.runs.spec import RunSpec, read_yaml
 
-_KEYS = ("base", "set", "vary", "runs", "exclude")
 _LONGEST = 120  # characters of a name: it becomes a folder's
 _UNSAFE = re.compile(r"[^\w.+-]+")
 
@@ -26,6 +27,23 @@ Settings = dict[str, Any]
 
 class GridError(InputError):
     """A grid that names no runs, or not the ones that somebody meant; the message names the file, the key and the remedy."""
+
+
+class _Grid(BaseModel):
+    """The file, see `read_grid`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base: str
+    set: dict[str, Any] | list[str] = {}
+    vary: list[dict[str, Any]] = []
+    runs: dict[str, dict[str, Any]] = {}
+    exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = []
+
+    @field_validator("vary", "exclude", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,36 +75,31 @@ def read_grid(path: Path, changes: Sequence[str] = ()) -> list[Run]:
     runs: {long: {train.epochs: 50}}  more, one by one
     exclude: [{method: plain, seed: 2}]
     """
-    found = read_yaml(path)
-    _check_keys(path, found)
-    base = str(found.get("base", ""))
-    if base not in RECIPES:
-        base = str(path.parent / base)
-    shared = _changes(path, "set", found.get("set", {}))
-    groups = [_group(path, each) for each in _listed(found.get("vary"))]
-    points = [each for group in groups for each in combinations(group)]
-    for partial in _listed(found.get("exclude")):
-        points = _without(path, points, partial)
-    single = found.get("runs", {})
-    if not isinstance(single, Mapping) or not all(isinstance(each, Mapping) for each in single.values()):
-        raise GridError(
-            "must give each run a name and what it sets, such as {long: {train.epochs: 50}}", subject=f"{path}: runs"
-        )
-    runs = [
-        Run(name=name, settings={key: _shown(value) for key, value in point.items()}, base=base, changes=tuple(made))
-        for name, point in zip(_names(points), points, strict=True)
-        for made in [[*shared, *_settings(path, point), *changes]]
-    ]
-    runs += [
-        Run(
-            name=_safe(str(name)),
-            settings=values,
-            base=base,
-            changes=(*shared, *_changes(path, str(name), values), *changes),
-        )
-        for name, values in single.items()
-    ]
-    _check_names(path, runs)
+    try:
+        grid = _Grid.model_validate(read_yaml(path))
+        groups = [_group(each) for each in [*grid.vary, *([{"run": grid.runs}] if grid.runs else [])]]
+        points = [each for group in groups for each in combinations(group)]
+        for partial in grid.exclude:
+            points = _without(points, partial)
+        base = grid.base if grid.base in RECIPES else str(path.parent / grid.base)
+        shared = grid.set if isinstance(grid.set, list) else _changes(grid.set)
+        runs = [
+            Run(
+                name=name,
+                settings={key: _shown(value) for key, value in point.items()},
+                base=base,
+                changes=(*shared, *_changes(point), *changes),
+            )
+            for name, point in zip(_names(points), points, strict=True)
+        ]
+        _check_names([run.name for run in runs])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        remedy = f"a grid has {', '.join(_Grid.model_fields)}"
+        raise GridError(f"{where}: {first['msg']}", subject=str(path), remedy=remedy) from None
+    except GridError as error:
+        raise GridError.of(error, subject=str(path)) from None
     return runs
 
 
@@ -113,59 +126,49 @@ class _Choice:
     """One of several that a name of the user's own stands for: what it sets."""
 
     name: str
-    sets: tuple[str, ...]
+    sets: Mapping[str, Any]
 
 
-def _group(path: Path, group: Any) -> Settings:
+def _group(group: Mapping[str, Any]) -> Settings:
     """A group whose choices are read; a key of the spec keeps its list of values."""
-    if not isinstance(group, Mapping):
-        raise GridError(f"must list keys and their values, got {group!r}", subject=f"{path}: vary")
     found: Settings = {}
     for key, values in group.items():
-        if str(key).partition(".")[0] in RunSpec.model_fields:
+        if key.partition(".")[0] in RunSpec.model_fields:
             found[key] = values
         elif isinstance(values, Mapping) and values and all(isinstance(each, Mapping) for each in values.values()):
-            found[key] = [_Choice(str(name), _changes(path, f"{key}.{name}", sets)) for name, sets in values.items()]
+            found[key] = [_Choice(str(name), sets) for name, sets in values.items()]
         else:
-            raise GridError(
-                f"{key!r} is no key of a spec, nor does it name choices",
-                subject=f"{path}: vary",
-                remedy=f"{_near(str(key), list(RunSpec.model_fields))}choices look so: {key}: {{a: {{seed: 1}}, b: {{seed: 2}}}}",
-            )
+            near = nearest(key, list(RunSpec.model_fields))
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            remedy = f"{hint}choices are written {key}: {{a: {{seed: 1}}, b: {{seed: 2}}}}"
+            raise GridError(f"{key!r} is no key of a spec, nor does it name choices", remedy=remedy)
     return found
 
 
-def _settings(path: Path, point: Settings) -> Iterator[str]:
-    for key, value in point.items():
-        yield from value.sets if isinstance(value, _Choice) else _changes(path, key, {key: value})
-
-
-def _changes(path: Path, where: str, values: Any) -> tuple[str, ...]:
-    """`key=value` as `resolve` takes it, from a mapping or a list of such texts."""
-    if isinstance(values, list) and all(isinstance(each, str) for each in values):
-        return tuple(values)
-    if not isinstance(values, Mapping):
-        raise GridError(f"must be keys of a spec with their values, got {values!r}", subject=f"{path}: {where}")
-    return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+def _changes(settings: Mapping[str, Any]) -> list[str]:
+    """`key=value` as `resolve` takes it."""
+    each = [value.sets if isinstance(value, _Choice) else {key: value} for key, value in settings.items()]
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for sets in each for key, value in sets.items()]
 
 
 def _names(points: Sequence[Settings]) -> list[str]:
     """What varies, joined: choices and words by their name, numbers after their key, all else by its place."""
     keys = dict.fromkeys(key for point in points for key in point)
-    seen = {key: list({repr(p.get(key)): p.get(key) for p in points}.values()) for key in keys}
-    varied = [key for key in keys if len(seen[key]) > 1]
-    return ["-".join(_part(key, point[key], seen[key]) for key in varied if key in point) or "run" for point in points]
+    seen = {key: list(dict.fromkeys(repr(point.get(key)) for point in points)) for key in keys}
 
+    def part(key: str, value: Any) -> str:
+        last = key.rpartition(".")[2]
+        if isinstance(value, _Choice | str):
+            return _safe(str(_shown(value)))
+        if isinstance(value, int | float):
+            return f"{last}{value:g}" if isinstance(value, float) else f"{last}{value}"
+        return f"no-{last}" if value is None else f"{last}{seen[key].index(repr(value)) + 1}"
 
-def _part(key: str, value: Any, values: list[Any]) -> str:
-    last = key.rpartition(".")[2]
-    if isinstance(value, _Choice):
-        return _safe(value.name)
-    if isinstance(value, str):
-        return _safe(value)
-    if isinstance(value, bool | int | float):
-        return f"{last}{value:g}" if isinstance(value, float) else f"{last}{value}"
-    return f"no-{last}" if value is None else f"{last}{[repr(each) for each in values].index(repr(value)) + 1}"
+    def name(point: Settings) -> str:
+        varied = {key: value for key, value in point.items() if len(seen[key]) > 1 or isinstance(value, _Choice)}
+        return "-".join(part(key, value) for key, value in varied.items()) or "run"
+
+    return [name(point) for point in points]
 
 
 def _safe(text: str) -> str:
@@ -177,47 +180,21 @@ def _shown(value: Any) -> Any:
     return value.name if isinstance(value, _Choice) else value
 
 
-def _without(path: Path, points: list[Settings], partial: Any) -> list[Settings]:
+def _without(points: list[Settings], partial: Mapping[str, Any]) -> list[Settings]:
     """Without those that have all of these values; an exclusion that matches nothing was meant to match something."""
-    if not isinstance(partial, Mapping) or not partial:
-        raise GridError(f"must be values of what varies, got {partial!r}", subject=f"{path}: exclude")
-    wanted = [(key, _listed(values)) for key, values in partial.items()]
+    wanted = [(key, values if isinstance(values, list) else [values]) for key, values in partial.items()]
     kept = [each for each in points if not all(key in each and _shown(each[key]) in values for key, values in wanted)]
     if len(kept) == len(points):
-        raise GridError(f"{dict(partial)} matches no run", subject=f"{path}: exclude", remedy="remove or correct it")
+        raise GridError(f"exclude: {dict(partial)} matches no run", remedy="remove or correct it")
     return kept
 
 
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None else value if isinstance(value, list) else [value]
-
-
-def _check_keys(path: Path, found: Mapping[str, Any]) -> None:
-    for key in found:
-        if key not in _KEYS:
-            hint = _near(str(key), _KEYS)
-            raise GridError(
-                f"{key!r} is no part of a grid", subject=str(path), remedy=f"{hint}known: {', '.join(_KEYS)}"
-            )
-    if "base" not in found:
-        raise GridError("has no base", subject=str(path), remedy="name a recipe, or a spec beside it: base: digits")
-
-
-def _check_names(path: Path, runs: Sequence[Run]) -> None:
-    if not runs:
-        raise GridError("names no runs", subject=str(path), remedy="say what varies: vary: {seed: [0, 1]}")
-    seen: set[str] = set()
-    for run in runs:
-        if run.name.lower() in seen:
-            remedy = "give choices names of their own, or remove one"
-            raise GridError(f"two runs would have the name {run.name}", subject=str(path), remedy=remedy)
-        if len(run.name) > _LONGEST:
-            raise GridError(
-                f"the name {run.name} is too long for a folder", subject=str(path), remedy="use named choices"
-            )
-        seen.add(run.name.lower())
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    found = nearest(name, list(known))
-    return f"did you mean {found[0]!r}? " if found else ""
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise GridError("names no runs", remedy="say what varies: vary: {seed: [0, 1]}")
+    alike = [name.lower() for name in names]
+    for place, name in enumerate(names):
+        if alike.index(name.lower()) < place:
+            raise GridError(f"two runs would have the name {name}", remedy="give choices names of their own")
+        if len(name) > _LONGEST:
+            raise GridError(f"the name {name} is too long for a folder", remedy="give choices names of their own")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
+GPUS = "CUDA_VISIBLE_DEVICES"
 STOP_SECONDS = 120.0  # a worker that is asked to stop writes a checkpoint first
 _TICK = 0.1
 _LOG_END = 4096
@@ -106,16 +107,16 @@ def _next(todo: Sequence[Job], running: Mapping[str, Job]) -> Job | None:
 
 
 class Local:
-    """Processes of this machine. Where it has several GPUs, they are dealt out in turn."""
+    """Processes of this machine. Where it has several GPUs, named as in CUDA_VISIBLE_DEVICES, they are dealt out in turn."""
 
-    def __init__(self, slots: int, *, gpus: int = 0) -> None:
+    def __init__(self, slots: int, *, gpus: Sequence[str] = ()) -> None:
         self.slots, self._gpus = slots, gpus
         self._running: dict[str, tuple[Job, subprocess.Popen[bytes], int]] = {}
 
     def start(self, job: Job) -> None:
         taken = {place for _, _, place in self._running.values()}
         place = next(each for each in range(self.slots) if each not in taken)
-        own = {"CUDA_VISIBLE_DEVICES": str(place % self._gpus)} if self._gpus > 1 else {}
+        own = {GPUS: self._gpus[place % len(self._gpus)]} if len(self._gpus) > 1 else {}
         self._running[job.name] = job, start(dataclasses.replace(job, environment={**job.environment, **own})), place
 
     def ended(self) -> Iterator[tuple[str, End]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from calattn.errors import InputWarning
 from calattn.sweeps.jobs import STOP_SECONDS, End, Job, end_of, start, stop
 
 _TICK = 0.1
@@ -79,6 +82,37 @@ class OnRay:
             return End(" ".join(str(error.cause).split()))
         except self._ray.exceptions.RayError as error:
             return End(f"Ray lost it: {type(error).__name__}", died=True)
+
+
+def mapped(ray: Any, *, retries: int = 3) -> Callable[..., Iterator[Any]]:
+    """As `map`, on a cluster, results in order. What a lost machine had is computed again on another one."""
+    remote = ray.remote(num_cpus=1, max_retries=retries)(_called)
+
+    def over(function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+        shared = ray.put(pickle.dumps(function))  # by its name: Ray would send the code
+        references = [remote.remote(shared, *each) for each in zip(*arguments, strict=True)]
+        for reference in references:
+            try:
+                result, said = ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                raise ConnectionError(
+                    f"Ray lost a part of the work {retries + 1} times: {type(error).__name__}"
+                ) from None
+            for each in said:
+                warnings.warn(each, stacklevel=2)
+            yield result
+
+    return over
+
+
+def _called(function: bytes, *arguments: Any) -> tuple[Any, list[Warning]]:
+    """The result, and our own warnings, which would be lost over there."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = pickle.loads(function)(*arguments)
+    return result, [each.message for each in said if isinstance(each.message, InputWarning)]
 
 
 def run(job: Job) -> End:

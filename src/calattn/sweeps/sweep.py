@@ -83,28 +83,24 @@ class Sweep:
         folder = RunFolder(self.path(run.name))
         try:
             summary = folder.summary()
-            found, epochs = summary["results"][rule], summary["epochs"]
+            found = summary["results"][rule]
             split = "test" if "test" in found else "validation"
             metrics = {name: row if isinstance(row, dict) else {"value": row} for name, row in found[split].items()}
+            return about | {"epochs": summary["epochs"], "split": split, "metrics": metrics}
         except RunFolderError:
-            return about | {
-                "reason": reason or "not run",
-                "epochs": self.epochs(run.name),
-                "split": None,
-                "metrics": {},
-            }
+            missing = "not finished"
         except (KeyError, TypeError, AttributeError):
-            wanted = f"{folder.summary_path} has no results of the rule {rule}"
-            return about | {"reason": reason or wanted, "epochs": None, "split": None, "metrics": {}}
-        return about | {"epochs": epochs, "split": split, "metrics": metrics}
-
-    def _absolute(self) -> Runtime:
-        root = self.runtime.data_root
-        return self.runtime if root is None else dataclasses.replace(self.runtime, data_root=root.absolute())
+            missing = f"{folder.summary_path} has no results of the rule {rule}"
+        return about | {
+            "reason": reason or missing,
+            "epochs": self.epochs(run.name),
+            "split": None,
+            "metrics": {},
+        }
 
 
 def table_of(results: Sequence[Mapping[str, Any]], *, metrics: Sequence[str] = MAIN) -> Table:
-    """Runs as rows; a run without results has the reason's place empty. Its records have all metrics, as fractions."""
+    """Runs as rows, with dashes where a run has no results. Its records have all metrics, as fractions."""
     splits = sorted({each["split"] for each in results if each["split"] is not None})
     rows: list[list[str | Cell]] = [
         [each["name"], str(each["epochs"] or "–"), *(_cell(name, each["metrics"].get(name)) for name in metrics)]

@@ -92,7 +92,7 @@ def wait_for(folder: Path) -> None:
     deadline = time.monotonic() + _PATIENCE
     if os.environ.get("LOCAL_RANK", "0") == "0":  # the first process of a run is the one that locks
         while RunFolder(folder).writer() is not None and time.monotonic() < deadline:
-            time.sleep(_PATIENCE / 300)
+            time.sleep(0.2)
 
 
 if __name__ == "__main__":

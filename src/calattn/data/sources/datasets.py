@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -83,11 +84,14 @@ PREFIXES = ("imagefolder:", "parquet:")
 
 
 def default_root() -> Path:
-    """`CALATTN_DATA`, else the user's cache folder."""
+    """`CALATTN_DATA`, else the user's cache folder; of a user without a home, as containers have, a temporary one."""
     given = os.environ.get("CALATTN_DATA")
     if given:
         return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "calattn" / "data"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "calattn" / "data"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"calattn-{os.getuid()}" / "data"
 
 
 def folder_of(name: str, root: PathArg | None = None) -> Path:

@@ -145,7 +145,7 @@ class ClassCounts(ClassTables):
 
 def _some(entries: int, weights: Float[Tensor, "n r"]) -> Iterator[slice]:
     """The numbers of the entries, as many at a time as may have weights."""
-    return row_blocks(entries, weights.shape[1], at_once(weights.device, _WEIGHTS))
+    return row_blocks(entries, weights.shape[1], at_once(weights.device, _WEIGHTS, 16))
 
 
 def _signed_entries(block: Block, num_bins: int) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"], Float[Tensor, " e"]]:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from calattn.metrics.binning import summed
 from calattn.metrics.columns import Block, Columns
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.resampling.classwise import ClassCounts, ClassGaps, ClassTables, WideSum
@@ -62,7 +63,7 @@ class RankCells:
         if len(odds) <= most:
             place = torch.arange(len(odds), device=odds.device)
         _, cell, size = place.unique_consecutive(return_inverse=True, return_counts=True)
-        mass, total = (torch.bincount(cell, weights=part) for part in (groups.count, groups.confidence))
+        mass, total = (summed(cell, part, len(size)) for part in (groups.count, groups.confidence))
         return cls(odds[size.cumsum(0) - size], total / mass)
 
     def __len__(self) -> int:

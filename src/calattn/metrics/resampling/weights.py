@@ -13,7 +13,7 @@ import itertools
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 MOST_MULTINOMIAL = 4096  # samples (or clusters)
@@ -43,10 +43,11 @@ class Weights:
 
     def rows(self, start: int, count: int, device: torch.device | None = None) -> Float[Tensor, "n r"]:
         """Of `count` samples from number `start` on."""
-        units = torch.arange(start, start + count) if self.clusters is None else self.clusters[start : start + count]
-        if self._table is None:
-            return poisson(units.to(device), self.seed, self.first, self.last)
-        return self._table[units].to(device)
+        drawn = slice(start, start + count) if self.clusters is None else self.clusters[start : start + count]
+        if self._table is not None:
+            return self._table[drawn].to(device)
+        units = torch.arange(start, start + count, device=device) if isinstance(drawn, slice) else drawn.to(device)
+        return poisson(units, self.seed, self.first, self.last)
 
     @functools.cached_property
     def _table(self) -> Float[Tensor, "u r"] | None:
@@ -78,7 +79,7 @@ def poisson(units: Int[Tensor, " n"], seed: int, first: int, last: int) -> Float
     return out[:, : last - first]
 
 
-def _counted(bits: Int[Tensor, "n r"]) -> Int[Tensor, "n r"]:
+def _counted(bits: Int[Tensor, "n r"]) -> Num[Tensor, "n r"]:
     """The weight that each number stands for; numpy compares twice as fast as torch on the CPU."""
     if bits.device.type == "cpu":
         found, weight = bits.numpy(), np.zeros(bits.shape, np.int8)

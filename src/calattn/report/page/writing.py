@@ -47,11 +47,14 @@ def leaderboard_html(document: Mapping[str, Any]) -> str:
     return _filled(_LEADERBOARD, document, skip="Skip to the table")
 
 
-def check_page(path: PathArg, flag: str) -> None:
-    """Refuses to replace a file that is none of our pages."""
+def check_page(path: PathArg, flag: str, *, overwrite: bool = False) -> None:
+    """Refuses to replace a file that is none of our pages, unless it is asked to."""
     place = Path(path)
-    if place.is_file() and _MADE_BY not in place.read_bytes()[:4096]:
-        raise ValueError(f"{flag} {path} is a file that calattn did not write; name another, or remove it")
+    if overwrite or not place.is_file():
+        return
+    with place.open("rb") as file:
+        if _MADE_BY not in file.read(4096):
+            raise ValueError(f"{flag} {path} is a file that calattn did not write; name another, or add --overwrite")
 
 
 def write_page(text: str, path: PathArg) -> Path:
