@@ -16,6 +16,8 @@ import itertools
 import json
 import platform
 import subprocess
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -205,6 +207,19 @@ def cpu_name() -> str:
     return platform.processor()
 
 
+def of_a_file(rows: int, classes: int = 100) -> float:
+    """Seconds of CPU of every metric with its interval, from an .npz of so many rows that is streamed."""
+    g = np.random.default_rng(0)
+    labels = g.integers(classes, size=rows)
+    logits = g.standard_normal((rows, classes), dtype=np.float32)
+    logits[np.arange(rows), labels] += 4 * g.random(rows, dtype=np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "large.npz", logits=logits, labels=labels)
+        start = time.process_time()
+        calattn.evaluate(calattn.stream_predictions(Path(folder) / "large.npz"))
+        return time.process_time() - start
+
+
 REPORT = ("accuracy", "nll", "brier", "ece", "mce", "adaptive_ece", "classwise_ece", "smooth_ece")
 REQUIRED = {"full report": 40, "classwise_ece": 40, "ECE temperature grid": 12, "NLL temperature": 8}
 
@@ -215,6 +230,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the numbers here")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
+    torch.set_num_threads(2)
     console = Console(width=130)
     logits, labels = data()
     predictions = Predictions(logits=logits, labels=labels)
@@ -262,6 +278,8 @@ def main() -> None:
     show(console, rows)
     intervals = best_of(lambda: calattn.evaluate(predictions), 1)
     console.print(f"every metric with 1,000 bootstrap resamples: {intervals:.1f} s")
+    streamed = 10 * of_a_file(1_000_000)
+    console.print(f"10 million rows × 100 classes from .npz, ten times what a million take: {streamed:.0f} s of CPU")
     found = environment()
     console.print(", ".join(f"{key} {value}" for key, value in found.items()))
     if arguments.json:
@@ -273,6 +291,7 @@ def main() -> None:
                     "environment": found,
                     "rows": rows,
                     "evaluate_with_intervals_s": intervals,
+                    "ten_million_rows_of_a_file_cpu_s": streamed,
                 },
                 indent=1,
                 default=lambda value: None if value != value else float(np.float64(value)),

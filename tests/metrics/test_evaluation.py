@@ -40,17 +40,6 @@ def test_same_seed_same_intervals_and_other_seed_others():
     assert a["ece"].value == c["ece"].value
 
 
-def test_stream_of_blocks_equals_the_whole():
-    p = predictions()
-    parts = [p.select(torch.arange(start, min(start + 250, len(p)))) for start in range(0, len(p), 250)]
-    whole, streamed = evaluate(p, num_bootstrap=40), evaluate(parts, num_bootstrap=40)
-    for name, row in whole.as_dict().items():
-        assert streamed.as_dict()[name] == pytest.approx(row, abs=1e-6), name
-    one_shot = evaluate(iter(parts), num_bootstrap=40)
-    assert one_shot["classwise_ece"].low is None
-    assert one_shot["classwise_ece"].value == pytest.approx(whole["classwise_ece"].value)
-
-
 def test_scale_is_applied():
     p = predictions()
     scaled = p.replace(scale=torch.full((len(p),), 3.0))

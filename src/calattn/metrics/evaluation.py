@@ -174,9 +174,8 @@ def evaluate(
 
     Plain arrays (NumPy, torch, pandas) are `logits` or `probs`, and `labels`. Columns of a table are the class names.
 
-    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`). Up to 200,000 samples, resampling takes
-    half a kilobyte a sample; beyond, it is a second pass over the blocks, with Poisson weights, in memory that does not
-    grow. A one-shot iterator cannot be passed over again: it gets no classwise interval, and 17 bytes a sample are kept.
+    `predictions` may be an iterable of blocks (see `calattn.stream_predictions`). Resampling is a second pass over them, in
+    memory that does not grow. A one-shot iterator gets no classwise interval, and 17 bytes a sample are kept.
     `num_bootstrap` defaults to 1,000 resamples, 200 beyond 200,000 samples; 0 leaves the intervals out. Without a
     `generator`, resampling starts from seed 0. `target`, the number or the name of a class, reads P(class) against "the
     label is that class" instead of the confidence against "the predicted class is right": ECE and its kin are then of

@@ -84,8 +84,7 @@ class CalibrationMetrics(Metric):
         state = self._state(held)
         columns, classes = reduce_for(state, rows, labels, "logits" if self.from_logits else "probs")
         if classes is not None:
-            device = held["classes"].device
-            classes = ClassBins(*(part.to(device) for part in (classes.count, classes.confidence, classes.correct)))
+            classes = classes.to(held["classes"].device)
         state.add(columns, classes)
         for name, tensor in _tensors(state, held.get("ranks")).items():
             setattr(self, name, tensor)
