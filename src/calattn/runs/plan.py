@@ -177,7 +177,8 @@ def check_run(spec: RunSpec, model: CalibratedModel, found: build.RunData) -> in
 
 def _check_steps(spec: RunSpec, updates: int) -> None:
     """Steps of the optimiser on nine weights, at the first and the last rate: some options are only looked at then."""
-    tiny = torch.nn.Linear(3, 3, bias=False)
+    with torch.random.fork_rng(devices=[]):
+        tiny = torch.nn.Linear(3, 3, bias=False)
     options = {key: value for key, value in spec.optimizer.options.items() if key != "layer_decay"}
     chosen = spec.optimizer.model_copy(update={"options": options})
     try:
