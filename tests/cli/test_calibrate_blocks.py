@@ -149,7 +149,7 @@ def test_rounded_text_is_normalised_block_by_block(capsys, tmp_path, monkeypatch
     assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
     with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
         furthest = np.abs(whole["probs"] - blocks["probs"]).max(axis=1)
-    assert furthest[:ROWS].max() == 0  # the block of that row
+    assert furthest[:ROWS].max() < 1e-15  # the block of that row
     assert furthest.max() == 0 if same else 1e-6 < furthest.max() < 2e-3
 
 

@@ -144,8 +144,7 @@ class MappedProbs(CalibratorModule):
         return torch.where(total > 0, values / total, 1.0 / self.num_classes)
 
     def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        # In float64, as the calibrator itself: beside a step of g, the last bit of p decides.
-        return self.probs(logits.double().softmax(dim=1).float()).log()
+        return self.probs(logits.double().softmax(dim=1).float()).log().float()
 
 
 class InterpolatedProbs(MappedProbs):
@@ -163,6 +162,7 @@ class InterpolatedProbs(MappedProbs):
         self._keep(knots=padded[0], values=padded[1], last=counts[:, None] - 1)
 
     def _mapped(self, probs: Tensor) -> Tensor:
+        probs = probs.double()  # beside a step of g, the last bit of p decides
         below = (torch.searchsorted(self.knots.to(probs), probs, right=True) - 1).clamp(min=0)
         above = torch.minimum(below + 1, self.last)
         (x0, y0), (x1, y1) = (

@@ -42,8 +42,8 @@ class OneVsRestCalibrator(Calibrator):
         logits, stated = predictions.calibrated_logits, predictions.stated_probs
         module, found = self._module().to(logits.device), torch.empty_like(logits)
         for rows in row_blocks(*logits.shape):
-            probs = logits[rows].double().softmax(dim=1) if stated is None else stated[rows]
-            found[rows] = module.probs(probs.to(logits)).to(found)
+            probs = logits[rows].double().softmax(dim=1).to(logits) if stated is None else stated[rows]
+            found[rows] = module.probs(probs).to(found)
         return predictions.replace(logits=found.log(), scale=None, stated_probs=found)
 
     @abc.abstractmethod
