@@ -23,7 +23,7 @@ from sklearn.model_selection import PredefinedSplit, cross_val_predict
 
 import calattn
 from calattn.files.atomic import atomic_folder
-from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, drawn_folds
+from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling, cross_fit, drawn_folds
 from calattn.posthoc import load as load_calibrator
 from calattn.report import sentence
 from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
@@ -552,3 +552,49 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
         (partial / "new").touch()
     assert [place.name for place in target.iterdir()] == ["new"]
     assert [place.name for place in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet"])
+def test_probabilities_and_class_names_for_other_tools(capsys, tmp_path, suffix):
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "9 [nine], or so")
+    given = predictions(sharpness=2.0, class_names=names)
+    calattn.save_predictions(given, tmp_path / "named")
+    path = tmp_path / f"calibrated{suffix}"
+    arguments = ("calibrate", tmp_path / "named", "--method", "vector", "--bootstrap", 0, "--write", path)
+    assert invoke(capsys, *arguments).code == 0
+    want = cross_fit(VectorScaling, given).probs.numpy()
+    if suffix == ".npz":
+        probs = np.load(path)["probs"]
+    else:
+        table = (pyarrow.parquet.read_table if suffix == ".parquet" else pyarrow.csv.read_csv)(path)
+        probs = np.stack([table[name].to_numpy() for name in table.column_names if name != "label"], axis=1)
+    np.testing.assert_array_equal(probs.astype(np.float32), want)
+    again = calattn.read_predictions(path)
+    assert again.class_names == names
+    assert torch.equal(again.labels, given.labels)
+
+
+def test_five_folds_unless_said_and_fits_repeat(capsys, files):
+    base = ("calibrate", files[0], "--method", "temperature", "--json", "--bootstrap", 0)
+    five, given, other = (invoke(capsys, *base, *more).json for more in ((), ("--folds", 5), ("--seed", 1)))
+    assert five["folds"] == 5
+    assert five["methods"][0]["after"] == given["methods"][0]["after"]
+    assert five["methods"][0]["after"] != other["methods"][0]["after"]
+
+
+def test_slow_fits_are_announced(capsys, files, monkeypatch):
+    arguments = ("calibrate", files[0], "--bootstrap", 0, "--folds", 3)
+    assert "more follow" not in invoke(capsys, *arguments).err
+    monkeypatch.setattr("calattn.posthoc.contests._SLOW", 0.0)
+    assert "temperature: one fit took 0 s, and 3 more follow" in invoke(capsys, *arguments).err
+
+
+def test_a_calibrator_of_a_run_folder_is_applied_to_it(capsys, tmp_path):
+    run = write_run(tmp_path / "run", sharpness=2.0)
+    assert invoke(capsys, "calibrate", run, "--out", tmp_path / "fit").code == 0
+    target = tmp_path / "probs.npz"
+    assert invoke(capsys, "calibrate", run, "--apply", tmp_path / "fit", "--write", target).code == 0
+    temperature = load_calibrator(tmp_path / "fit" / "calibrator.safetensors").temperature_
+    test = calattn.load_predictions(run / "predictions" / "test")
+    with np.load(target) as found:
+        np.testing.assert_allclose(found["probs"], (test.logits / temperature).softmax(dim=1).numpy(), atol=1e-6)
