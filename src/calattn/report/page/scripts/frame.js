@@ -42,7 +42,7 @@
 
   // Only what lies beside this file: a link from data must not run anything. Browsers skip white space in a scheme.
   const isNearby = (href) =>
-    typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/]{2})/i.test(href.replace(/[\u0000-\u0020]/g, ""));
+    typeof href === "string" && !/^([a-z][a-z0-9+.-]*:|[\\/])/i.test(href.replace(/[\u0000-\u0020]/g, ""));
 
   /** What has to be known before anything below is believed; also on paper. */
   const warning = (text) =>
