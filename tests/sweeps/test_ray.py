@@ -89,7 +89,9 @@ def test_forty_shards_of_which_a_node_is_lost_half_way_give_the_numbers_of_one_p
     here = calattn.evaluate(calattn.stream_predictions(pattern), num_bootstrap=50)
     assert_close(evaluation.as_dict(), here.as_dict())
     command = ["evaluate", pattern, "--bootstrap", "50", "--json"]
-    (there,) = invoke(capsys, *command, "--engine", "ray").json["results"]
+    said = invoke(capsys, *command, "--engine", "ray")
+    assert said.code == 0, said.err
+    (there,) = said.json["results"]
     (here,) = invoke(capsys, *command).json["results"]
     assert there["verdict"] == here["verdict"] == {key: verdict[key] for key in ("kind", "headline", "detail")}
     assert_close(there["metrics"], here["metrics"])

@@ -97,7 +97,7 @@ class Part:
             metrics=frozenset(state.metrics),
             options=state.options,
             bandwidth=state.options.bandwidth or max(state.grid.automatic()[0], state.grid.min_bandwidth),
-            cells=RankCells.of(state.ranks) if parts & {"ranks", "grid"} else None,
+            cells=RankCells.of(state.ranks) if count and parts & {"ranks", "grid"} else None,
             count=count,
             seed=seed,
             num_classes=None if self.columns or "classes" not in parts else self.num_classes,
