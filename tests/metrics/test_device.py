@@ -103,6 +103,6 @@ def test_evaluation_stays_on_the_device(resamples, operations):
         found = evaluate(far, num_bootstrap=resamples)
     assert device.calls.total() < operations
     assert device.waits < 45
-    assert device.bytes_back < 1000 + 8 * len(expected) * resamples
+    assert device.bytes_back < 2000 + 8 * len(expected) * resamples  # sums and replicates; the logits are 720,000
     for name, row in expected.as_dict().items():
         assert found.as_dict()[name] == pytest.approx(row, abs=1e-6), name
