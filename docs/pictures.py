@@ -21,7 +21,7 @@ LANES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("with images", (("data", "backbones"), ("heads", "losses"), ("models",), ("engine", "lightning"))),
     ("in between", (("Predictions: logits, scale, labels",),)),
     ("with arrays", (("readers",), ("metrics",), ("posthoc", "sklearn"), ("comparison",), ("report",))),
-    ("compose all", (("runs",), ("cli",))),
+    ("compose all", (("runs",), ("sweeps",), ("cli",))),
     ("beside it", (("reproduction", "examples", "benchmarks"),)),
 )
 _STYLE = """
