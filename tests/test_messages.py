@@ -24,6 +24,7 @@ FOREIGN = {
     "losses/loss.py:_out_of_memory": "torch",
     "readers/tables.py:_damage": "Arrow",
     "readers/arrays.py:_torch_load": "torch",
+    "runs/resolving.py:_messages": "pydantic",
 }
 SEARCHES = {"search", "match", "fullmatch", "sub", "subn", "findall", "finditer"}
 PARTS = {

@@ -92,6 +92,7 @@ def test_every_flag_of_work_with_runs_and_files_is_in_a_panel_and_shared_ones_sa
         "--overwrite",
         "--validation",
         "--features",
+        "--group",
     }
     assert {flag for flag, said in texts.items() if len(said) > 1} == own, "these mean something else in each command"
 

@@ -491,7 +491,11 @@ CASES = [
     Case("predict with a file", text("f", "x", "predict f"), ("f is a file", "name the folder of a run")),
     Case("predict too early", unfinished("predict run"), ("has no checkpoint yet", "train run/spec.yaml --out run")),
     Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "save them as grey")),
-    Case("predict from damage", damaged_checkpoint, ("no usable checkpoint", "--overwrite starts the run again")),
+    Case(
+        "predict from damage",
+        damaged_checkpoint,
+        ("is truncated or no safetensors file", "put it back from a copy, or remove it and train again"),
+    ),
 ]
 
 

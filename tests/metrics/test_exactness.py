@@ -9,7 +9,7 @@ import torch
 
 from calattn import Predictions, compare, evaluate, metrics
 from calattn.metrics import MetricState
-from calattn.posthoc import HistogramBinning, IsotonicCalibration
+from calattn.posthoc import IsotonicCalibration
 
 pytestmark = pytest.mark.usefixtures("untyped")
 
@@ -36,16 +36,6 @@ def test_stated_probabilities_stay_as_stated():
     result = evaluate(Predictions.from_probs(probs, labels), num_bootstrap=20)
     assert result["ece"].value == metrics.ece(probs, labels)
     assert result["classwise_ece"].value == pytest.approx(metrics.classwise_ece(probs, labels), abs=1e-12)
-
-
-def test_histogram_binning_sees_stated_ties():
-    probs = torch.tensor([[0.7, 0.1, 0.2], [0.7, 0.2, 0.1], [0.7, 0.15, 0.15], [0.7, 0.05, 0.25]], dtype=torch.float64)
-    stated = Predictions.from_probs(probs, torch.tensor([0, 1, 2, 0]))
-    fitted = HistogramBinning(bins="count", num_bins=2).fit(stated)
-    # class 0 is stated as 0.7 in every row, and is the label of two in four: one bin, frequency 1/2
-    fresh = Predictions.from_probs(torch.tensor([[0.7, 0.3, 0.0]], dtype=torch.float64), torch.tensor([0]))
-    mapped = fitted._mapped(fresh.probs[:, :1].T, 0)
-    assert mapped.flatten().tolist() == [0.5]
 
 
 def test_equal_confidences_are_tied_whatever_the_other_classes():

@@ -350,7 +350,7 @@ def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
 def _asked(
     source: PredictionSource,
     metrics: str | Iterable[str] | None = None,
-    target: int | str | None = None,
+    target: object = None,
     num_bins: int = 15,
     bandwidth: float | None = 0.05,
     threshold: float = 0.9,
