@@ -343,6 +343,9 @@ def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
     (tmp_path / "index.html").write_text("<h1>my site</h1>", encoding="utf-8")
     assert "did not write" in refused(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
+    asked = invoke(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0, "--overwrite")
+    assert asked.code == 0, asked.err
+    assert "my site" not in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
     page = tmp_path / "r" / "pages" / "a.html"
     page.parent.mkdir(parents=True)
