@@ -17,7 +17,7 @@ import typer
 from calattn import Predictions, compare
 from calattn.cli import errors
 from calattn.data import DataError, DataMissing
-from calattn.errors import Args, InputWarning
+from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
@@ -286,7 +286,8 @@ def test_what_an_import_that_ctrl_c_cut_short_raises_is_no_bug(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (130, "interrupted")
-        assert errors.code_of(ValueError("the file is empty")) == 2, "what we say ourselves is said"
+        assert errors.code_of(ValueError("could not determine the shape of object type 'Storage'")) == 130, "torch's"
+        assert errors.code_of(InputError("the file is empty")) == 2, "what we say ourselves is said"
         with pytest.raises(SystemExit):
             signal.raise_signal(signal.SIGTERM)
         assert (errors.code_of(cut_short), errors.message_of(cut_short)) == (143, "terminated")

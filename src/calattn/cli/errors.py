@@ -265,8 +265,8 @@ def _system(error: OSError) -> str:
 
 
 def _unexpected(error: BaseException) -> bool:
-    """What imports that were cut short raise, among much else; our own errors are ValueErrors and OSErrors."""
-    return not isinstance(error, ValueError | OSError) and _signal_of(error) is None
+    """What imports and compiled functions that were cut short raise: anything, torch a plain ValueError too."""
+    return not isinstance(error, InputError | OSError) and _signal_of(error) is None
 
 
 def _signal_of(error: BaseException) -> int | None:
