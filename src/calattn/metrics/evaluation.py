@@ -195,11 +195,9 @@ def evaluate(
     measure = _Resampled(num_bootstrap, level, _seed(generator), clusters)
     found = measure.of([predictions], names, options)
     overall = _evaluation(found, measure)
-    return (
-        overall
-        if groups is None
-        else dataclasses.replace(overall, groups=_by_group(predictions, found, measure, overall, groups))
-    )
+    if groups is None:
+        return overall
+    return dataclasses.replace(overall, groups=_by_group(predictions, found, measure, overall, groups))
 
 
 @checks.full_precision()

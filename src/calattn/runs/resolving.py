@@ -206,9 +206,8 @@ def _messages(error: ValidationError) -> list[str]:
     by_key: dict[tuple[str, ...], list[Any]] = {}
     for detail in error.errors():
         where = [str(part) for part in detail["loc"]]
-        if (
-            detail["type"] != "extra_forbidden"
-        ):  # pydantic names the member of a union after the key: train.compile.bool
+        if detail["type"] != "extra_forbidden":
+            # pydantic names the member of a union after the key: train.compile.bool
             where = list(itertools.takewhile(lambda part: not _MEMBER.search(part), where))
         by_key.setdefault(tuple(where), []).append(detail)
     return [_explained(details, where) for where, details in by_key.items()]
