@@ -13,13 +13,13 @@ from calattn import data, plugins
 from calattn.cli.errors import readers_may_leave
 from calattn.data.sources.datasets import remedy
 from calattn.data.sources.download import is_here
-from calattn.files.atomic import check_writable
+from calattn.files.atomic import atomic_write, check_writable
 from calattn.runs.runtime import Runtime
 from calattn.sweeps.jobs import FAILED, INTERRUPTED, TERMINATED
 from reproduction.catalogue import EXPERIMENTS
 from reproduction.cells import SCALES, Cell, ScaleName, spec_of
 from reproduction.evidence import Results
-from reproduction.grid import ordered_cells
+from reproduction.grid import as_sweep, ordered_cells
 from reproduction.report import write_report
 from reproduction.results import ResultStore
 from reproduction.run import is_done, run_cells
@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--scale", choices=tuple(SCALES), default="smoke", help="how much of the paper's protocol is run")
     add("--only", metavar="PATTERN", help="only cells whose names match, such as 'cifar10-deit-*'")
     add("--plan", action="store_true", help="list the cells and the data sets that are missing; run nothing")
+    add("--write-grid", type=Path, metavar="FILE", help="write the cells as a grid for `calattn sweep`; run nothing")
     add("--no-train", action="store_true", help="only write what the results allow")
     add("--until-epoch", type=int, metavar="EPOCH", help="train no further; later the runs resume")
     add("--jobs", type=int, default=1, help="cells side by side")
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in asked.names:
             EXPERIMENTS[name]
         cells = _cells(asked.names, asked.scale, asked.only)
-        for place in (asked.results / asked.scale, asked.out / asked.scale, report):
+        for place in filter(None, (asked.results / asked.scale, asked.out / asked.scale, report, asked.write_grid)):
             check_writable(place)
     except (ValueError, OSError) as error:
         command.error(str(error))
@@ -77,6 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     work = Work(store=store, runs=asked.runs, runtime=Runtime(**places), keep=asked.keep, jobs=asked.jobs)
     if asked.plan:
         _show_plan(cells, work)
+        return 0
+    if asked.write_grid is not None:
+        with atomic_write(asked.write_grid) as path:
+            path.write_text(as_sweep(cells, asked.scale), encoding="utf-8")
+        print(
+            f"calattn sweep {asked.write_grid} --out {asked.runs / asked.scale}   # then the same without --write-grid"
+        )
         return 0
     failed = [] if asked.no_train else run_cells(cells, work, lambda line: print(line, file=sys.stderr, flush=True))
     for name in asked.names or EXPERIMENTS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from reproduction.cells import Cell, ScaleName, combinations
+from calattn.runs.resolving import resolve
+from reproduction.cells import SCALES, Cell, ScaleName, combinations, spec_of
 from reproduction.tables import LAYOUTS, layout_of
 
 _GRID: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -37,3 +39,25 @@ def steps(scale: ScaleName) -> list[list[Cell]]:
         [Cell(**each.pop("method", {}), **each) for group in step for each in combinations(group)]
         for step in _GRID[scale]
     ]
+
+
+def as_sweep(cells: Iterable[Cell], scale: ScaleName) -> str:
+    """The same runs as a file for `calattn sweep`; their folders are those in which a cell is looked for."""
+    base = SCALES[scale].transformer["recipe"]
+    common, runs = _settings(resolve(base).model_dump(mode="json")), {}
+    for cell in cells:
+        spec = spec_of(cell, scale)
+        settings = _settings(spec.model_dump(mode="json"))
+        runs[folder_name(cell, scale)] = {key: value for key, value in settings.items() if value != common.get(key)}
+    return yaml.safe_dump({"base": base, "runs": runs}, sort_keys=False)
+
+
+def folder_name(cell: Cell, scale: ScaleName) -> str:
+    """A cell whose spec has changed does not meet its older run."""
+    return f"{cell.name}-{spec_of(cell, scale).hash[:8]}"
+
+
+def _settings(spec: dict[str, Any]) -> dict[str, Any]:
+    """`section.key` → value."""
+    sections = {key: value if isinstance(value, dict) else {"": value} for key, value in spec.items()}
+    return {f"{name}.{key}".rstrip("."): value for name, section in sections.items() for key, value in section.items()}

@@ -17,6 +17,7 @@ from calattn.runs.train import train_run
 from calattn.sweeps.worker import EXPECTED, ended, obey_starter, reason_of, wait_for
 from reproduction.analysis import analyse
 from reproduction.cells import Cell, ScaleName, rules_of, spec_of
+from reproduction.grid import folder_name
 from reproduction.ood import score_run
 from reproduction.results import ResultStore
 
@@ -80,8 +81,8 @@ def _run_cell(cell: Cell, work: Work) -> None:
 
 
 def run_folder(cell: Cell, scale: ScaleName, runs: Path) -> Path:
-    """`runs`/<scale>/<cell>-<hash>: a cell whose spec has changed does not meet its older run."""
-    return Path(runs) / scale / f"{cell.name}-{spec_of(cell, scale).hash[:8]}"
+    """`runs`/<scale>/<cell>-<hash>."""
+    return Path(runs) / scale / folder_name(cell, scale)
 
 
 def twin_of(cell: Cell, work: Work) -> RunFolder | None:
