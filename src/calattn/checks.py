@@ -108,9 +108,11 @@ def labels_for(labels: ArrayLike, name: str, shape: torch.Size, device: torch.de
     if tensor.dtype == torch.bool or tensor.is_floating_point() or tensor.is_complex():
         raise ValueError(f"{name} must be integers, got {tensor.dtype}; convert with .long() if they are class indices")
     tensor = tensor.to(device=device, dtype=torch.int64)
-    bad = (tensor < 0) | (tensor >= num_classes)
+    # On the CPU by numpy: the threads that torch starts here would keep a core busy while the caller's own threads run.
+    plain = tensor.numpy() if tensor.device.type == "cpu" else tensor
+    bad = (plain < 0) | (plain >= num_classes)
     if bad.any():
-        index = first(bad)
+        index = first(torch.as_tensor(bad))
         one_based = int(tensor.min()) == 1 and int(tensor.max()) == num_classes
         remedy = "they look 1-based: subtract 1" if one_based else "class indices count from 0"
         problem = f"is {int(tensor[index])}, outside [0, {num_classes - 1}]"
