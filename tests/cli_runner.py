@@ -36,6 +36,13 @@ def invoke(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
     return Result(code, captured.out, captured.err)
 
 
+def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> Result:
+    """What a command line that succeeds has printed."""
+    result = invoke(capsys, *arguments)
+    assert result.code == 0, result.err
+    return result
+
+
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """What a command line with wrong usage or input says on stderr; its exit code is 2."""
     result = invoke(capsys, *arguments)

@@ -8,20 +8,16 @@ import pytest
 import torch
 
 import calattn
-from calattn.posthoc import CALIBRATORS, TemperatureScaling
-from tests.cli.test_calibrate_blocks import by_hand
-from tests.cli_runner import invoke, predictions, refused, write_npz
+from calattn.posthoc import TemperatureScaling
+from tests.cli.test_calibrate_blocks import by_hand, fitted
+from tests.cli_runner import invoke, predictions, ran, refused, write_npz
 
 NEW = predictions(sharpness=2.0)
 
 
-def fitted(method, **fields):
-    return CALIBRATORS[method]().fit(predictions(7, sharpness=2.0, **fields))
-
-
 @pytest.fixture
 def saved(tmp_path):
-    fitted("vector").save(tmp_path / "vector.safetensors")
+    fitted().save(tmp_path / "vector.safetensors")
     return tmp_path / "vector.safetensors"
 
 
@@ -33,8 +29,7 @@ def unlabelled(tmp_path):
 
 def test_without_labels(capsys, saved, unlabelled, tmp_path):
     target = tmp_path / "probs.npz"
-    result = invoke(capsys, "calibrate", unlabelled, "--apply", saved, "--write", target)
-    assert result.code == 0
+    result = ran(capsys, "calibrate", unlabelled, "--apply", saved, "--write", target)
     assert "applied VectorScaling to 600 samples of new.npz" in result.out
     with np.load(target) as found:
         assert set(found) == {"probs", "class_names", "index"}  # no labels that nobody gave
@@ -47,12 +42,11 @@ def test_a_table_without_labels(capsys, saved, tmp_path):
     lines = [",".join(f"prob_{k}" for k in range(10)), *(",".join(f"{p:.9g}" for p in row) for row in probs)]
     (tmp_path / "new.csv").write_text("\n".join(lines) + "\n")
     target = tmp_path / "probs.csv"
-    result = invoke(capsys, "calibrate", tmp_path / "new.csv", "--apply", saved, "--write", target, "--json")
-    assert result.code == 0
+    result = ran(capsys, "calibrate", tmp_path / "new.csv", "--apply", saved, "--write", target, "--json")
     table = pyarrow.csv.read_csv(target)
     assert table.column_names == [f"p_{k}" for k in range(10)]
     log_probs = np.stack([np.log(NEW.probs.double().numpy()[:, k]) for k in range(10)], axis=1)
-    want = fitted("vector").predict_proba(log_probs).numpy()
+    want = fitted().predict_proba(log_probs).numpy()
     np.testing.assert_allclose(np.stack([table[f"p_{k}"] for k in range(10)], axis=1), want, atol=1e-6)
     assert (result.json["labelled"], result.json["samples"], result.json["classes"]) == (False, 600, 10)
     assert (result.json["calibrator"], result.json["written"]) == ("VectorScaling", [str(target)])
@@ -61,18 +55,17 @@ def test_a_table_without_labels(capsys, saved, tmp_path):
 def test_with_labels_it_is_predictions_to_evaluate(capsys, tmp_path):
     """From --out of one command to --apply of the next."""
     validation, test = (write_npz(tmp_path / f"{k}.npz", predictions(k, sharpness=2.0)) for k in (7, 0))
-    assert invoke(capsys, "calibrate", validation, "--method", "temperature", "--out", tmp_path / "fit").code == 0
-    result = invoke(capsys, "calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
-    assert result.code == 0
+    ran(capsys, "calibrate", validation, "--method", "temperature", "--out", tmp_path / "fit")
+    result = ran(capsys, "calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
     temperature = TemperatureScaling().fit(predictions(7, sharpness=2.0)).temperature_
     assert f"applied TemperatureScaling, T = {temperature:.2f} (lowest NLL), to 600 samples of 0.npz" in result.out
     found = calattn.load_predictions(tmp_path / "new" / "predictions")
     torch.testing.assert_close(found.probs, (NEW.logits / temperature).softmax(dim=1))
     assert torch.equal(found.labels, NEW.labels)
-    assert invoke(capsys, "evaluate", tmp_path / "new", "--bootstrap", 0).code == 0
+    ran(capsys, "evaluate", tmp_path / "new", "--bootstrap", 0)
     again = ("calibrate", test, "--apply", tmp_path / "fit", "--out", tmp_path / "new")
     assert invoke(capsys, *again).code == 2
-    assert invoke(capsys, *again, "--overwrite").code == 0
+    ran(capsys, *again, "--overwrite")
 
 
 def test_a_calibrator_that_reads_features(capsys, tmp_path):
@@ -83,7 +76,7 @@ def test_a_calibrator_that_reads_features(capsys, tmp_path):
     np.savez(tmp_path / "without.npz", logits=NEW.logits.numpy())
     base = ("--apply", tmp_path / "frozen.safetensors", "--write", tmp_path / "probs.npz")
     assert "as an array named features" in refused(capsys, "calibrate", tmp_path / "without.npz", *base)
-    assert invoke(capsys, "calibrate", tmp_path / "with.npz", *base).code == 0
+    ran(capsys, "calibrate", tmp_path / "with.npz", *base)
     want = frozen.predict_proba(NEW.logits, features=features)
     np.testing.assert_allclose(np.load(tmp_path / "probs.npz")["probs"], want.numpy(), atol=1e-6)
 
@@ -117,13 +110,13 @@ def test_calibrators_that_are_none(capsys, saved, unlabelled, tmp_path):
     assert f"it holds several, name one: {tmp_path / 'all' / 'vector'}" in refused(
         capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", *write
     )
-    assert invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all" / "vector", *write).code == 0
+    ran(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all" / "vector", *write)
 
 
 def test_of_several_calibrators_the_leader_is_named(capsys, unlabelled, tmp_path):
     file = write_npz(tmp_path / "a.npz", predictions(sharpness=4.0))
     methods = ("--method", "histogram,temperature", "--bootstrap", 0)
-    assert invoke(capsys, "calibrate", file, *methods, "--out", tmp_path / "all").code == 0
+    ran(capsys, "calibrate", file, *methods, "--out", tmp_path / "all")
     result = invoke(capsys, "calibrate", unlabelled, "--apply", tmp_path / "all", "--write", tmp_path / "probs.npz")
     assert f"it holds several, name one: {tmp_path / 'all' / 'temperature'}" in result.err
 
@@ -137,8 +130,7 @@ def test_what_it_was_fitted_on_is_noticed_under_the_same_floor_only(capsys, tmp_
     assert (probs < floor).any()
     np.savez(path, probs=probs, labels=NEW.labels.numpy())
     invoke(capsys, "calibrate", path, "--method", "temperature", "--floor", 1e-6, "--out", tmp_path / "c")
-    applied = invoke(
+    applied = ran(
         *(capsys, "calibrate", path, "--apply", tmp_path / "c", "--floor", floor, "--write", tmp_path / "o.npz")
     )
-    assert applied.code == 0
     assert ("applied to the predictions it was fitted on" in applied.err) == noticed

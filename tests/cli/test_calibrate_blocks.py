@@ -23,7 +23,7 @@ from calattn.files.rows import RowFile
 from calattn.posthoc import CALIBRATORS
 from calattn.readers import stream, tables
 from calattn.types import Fingerprint
-from tests.cli_runner import invoke, predictions, refused
+from tests.cli_runner import invoke, predictions, ran, refused
 from tests.forking import Forked
 
 LOGITS = predictions(sharpness=2.0).logits.numpy()
@@ -125,10 +125,10 @@ def test_every_calibrator_says_the_same_in_blocks(capsys, tmp_path, monkeypatch,
     CALIBRATORS[method]().fit(p).save(tmp_path / "it.safetensors")
     np.savez(tmp_path / "a.npz", logits=LOGITS[:, :classes], labels=LABELS % classes, features=features.numpy())
     base = ("calibrate", tmp_path / "a.npz", "--apply", tmp_path / "it.safetensors", "--write")
-    assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
+    ran(capsys, *base, tmp_path / "whole.npz")
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 15 * ROWS)
-    assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
+    ran(capsys, *base, tmp_path / "blocks.npz")
     with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
         assert set(whole) == set(blocks)
         np.testing.assert_allclose(blocks["probs"], whole["probs"], rtol=1e-5, atol=1e-7)
@@ -143,10 +143,10 @@ def test_rounded_text_is_normalised_block_by_block(capsys, tmp_path, monkeypatch
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     fitted(method).save(tmp_path / "it.safetensors")
     base = ("calibrate", tmp_path / "a.csv", "--apply", tmp_path / "it.safetensors", "--write")
-    assert invoke(capsys, *base, tmp_path / "whole.npz").code == 0
+    ran(capsys, *base, tmp_path / "whole.npz")
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)
-    assert invoke(capsys, *base, tmp_path / "blocks.npz").code == 0
+    ran(capsys, *base, tmp_path / "blocks.npz")
     with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "blocks.npz") as blocks:
         furthest = np.abs(whole["probs"] - blocks["probs"]).max(axis=1)
     assert furthest[:ROWS].max() < 1e-15  # the block of that row
@@ -179,7 +179,7 @@ def test_blocks_give_the_files_that_whole_tables_give(tmp_path, suffix):
 
 def test_a_row_group_holds_several_blocks(capsys, saved, tmp_path, in_blocks):  # noqa: ARG001
     target = tmp_path / "probs.parquet"
-    assert invoke(capsys, "calibrate", write(tmp_path / "a.npz"), "--apply", saved, "--write", target).code == 0
+    ran(capsys, "calibrate", write(tmp_path / "a.npz"), "--apply", saved, "--write", target)
     found = pa.parquet.ParquetFile(target).metadata
     assert [found.row_group(k).num_rows for k in range(found.num_row_groups)] == [210, 210, 180]
 
@@ -191,8 +191,7 @@ def test_out_is_what_save_predictions_writes(capsys, tmp_path, given):
     it = fitted("temperature")
     it.save(tmp_path / "it.safetensors")
     source = write(tmp_path / given)
-    result = invoke(capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--out", tmp_path / "out")
-    assert result.code == 0
+    ran(capsys, "calibrate", source, "--apply", tmp_path / "it.safetensors", "--out", tmp_path / "out")
     calattn.save_predictions(it(calattn.read_predictions(source)), tmp_path / "want")
     for place in (tmp_path / "want").iterdir():
         assert (tmp_path / "out" / "predictions" / place.name).read_bytes() == place.read_bytes()
@@ -293,30 +292,22 @@ def test_other_classes_are_refused_before_the_file_is_read(capsys, saved, tmp_pa
 
 @pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_numbers_that_turn_out_to_be_names(capsys, saved, tmp_path, output):
-    table = columns().set_column(0, "id", [[str(k) if k < 300 else f"x{k}" for k in range(600)]])
-    pa.csv.write_csv(table, tmp_path / "a.csv")
-    said = refused_without_ignore(capsys, tmp_path / "a.csv", saved, output)
-    assert "later ones do not; leave them out with --ignore NAME" in said
-
-
-@pytest.mark.usefixtures("in_blocks")
-@pytest.mark.parametrize("output", OUTPUTS)
-def test_indices_with_a_gap(capsys, saved, tmp_path, output):
-    table = columns().set_column(0, "id", [[None if k == 300 else k for k in range(600)]])
-    pa.parquet.write_table(table, tmp_path / "a.parquet")
-    assert calattn.read_predictions(tmp_path / "a.parquet").indices is None  # read whole, they are dropped
-    said = refused_without_ignore(capsys, tmp_path / "a.parquet", saved, output)
-    assert "indices are not whole numbers in every row" in said
-
-
-def refused_without_ignore(capsys, source, saved, output):
-    base = ("calibrate", source, "--apply", saved, output[0], source.parent / output[1])
-    refused = invoke(capsys, *base)
-    assert refused.code == 2
-    assert left(source.parent) == [source.name, "fit"]
-    assert invoke(capsys, *base, "--ignore", "id").code == 0
-    return refused.err
+@pytest.mark.parametrize("gap", [False, True])
+def test_identifiers_that_are_no_numbers_far_into_the_file(capsys, saved, tmp_path, output, gap):
+    """Names in text, a hole in Parquet: read whole, they are dropped."""
+    if gap:
+        source, said = tmp_path / "a.parquet", "indices are not whole numbers in every row"
+        table = columns().set_column(0, "id", [[None if k == 300 else k for k in range(600)]])
+        pa.parquet.write_table(table, source)
+    else:
+        source, said = tmp_path / "a.csv", "later ones do not; leave them out with --ignore NAME"
+        table = columns().set_column(0, "id", [[str(k) if k < 300 else f"x{k}" for k in range(600)]])
+        pa.csv.write_csv(table, source)
+    assert not gap or calattn.read_predictions(source).indices is None
+    base = ("calibrate", source, "--apply", saved, output[0], tmp_path / output[1])
+    assert said in refused(capsys, *base)
+    assert left(tmp_path) == [source.name, "fit"]
+    ran(capsys, *base, "--ignore", "id")
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -346,18 +337,8 @@ def test_what_is_doubtful_in_a_file_that_is_read_several_times_is_said_once(caps
         pa.csv.write_csv(table, tmp_path / given)
     places = {"a": tmp_path / given, "fit": saved, "it.npz": tmp_path / "it.npz"}
     command, *flags = (places.get(each, each) for each in arguments)
-    found = invoke(capsys, command, tmp_path / given, *flags, "--sum-tolerance", 0.2)
-    assert found.code == 0, found.err
+    found = ran(capsys, command, tmp_path / given, *flags, "--sum-tolerance", 0.2)
     assert found.err.count("each row of probabilities was divided by its sum") == 1
-
-
-@pytest.mark.usefixtures("in_blocks")
-def test_rows_are_those_of_the_file_where_some_are_left_out(capsys, saved, tmp_path):
-    logits, labels = LOGITS.copy(), LABELS.copy()
-    labels[::3], logits[400, 2] = -100, -np.inf  # which vector scaling refuses
-    np.savez(tmp_path / "a.npz", logits=logits, labels=labels)
-    base = ("calibrate", tmp_path / "a.npz", "--apply", saved, "--write", tmp_path / "probs.npz")
-    assert "[400" in refused(capsys, *base, "--ignore-label", "-100")
 
 
 def with_rows_left_out(path, *, as_label):
@@ -374,22 +355,24 @@ def with_rows_left_out(path, *, as_label):
 
 @pytest.mark.parametrize("given", ["a.npz", "a.csv"])
 @pytest.mark.parametrize(
-    "arguments",
+    ("large", "line"),
     [
-        ("a", "--apply", "fit", "--write", "probs.npz"),
-        ("a", "--method", "vector"),
-        ("a", "--method", "vector", "--fraction", "0.5"),
-        ("a", "--method", "vector", "--validation", "other.npz"),
-        ("other.npz", "--method", "vector", "--validation", "a"),
+        (1, "a --apply fit --write probs.npz"),
+        (1 << 30, "a --apply fit --write probs.npz"),
+        (1 << 30, "a --method vector"),
+        (1 << 30, "a --method vector --fraction 0.5"),
+        (1 << 30, "a --method vector --validation other.npz"),
+        (1 << 30, "other.npz --method vector --validation a"),
     ],
 )
-def test_read_whole_too_rows_are_those_of_the_file(capsys, saved, tmp_path, monkeypatch, given, arguments):
-    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)  # text is put together from blocks
+def test_rows_are_those_of_the_file(capsys, saved, tmp_path, monkeypatch, given, large, line):
+    monkeypatch.setattr(subjects, "STREAM_BYTES", large)
+    monkeypatch.setattr(stream, "_VALUES_PER_BLOCK", 10 * ROWS)  # text is put together from blocks, too
     with_rows_left_out(tmp_path / given, as_label=False)
     write(tmp_path / "other.npz")
     files = {"a": tmp_path / given, "fit": saved} | {name: tmp_path / name for name in ("other.npz", "probs.npz")}
     assert "logits[400] has a −inf entry" in refused(
-        capsys, "calibrate", *(files.get(each, each) for each in arguments), "--ignore-label", "-100"
+        capsys, "calibrate", *(files.get(each, each) for each in line.split()), "--ignore-label", "-100"
     )
 
 
@@ -406,7 +389,7 @@ def test_a_random_part_keeps_the_rows_of_the_file(capsys, tmp_path):
     labels[::3] = -100
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=labels)
     base = ("calibrate", tmp_path / "a.npz", "--ignore-label", "-100", "--fraction", "0.5")
-    assert invoke(capsys, *base, "--write", tmp_path / "probs.npz").code == 0
+    ran(capsys, *base, "--write", tmp_path / "probs.npz")
     with np.load(tmp_path / "probs.npz") as found:
         assert len(found["index"]) == 200
         assert np.array_equal(labels[found["index"]], found["labels"])
@@ -449,7 +432,7 @@ def test_text_that_begins_with_what_it_was_fitted_on_is_other_data(capsys, tmp_p
 
     monkeypatch.setattr(Fingerprint, "add", counting)
     base = ("calibrate", source, "--apply", tmp_path / "it.safetensors")
-    assert invoke(capsys, *base, "--write", tmp_path / "probs.csv").code == 0
+    ran(capsys, *base, "--write", tmp_path / "probs.csv")
     assert 0 < sum(kept) <= rows
 
 

@@ -13,7 +13,7 @@ import torch
 import calattn
 from calattn.cli import errors
 from calattn.posthoc import CALIBRATORS, TemperatureScaling, VectorScaling
-from tests.cli_runner import invoke, predictions, write_npz
+from tests.cli_runner import invoke, predictions, ran, write_npz
 from tests.posthoc.test_own import Shift
 
 QUICK = ("--metrics", "nll", "--bootstrap", 0, "--fraction", 0.5)
@@ -55,8 +55,7 @@ class Demanding(TemperatureScaling):
 def test_a_method_may_refuse_the_samples_that_warm_it_up(capsys, file, register, refusal):
     register("demanding", type("Demanding", (Demanding,), {"refusal": refusal}))
     for methods in ("demanding", "demanding,vector"):
-        result = invoke(capsys, "calibrate", file, "--method", methods, *QUICK, "--json")
-        assert result.code == 0
+        result = ran(capsys, "calibrate", file, "--method", methods, *QUICK, "--json")
         assert "demanding" in [each["method"] for each in result.json["methods"]]
         assert result.json["skipped"] == []
 
@@ -100,8 +99,7 @@ def test_a_method_that_breaks_is_skipped_with_its_name(capsys, file, register, t
 def test_what_a_method_refuses_is_no_failure(capsys, file, register):
     for error in (ValueError("too flat"), np.linalg.LinAlgError("too flat")):
         register("refuses", raising(error))
-        result = invoke(capsys, "calibrate", file, "--method", "refuses,vector", *QUICK, "--json")
-        assert result.code == 0
+        result = ran(capsys, "calibrate", file, "--method", "refuses,vector", *QUICK, "--json")
         assert result.json["skipped"] == [{"method": "refuses", "reason": "too flat", "failed": False}]
         alone = invoke(capsys, "calibrate", file, "--method", "refuses", *QUICK)
         assert (alone.code, alone.err.strip()) == (2, "calattn: error: refuses: too flat")
@@ -149,8 +147,7 @@ def test_one_that_cannot_be_made(capsys, file, register):
 def test_what_it_makes_of_predictions_is_its_own_doing(capsys, file, register):
     register("mine", lambda: Shift(applied=lambda p: p.replace(logits=p.logits * torch.nan)))
     text = "nan in what Shift._apply made of sound predictions; fix Shift, or leave it out"
-    result = invoke(capsys, "calibrate", file, "--method", "mine,vector", *QUICK)
-    assert result.code == 0
+    result = ran(capsys, "calibrate", file, "--method", "mine,vector", *QUICK)
     assert "skipped mine: " in result.out
     assert text in result.out
     alone = invoke(capsys, "calibrate", file, "--method", "mine", *QUICK)
@@ -162,8 +159,7 @@ def test_what_it_makes_of_predictions_is_its_own_doing(capsys, file, register):
 
 def test_one_that_no_file_holds_costs_the_others_nothing(capsys, file, register, tmp_path):
     register("mine", lambda: Shift())
-    result = invoke(capsys, "calibrate", file, "--method", "mine,vector", *QUICK, "--out", tmp_path / "out")
-    assert result.code == 0
+    result = ran(capsys, "calibrate", file, "--method", "mine,vector", *QUICK, "--out", tmp_path / "out")
     assert "out/mine has no calibrator.safetensors: Shift is not registered; add it" in result.err
     assert sorted(place.name for place in (tmp_path / "out" / "mine").iterdir()) == ["predictions"]
     assert (tmp_path / "out" / "vector" / "calibrator.safetensors").is_file()

@@ -7,7 +7,7 @@ from PIL import Image
 
 from calattn.data import DATASETS
 from calattn.data.sources import download
-from tests.cli_runner import invoke, refused
+from tests.cli_runner import invoke, ran, refused
 
 
 def test_list_knows_every_data_set_and_whether_it_is_here(capsys, tmp_path):
@@ -49,20 +49,6 @@ def test_get_hands_over_its_flags(capsys, tmp_path, monkeypatch):
     assert "calattn data show mnist" in invoke(capsys, "data", "get", "mnist").out
 
 
-@pytest.mark.parametrize("command", [("data", "list", "--json"), ("doctor", "--json")])
-def test_the_folder_of_data_sets_is_where_the_flag_says(capsys, tmp_path, command):
-    apart = invoke(capsys, *command, "--data-root", tmp_path / "elsewhere")
-    assert apart.code == 0
-    assert "elsewhere" in apart.out
-
-
-@pytest.mark.parametrize("command", [("data", "get"), ("doctor",), ("train",), ("evaluate",)])
-def test_the_help_has_one_name_for_it(capsys, command):
-    shown = invoke(capsys, *command, "--help").out
-    assert "--data-root" in shown
-    assert "--root" not in shown
-
-
 def test_a_failed_download_is_exit_code_1(capsys, monkeypatch):
     def get(*_, **__):
         raise download.FetchError("the host is not known here; try again later")
@@ -80,8 +66,7 @@ def test_data_that_needs_an_account_goes_under_the_root_that_was_given(capsys, t
 
 def test_show_writes_a_picture(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = invoke(capsys, "data", "show", "digits", "--rows", 2, "--json")
-    assert result.code == 0
+    result = ran(capsys, "data", "show", "digits", "--rows", 2, "--json")
     facts = {key: result.json[key] for key in ("images", "classes", "channels", "size", "picture")}
     assert facts == {"images": 629, "classes": 10, "channels": 1, "size": [8, 8], "picture": "digits-test.png"}
     with Image.open(tmp_path / "digits-test.png") as picture:
@@ -94,7 +79,7 @@ def test_show_writes_a_picture(capsys, tmp_path, monkeypatch):
     [
         (("show", "svhn"), "calattn data get svhn"),
         (("show", "digits", "--split", "nope"), "it has train, test"),
-        (("show", "digits", "--out", "a.gif"), "must end in .png"),
+        (("show", "digits", "--write", "a.gif"), "must end in .png"),
         (("get", "nmist"), "did you mean 'mnist'"),
     ],
 )

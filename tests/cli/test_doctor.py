@@ -71,6 +71,8 @@ def test_data_sets(capsys, tmp_path):
     assert found["cifar10"]["state"] == "missing"
     assert found["cifar10"]["remedy"] == "get it with: calattn data get cifar10"
     assert str(tmp_path / "data") in found["data"]["text"]
+    elsewhere = findings(invoke(capsys, "doctor", "--json", "--data-root", tmp_path / "elsewhere"))
+    assert "elsewhere" in elsewhere["data"]["text"]
 
 
 def test_optional_programs(capsys, monkeypatch):

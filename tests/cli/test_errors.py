@@ -21,7 +21,7 @@ from calattn.errors import Args, InputError, InputWarning
 from calattn.posthoc import FitWarning
 from calattn.readers import PredictionFileError, PredictionFileMissing, read_predictions
 from calattn.registry import UnknownName
-from tests.cli_runner import invoke, predictions, refused, write_npz, write_run
+from tests.cli_runner import invoke, predictions, ran, refused, write_npz, write_run
 
 
 class SignalStop(Exception):
@@ -214,6 +214,8 @@ def test_logits_that_look_like_probabilities_name_flags_that_work(tmp_path, caps
         ("evaluate a.npz --bootstrap 0 --level 0.9", "--level is about intervals, and --bootstrap 0 asks for none"),
         ("evaluate a.npz --bootstrap 0 --resample-seed 3", "--resample-seed is about intervals"),
         ("evaluate a.npz --validation a.npz", "add --ts"),
+        ("evaluate a.npz --out t.csv", "--out names a folder, and this command writes a file: use --write"),
+        ("data show digits --out=sheet.png", "use --write"),
         ("calibrate a.npz --overwrite", "--overwrite is about --out and --html"),
         (
             "calibrate a.npz --apply a.npz --write b.npz -m ece",
@@ -235,17 +237,17 @@ def test_beside_a_run_a_file_may_stand_whatever_the_split(capsys, tmp_path):
     few = ("--split", "validation", "--bootstrap", 0, "-m", "nll", "--json")
     first, second = invoke(capsys, "evaluate", run, file, *few).json["results"]
     assert (first["split"], second["split"]) == ("validation", None)
-    assert invoke(capsys, "report", run, file, *few, "--out", tmp_path / "r").code == 0
+    ran(capsys, "report", run, file, *few, "--out", tmp_path / "r")
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"evaluate a.npz --{flag}" for flag in ("out file/x.md", "diagram file/x.png", "html file/x.html")),
-        *(f"compare a.npz a.npz --{flag}" for flag in ("out file/x.md", "html file/x.html")),
+        *(f"evaluate a.npz --{flag}" for flag in ("write file/x.md", "diagram file/x.png", "html file/x.html")),
+        *(f"compare a.npz a.npz --{flag}" for flag in ("write file/x.md", "html file/x.html")),
         *(f"calibrate a.npz --{flag}" for flag in ("out file/x", "write file/sub/x.csv")),
         "report a.npz --out file/x",
-        "data show digits --out file/x.png",
+        "data show digits --write file/x.png",
     ],
 )
 def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, monkeypatch, tmp_path, line):

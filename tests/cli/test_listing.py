@@ -7,7 +7,7 @@ import timm
 import timm.optim
 
 from calattn.backbones import BACKBONES
-from calattn.cli.listing import What, sentence_of
+from calattn.cli.listing import KINDS, sentence_of
 from calattn.data import DATASETS
 from calattn.engine.optim import SCHEDULES
 from calattn.heads import HEADS
@@ -15,7 +15,7 @@ from calattn.losses import LOSSES
 from calattn.metrics import METRICS
 from calattn.posthoc import CALIBRATORS
 from calattn.runs.recipes import RECIPES
-from tests.cli_runner import invoke
+from tests.cli_runner import invoke, ran
 
 REGISTERED = {
     "backbones": BACKBONES,
@@ -30,10 +30,9 @@ REGISTERED = {
 }
 
 
-@pytest.mark.parametrize("what", [each.value for each in What])
+@pytest.mark.parametrize("what", KINDS)
 def test_everything_registered_is_listed_with_a_line(capsys, what):
-    result = invoke(capsys, "list", what, "--json")
-    assert result.code == 0
+    result = ran(capsys, "list", what, "--json")
     items = {item["name"]: item["description"] for item in result.json["items"]}
     assert set(REGISTERED[what]) <= set(items)
     assert [name for name, line in items.items() if not line.strip() or "\n" in line] == []
@@ -43,7 +42,7 @@ def test_everything_registered_is_listed_with_a_line(capsys, what):
 
 def test_without_a_word_it_says_what_there_is(capsys):
     result = invoke(capsys, "list")
-    assert [line.split()[0] for line in result.out.splitlines()] == [each.value for each in What]
+    assert [line.split()[0] for line in result.out.splitlines()] == list(KINDS)
 
 
 def test_patterns(capsys):

@@ -18,7 +18,7 @@ from calattn.cli import pages, subjects
 from calattn.report.page import document as documents
 from calattn.runs.folder import RunFolder
 from calattn.runs.train import train_run
-from tests.cli_runner import document_in, invoke, predictions, refused, write_npz, write_run
+from tests.cli_runner import document_in, invoke, predictions, ran, refused, write_npz, write_run
 from tests.small_runs import CPU, small_spec
 
 
@@ -42,8 +42,7 @@ def test_a_page_of_a_csv_file_that_scikit_learn_predicted(capsys, tmp_path):
     lines += [f"{label}," + ",".join(f"{p:.9g}" for p in row) for label, row in zip(y[900:], probs, strict=True)]
     path = tmp_path / "scikit.csv"
     path.write_text("\n".join(lines), encoding="utf-8")
-    found = invoke(capsys, "evaluate", path, "--html", tmp_path / "page.html", "--bootstrap", 20)
-    assert found.code == 0, found.err
+    found = ran(capsys, "evaluate", path, "--html", tmp_path / "page.html", "--bootstrap", 20)
     assert "wrote" in found.err
     subject = document_in(tmp_path / "page.html")["subjects"][0]
     accuracy = {row["name"]: row["value"] for row in subject["metrics"]}["accuracy"]
@@ -52,8 +51,7 @@ def test_a_page_of_a_csv_file_that_scikit_learn_predicted(capsys, tmp_path):
 
 
 def test_a_page_of_a_run_has_all_that_the_run_knows(capsys, tmp_path, run):
-    found = invoke(capsys, "evaluate", run, "--html", tmp_path / "page.html", "--bootstrap", 20)
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", run, "--html", tmp_path / "page.html", "--bootstrap", 20)
     subject = document_in(tmp_path / "page.html")["subjects"][0]
     facts = dict(subject["provenance"])
     assert facts["split"] == "test"
@@ -88,15 +86,13 @@ def test_the_picture_is_that_of_the_sample(run):
 def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
     other = write_npz(tmp_path / "other.npz", predictions(sharpness=0.3))
     shorter = write_npz(tmp_path / "short.npz", predictions(sharpness=0.3, n=50))
-    found = invoke(capsys, "evaluate", npz, other, shorter, "--html", tmp_path / "p.html", "--bootstrap", 30)
-    assert found.code == 0, found.err
+    found = ran(capsys, "evaluate", npz, other, shorter, "--html", tmp_path / "p.html", "--bootstrap", 30)
     assert "short.npz is not compared with test.npz on the page" in found.err
     document = document_in(tmp_path / "p.html")
     assert [each["id"] for each in document["subjects"]] == ["s0", "s1", "s2"]
     assert [(each["a"], each["b"]) for each in document["comparisons"]] == [("s0", "s1")]
 
-    found = invoke(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30, "--json")
-    assert found.code == 0, found.err
+    found = ran(capsys, "compare", npz, other, "--html", tmp_path / "c.html", "--bootstrap", 30, "--json")
     (compared,) = document_in(tmp_path / "c.html")["comparisons"]
     rows = compared["rows"]
     assert (compared["a"], compared["b"]) == ("s0", "s1")
@@ -108,10 +104,7 @@ def test_several_files_are_compared_on_the_page(capsys, tmp_path, npz):
 def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     p = predictions(seed=4, sharpness=2.0)
     validation = write_npz(tmp_path / "v.npz", p)
-    found = invoke(
-        capsys, "evaluate", npz, "--ts", "--validation", validation, "--html", tmp_path / "p.html", "--bootstrap", 0
-    )
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", npz, "--ts", "--validation", validation, "--html", tmp_path / "p.html", "--bootstrap", 0)
     first, scaled = document_in(tmp_path / "p.html")["subjects"]
     wanted = calattn.posthoc.TemperatureScaling().fit(p).temperature_
     best = {each["by"]: each for each in first["temperature"]["best"]}["NLL"]
@@ -123,8 +116,7 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
 def test_a_large_file_is_drawn_from_a_random_part(monkeypatch, capsys, tmp_path, npz):
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(documents, "MOST_SAMPLES", 100)
-    found = invoke(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", npz, "--html", tmp_path / "p.html", "--bootstrap", 0)
     subject = document_in(tmp_path / "p.html")["subjects"][0]
     assert subject["samples"] == 600
     assert subject["shown"] == "drawn from 100 of 600 samples, chosen at random"
@@ -140,10 +132,9 @@ def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
     broken = run.parent / "broken"
     broken.mkdir(exist_ok=True)
     (broken / "spec.yaml").write_text("data: {name: digits}\n", encoding="utf-8")
-    assert invoke(capsys, "calibrate", run, "--out", run.parent / "better", "--bootstrap", 0).code == 0
+    ran(capsys, "calibrate", run, "--out", run.parent / "better", "--bootstrap", 0)
     out = tmp_path / "report"
-    found = invoke(capsys, "report", run.parent, npz, "--out", out, "--bootstrap", 20, "--json", "--title", "Mine")
-    assert found.code == 0, found.err
+    found = ran(capsys, "report", run.parent, npz, "--out", out, "--bootstrap", 20, "--json", "--title", "Mine")
     document = document_in(out / "index.html")
     assert document["title"] == "Mine"
     rows = {row["title"].rpartition("/")[2]: row for row in document["rows"]}
@@ -201,8 +192,7 @@ def test_large_files_are_compared_without_being_loaded(monkeypatch, capsys, tmp_
     whole = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json").json
     monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
     monkeypatch.setattr(subjects.PredictionStream, "whole", None)
-    streamed = invoke(capsys, "compare", npz, other, "--bootstrap", 50, "--json", "--html", tmp_path / "p.html")
-    assert streamed.code == 0, streamed.err
+    streamed = ran(capsys, "compare", npz, other, "--bootstrap", 50, "--json", "--html", tmp_path / "p.html")
     assert streamed.json["samples"] == 600
     assert streamed.json["comparisons"][0]["differences"] == whole["comparisons"][0]["differences"]
     assert len(document_in(tmp_path / "p.html")["comparisons"]) == 1
@@ -253,8 +243,7 @@ def copied(run: Path, to: Path) -> Path:
 def test_a_damaged_side_file_costs_a_panel_not_the_page(capsys, tmp_path, run, name, text):
     place = copied(run, tmp_path / "b")
     (place / name).write_text(text, encoding="utf-8")
-    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert document_in(tmp_path / "p.html")["subjects"][0]["samples"] > 0
 
 
@@ -283,8 +272,7 @@ def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
     assert "manifest" in rows["b"]["note"]
     assert rows["a"]["group"] == rows["z"]["group"]
     assert rows["a"]["facts"]["samples"] == len(calattn.load_predictions(run / "predictions" / "test"))
-    again = invoke(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
-    assert again.code == 0, again.err
+    ran(capsys, "report", tmp_path / "links", "--out", tmp_path / "out2", "--bootstrap", 0)
 
 
 def test_a_run_that_breaks_us_is_listed_and_the_rest_goes_on(capsys, tmp_path, npz, monkeypatch):
@@ -343,8 +331,7 @@ def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
     (tmp_path / "index.html").write_text("<h1>my site</h1>", encoding="utf-8")
     assert "did not write" in refused(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0)
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == "<h1>my site</h1>"
-    asked = invoke(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0, "--overwrite")
-    assert asked.code == 0, asked.err
+    ran(capsys, "report", run, "--out", tmp_path, "--bootstrap", 0, "--overwrite")
     assert "my site" not in (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "is a run folder" in invoke(capsys, "report", run, "--out", run, "--bootstrap", 0).err
     page = tmp_path / "r" / "pages" / "a.html"
@@ -355,7 +342,7 @@ def test_a_foreign_page_is_not_replaced(capsys, tmp_path, run):
         assert page.read_text(encoding="utf-8") == "mine"
     page.unlink()
     for _ in range(2):
-        assert invoke(capsys, "report", run, "--out", tmp_path / "r", "--bootstrap", 0).code == 0
+        ran(capsys, "report", run, "--out", tmp_path / "r", "--bootstrap", 0)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "compare"])
@@ -364,7 +351,7 @@ def test_an_input_is_not_replaced(capsys, tmp_path, command):
     path.write_text("label,p_0,p_1\n0,0.9,0.1\n1,0.2,0.8\n", encoding="utf-8")
     before = path.read_bytes()
     more = (path,) if command == "compare" else ()
-    assert "is also read" in refused(capsys, command, path, *more, "--out", tmp_path / "." / "in.csv")
+    assert "is also read" in refused(capsys, command, path, *more, "--write", tmp_path / "." / "in.csv")
     assert path.read_bytes() == before
 
 
@@ -373,12 +360,10 @@ def test_pictures_of_another_data_set_are_not_shown(capsys, tmp_path, run):
     folder = place / "predictions" / "test"
     p = calattn.load_predictions(folder)
     calattn.save_predictions(p.replace(labels=(p.labels + 1) % 10), folder, overwrite=True)
-    found = invoke(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
-    assert found.code == 0, found.err
+    found = ran(capsys, "evaluate", place, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert "no pictures of mistakes: the labels of digits are not those" in found.err
     assert document_in(tmp_path / "p.html")["subjects"][0]["errors"][0]["image"] is None
-    of_class = invoke(capsys, "evaluate", place, "--target", 3, "--html", tmp_path / "p.html", "--bootstrap", 0)
-    assert of_class.code == 0, of_class.err
+    of_class = ran(capsys, "evaluate", place, "--target", 3, "--html", tmp_path / "p.html", "--bootstrap", 0)
     assert "no pictures" not in of_class.err, "the page of one class shows no mistakes"
 
 
@@ -387,8 +372,7 @@ def test_names_that_look_like_markup(capsys, tmp_path, npz):
     for place in places:
         place.parent.mkdir()
         place.write_bytes(npz.read_bytes())
-    found = invoke(capsys, "evaluate", *places, "--html", tmp_path / "p.html", "--bootstrap", 20)
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", *places, "--html", tmp_path / "p.html", "--bootstrap", 20)
     assert [each["title"] for each in document_in(tmp_path / "p.html")["subjects"]] == ["m[/b].npz", "n[/b].npz"]
 
 
@@ -409,8 +393,7 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
         files.append((tmp_path / f"v{place}.npz", calattn.posthoc.TemperatureScaling().fit(p)))
         write_npz(files[-1][0], p)
     flags = [flag for path, _ in files for flag in ("--validation", path)] + ["--ts"]
-    found = invoke(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
-    assert found.code == 0, found.err
+    ran(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
     shown = document_in(tmp_path / "p.html")["subjects"]
     for place, (_, fitted) in enumerate(files):
         best = {each["by"]: each for each in shown[2 * place]["temperature"]["best"]}["NLL"]
@@ -420,8 +403,7 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
 def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     page, table = tmp_path / "p.html", tmp_path / "t.csv"
     methods = ("--method", "histogram,temperature,vector", "--bootstrap", 100, "--json", "--sets", 0.9)
-    found = invoke(capsys, "calibrate", npz, *methods, "--html", page, "--table", table)
-    assert found.code == 0, found.err
+    found = ran(capsys, "calibrate", npz, *methods, "--html", page, "--table", table)
     document, leader = document_in(page), found.json["leader"]
     assert document["title"] == "Calibration of test.npz"
     assert document["contest"]["leader"] == leader
@@ -462,7 +444,7 @@ def test_groups_on_the_page_are_those_of_the_json(capsys, tmp_path):
 
 def test_a_leaderboard_is_written_as_a_table(capsys, tmp_path, npz):
     out = ("--out", tmp_path / "r", "--table", tmp_path / "t.tex", "--bootstrap", 0)
-    assert invoke(capsys, "report", f"ours={npz}", *out).code == 0
+    ran(capsys, "report", f"ours={npz}", *out)
     assert "\nours & " in (tmp_path / "t.tex").read_text()
     assert "\\label{tab:calattn-t}" in (tmp_path / "t.tex").read_text()
 
@@ -476,19 +458,19 @@ def test_the_caveat_of_single_trainings_is_on_the_page(capsys, tmp_path):
     remark = invoke(capsys, "compare", *runs, *few).json["remark"]
     assert remark.startswith("one training each")
     assert document_in(tmp_path / "p.html")["remark"] == remark
-    assert invoke(capsys, "evaluate", *runs, *few).code == 0
+    ran(capsys, "evaluate", *runs, *few)
     assert document_in(tmp_path / "p.html")["remark"] == remark
-    assert invoke(capsys, "evaluate", runs[0], *few).code == 0
+    ran(capsys, "evaluate", runs[0], *few)
     assert document_in(tmp_path / "p.html")["remark"] is None
     for paths, said in ((runs, remark), (runs[:1], None)):
-        assert invoke(capsys, "report", *paths, "--out", tmp_path / "r", *few[:4]).code == 0
+        ran(capsys, "report", *paths, "--out", tmp_path / "r", *few[:4])
         assert document_in(tmp_path / "r" / "index.html")["remark"] == said
 
 
 def test_a_folder_of_several_methods_is_told_to_name_one(capsys, tmp_path, npz):
     out = tmp_path / "all"
-    assert invoke(capsys, "calibrate", npz, "--method", "temperature", "--out", out, "--bootstrap", 0).code == 0
-    assert invoke(capsys, "evaluate", out, "--bootstrap", 0).code == 0
+    ran(capsys, "calibrate", npz, "--method", "temperature", "--out", out, "--bootstrap", 0)
+    ran(capsys, "evaluate", out, "--bootstrap", 0)
     (tmp_path / "contest" / "temperature").parent.mkdir()
     shutil.move(out, tmp_path / "contest" / "temperature")
     report = {"command": "calibrate", "leader": "temperature"}

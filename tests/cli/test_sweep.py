@@ -9,7 +9,7 @@ import pytest
 
 from calattn.runs.folder import RunFolder
 from calattn.sweeps import jobs
-from tests.cli_runner import invoke, refused
+from tests.cli_runner import invoke, ran, refused
 from tests.sweeps.grids import NAMES, ON_CPU, write_grid
 from tests.sweeps.workers import Forked
 
@@ -22,8 +22,7 @@ def forked(monkeypatch):
 def test_a_grid_is_planned_trained_and_shown_and_then_only_shown(capsys, tmp_path):
     bad = 'runs: {bad: {data.name: "imagefolder:/nowhere"}}'
     line = ["sweep", write_grid(tmp_path, bad), "--out", tmp_path / "runs", "--only", "*[d0]", *ON_CPU]
-    planned = invoke(capsys, *line, "--plan")
-    assert planned.code == 0, planned.err
+    planned = ran(capsys, *line, "--plan")
     assert planned.out.split() == ["to", "do", "plain-seed0", "to", "do", "ours-seed0", "to", "do", "bad"]
     assert not (tmp_path / "runs").exists()
 
@@ -41,8 +40,7 @@ def test_a_grid_is_planned_trained_and_shown_and_then_only_shown(capsys, tmp_pat
     assert ours["metrics"] == summary["results"]["last"]["test"]
     assert summary["name"] == "ours-seed0"
 
-    again = invoke(capsys, *line[:-4], "--only", "*seed0", *ON_CPU, "--write", tmp_path / "table.csv")
-    assert again.code == 0
+    again = ran(capsys, *line[:-4], "--only", "*seed0", *ON_CPU, "--write", tmp_path / "table.csv")
     assert "runs to train: 0; finished before: 2" in again.err
     assert f"{100 * ours['metrics']['ece']['value']:.2f}" in again.out
     rows = list(csv.DictReader((tmp_path / "table.csv").open()))
@@ -61,7 +59,7 @@ def test_a_grid_is_planned_trained_and_shown_and_then_only_shown(capsys, tmp_pat
 
 def test_a_run_of_another_spec_is_not_touched(capsys, tmp_path):
     line = ["sweep", write_grid(tmp_path), "--out", tmp_path / "runs", "--only", "plain-seed0", *ON_CPU]
-    assert invoke(capsys, *line).code == 0
+    ran(capsys, *line)
     before = (tmp_path / "runs" / "plain-seed0" / "spec.yaml").read_text()
     changed = invoke(capsys, *line, "--set", "optimizer.lr=0.5")
     assert changed.code == 1

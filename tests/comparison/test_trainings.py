@@ -127,7 +127,7 @@ def test_methods_are_compared_seed_by_seed(capsys, runs):
 
 def test_the_table_has_means_and_deviations(capsys, runs, tmp_path):
     result = invoke(
-        capsys, "compare", *runs, "--over-seeds", "-m", "nll", "--out", tmp_path / "t.csv", "--bootstrap", 50
+        capsys, "compare", *runs, "--over-seeds", "-m", "nll", "--write", tmp_path / "t.csv", "--bootstrap", 50
     )
     assert "plain (3 seeds)" in result.out
     assert "± 0.000" in result.out, "the baseline's seeds are the same predictions here"
@@ -263,7 +263,7 @@ def test_single_runs_say_what_their_intervals_do_not_cover(capsys, runs, tmp_pat
     two = invoke(capsys, "compare", plain, ours, "--json", "-m", "nll", "--bootstrap", 50)
     assert "one training each" in two.json["remark"]
     assert two.json["remark"] in " ".join(two.err.split())
-    seeds = invoke(capsys, "compare", plain, other, "-m", "nll", "--bootstrap", 50, "--out", tmp_path / "t.md")
+    seeds = invoke(capsys, "compare", plain, other, "-m", "nll", "--bootstrap", 50, "--write", tmp_path / "t.md")
     assert "plain-seed0 (seed 0) and plain-seed1 (seed 1) are trainings of one method" in " ".join(seeds.err.split())
     assert "are trainings of one method" in (tmp_path / "t.md").read_text()
     again = write_run(tmp_path / "again", spec="seed: 0\nmodel: {head: none}\n")

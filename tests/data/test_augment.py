@@ -162,15 +162,6 @@ def test_an_option_leaves_the_draws_of_the_others():
     assert torch.equal(draws_for(few)[:, :5], draws_for(many)[:, :5])
 
 
-def test_no_global_generator():
-    a, (images, labels) = augment(crop=4, flip=True, randaugment_ops=1, erasing=0.5, mixup=1.0), sample()
-    state = torch.get_rng_state()
-    np_state = np.random.get_state()[1].copy()  # noqa: NPY002
-    a.train(images, labels, draws_for(a))
-    assert torch.equal(state, torch.get_rng_state())
-    assert np.array_equal(np_state, np.random.get_state()[1])  # noqa: NPY002
-
-
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
     ("changes", "message"),

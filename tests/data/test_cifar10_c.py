@@ -149,7 +149,7 @@ DAMAGE = {
     "no labels": ("labels", lambda path: path.unlink(), "but not its labels.npy"),
     "few labels": ("labels", lambda path: np.save(path, LABELS[:10]), r"must be 20 integers.* it is uint8 \[10\]"),
     "float labels": ("labels", lambda path: np.save(path, LABELS.astype(float)), "it is float64"),
-    "large labels": ("labels", lambda path: np.save(path, LABELS + 2), r"must hold 0 … 9, it holds 2 … 10"),
+    "large labels": ("labels", lambda path: np.save(path, LABELS + 2), r"label 1 is 10, outside"),
 }
 
 

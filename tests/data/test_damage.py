@@ -86,7 +86,7 @@ def test_cifar_bin_damage(tmp_path, rng):
     one.write_bytes(good[:-1])
     refused("cifar10", tmp_path, r"data_batch_3\.bin has 9218 bytes, not a multiple of 3073")
     one.write_bytes(good[:3073] + bytes((10,)) + good[3074:])
-    refused("cifar10", tmp_path, r"data_batch_3\.bin: image 1 has label 10 of 10")
+    refused("cifar10", tmp_path, r"data_batch_3\.bin: label 1 is 10, outside \[0, 9\]")
     one.unlink()
     refused("cifar10", tmp_path, r"data_batch_3\.bin is missing")
 
@@ -166,8 +166,12 @@ def test_imagenet_layout(tmp_path, rng):
 def test_image_folder_layout(tmp_path):
     with pytest.raises(data.DataError, match="is not a folder"):
         data.load(f"imagefolder:{tmp_path / 'none'}", "train")
-    with pytest.raises(data.DataError, match="neither a train nor a test"):
+    with pytest.raises(data.DataError, match="neither a train nor a test or val folder, but no folder at all"):
         data.describe(f"imagefolder:{tmp_path}")
+    with pytest.raises(data.DataError, match=f"no data set's name; of your own images write imagefolder:{tmp_path}"):
+        data.describe(str(tmp_path))
+    with pytest.raises(data.DataError, match="the path of your images is missing; write imagefolder:PATH"):
+        data.describe("imagefolder")
     (tmp_path / "train").mkdir()
     with pytest.raises(data.DataError, match="no class folders"):
         data.describe(f"imagefolder:{tmp_path}")

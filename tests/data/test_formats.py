@@ -254,7 +254,7 @@ def test_unknown_names_and_splits():
         data.load("cifra10", "train")
     with pytest.raises(data.DataError, match="digits has no split 'valid'; it has train, test"):
         data.load("digits", "valid")
-    with pytest.raises(data.DataError, match="names no path"):
+    with pytest.raises(data.DataError, match="the path of your images is missing"):
         data.load("imagefolder:", "train")
 
 

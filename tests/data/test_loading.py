@@ -268,9 +268,10 @@ def test_resized_crops_come_from_the_plan():
 
 
 def test_the_global_generator_is_left_alone():
-    state = torch.get_rng_state()
+    state, of_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     list(loader(drawn(), plain((16, 16), **FULL)).epoch(0))
     assert torch.equal(state, torch.get_rng_state())
+    assert np.array_equal(of_numpy, np.random.get_state()[1])  # noqa: NPY002
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -79,7 +79,7 @@ def test_without_test_images_a_run_is_judged_by_its_validation_images(tmp_path, 
 def test_the_recipe_needs_images(capsys):
     failed = invoke(capsys, "train", "finetune", "--set", "model.pretrained=false")
     assert failed.code == 2
-    assert "names no path" in failed.err
+    assert "the path of your images is missing" in failed.err
     told = invoke(capsys, "train", "imagefolder:pets").err
     assert "calattn train finetune --data imagefolder:pets" in told
 

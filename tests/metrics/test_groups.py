@@ -189,7 +189,7 @@ def test_columns_of_a_file_are_groups_and_clusters(capsys, tmp_path, pixels):
         assert each["metrics"]["ece"]["low"] == group.evaluation["ece"].low
         assert each["metrics"]["ece"]["p_value"] == group.differences["ece"].p_value
     for suffix in ("csv", "md", "tex"):
-        assert invoke(capsys, *flags, "--out", tmp_path / f"t.{suffix}").code == 0
+        assert invoke(capsys, *flags, "--write", tmp_path / f"t.{suffix}").code == 0
         assert "left" in (tmp_path / f"t.{suffix}").read_text()
     records = list(csv.DictReader((tmp_path / "t.csv").open()))
     assert {record["group"] for record in records} == {"[b]left", "right"}

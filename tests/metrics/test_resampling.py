@@ -305,7 +305,7 @@ from calattn.cli.app import run
 subjects.STREAM_BYTES = 0
 peaks = []
 for path in sys.argv[1:]:
-    assert run(["evaluate", path, "--out", path + ".json"]) == 0
+    assert run(["evaluate", path, "--write", path + ".json"]) == 0
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 print(json.dumps(peaks))
 """

@@ -139,7 +139,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     result = invoke(capsys, "export", "mine", "--json")
     assert (result.code, result.json["file"]) == (0, "mine.onnx"), result.err
     assert result.json["difference"] < 1e-4
-    result = invoke(capsys, "export", "mine", "--format", "torch-export", "--out", "b.pt2", "--input", "float")
+    result = invoke(capsys, "export", "mine", "--format", "torch-export", "--write", "b.pt2", "--input", "float")
     assert (result.code, result.out) == (0, "b.pt2\n")
     assert "checked: differs" in result.err
     assert invoke(capsys, "export", "nowhere").code == 2

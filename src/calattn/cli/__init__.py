@@ -11,11 +11,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """The console command; Ctrl-C is answered in one line even while Typer is still being imported."""
-    for place, name in ((1, "stdout"), (2, "stderr")):
-        if getattr(sys, name) is None:  # closed by the caller (>&-): the next file to be opened would take its place
-            while (opened := os.open(os.devnull, os.O_RDWR)) < place:
-                pass
-            setattr(sys, name, os.fdopen(opened, "w"))
+    _open_streams()
     try:
         from calattn.cli.app import main as run
 
@@ -26,3 +22,14 @@ def main() -> NoReturn:
     except MemoryError:
         print("calattn: error: out of memory; use a machine with more, or free some", file=sys.stderr)
         sys.exit(1)
+
+
+def _open_streams() -> None:
+    """Streams that the caller has closed (`>&-`) go nowhere; else the next file that is opened would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))

@@ -159,7 +159,6 @@ def _plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def main() -> NoReturn:
     """The console command."""
-    console.open_streams()
     console.print_in_any_encoding()
     errors.notice_signals()
     sys.exit(run(sys.argv[1:]))

@@ -14,7 +14,7 @@ import typer
 
 from calattn.cli import calibration_files, options
 from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
-from calattn.cli.console import note, print_json, print_table, progress, results_to
+from calattn.cli.console import note, print_json, print_table, progress, say
 from calattn.cli.errors import MethodFailed, examples, failure_of, reraise_if_stopped, words_of
 from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
 from calattn.errors import InputError
@@ -30,63 +30,52 @@ if TYPE_CHECKING:
 
 _FOLDS = 5
 _CALIBRATORS = "calattn.posthoc:CALIBRATORS"
-_fit, _output = (functools.partial(options.option, panel) for panel in (options.FITTING, options.OUTPUT))
+_fit, _output = (functools.partial(options.flag, panel) for panel in (options.FITTING, options.OUTPUT))
 
 
 @options.flat
 def calibrate(
-    path: Annotated[Path, typer.Argument(help="Predictions to calibrate: a file, predictions folder or run folder.")],
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="Predictions: a file, predictions folder or run folder.")
+    ],
     part: options.RunPart,
     measure: options.Measure,
-    method: Annotated[
-        list[str] | None,
-        _fit(
-            "--method",
-            text="Of calattn list calibrators; several (a,b, or repeated) or all for a leaderboard.",
-            show_default="temperature",
-            complete=options.names(_CALIBRATORS, "all"),
-        ),
-    ] = None,
-    skip: Annotated[
-        list[str] | None,
-        _fit("--skip", text="Methods to leave out of --method all: a,b.", complete=options.names(_CALIBRATORS)),
-    ] = None,
-    apply: Annotated[
-        Path | None, _fit("--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels.")
-    ] = None,
-    validation: Annotated[
-        Path | None, _fit("--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds.")
-    ] = None,
-    folds: Annotated[
-        int | None, _fit("--folds", text="Cross-fit a single file in so many parts.", show_default=str(_FOLDS))
-    ] = None,
-    fraction: Annotated[
-        float | None, _fit("--fraction", text="No folds: fit on this random share of a single file, judge on the rest.")
-    ] = None,
-    seed: Annotated[int, _fit("--seed", text="Draws the folds or the share, and seeds the fits.")] = 0,
-    sets: Annotated[
-        float | None,
-        _fit(
-            "--sets", text="Prediction sets too, which hold the true class this often: 0.9; of all, after the leader."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        _fit("--group", metavar="COLUMN", text="How --sets cover each group of rows, such as --group camera."),
-    ] = None,
+    method: list[str] | None = _fit(
+        "--method",
+        text="Of calattn list calibrators; several (a,b, or repeated) or all for a leaderboard.",
+        show_default="temperature",
+        complete=options.names(_CALIBRATORS, "all"),
+    ),
+    skip: list[str] | None = _fit(
+        "--skip", text="Methods to leave out of --method all: a,b.", complete=options.names(_CALIBRATORS)
+    ),
+    apply: Path | None = _fit(
+        "--apply", text="Fit nothing: apply this saved calibrator to PATH, which needs no labels."
+    ),
+    validation: Path | None = _fit(
+        "--validation", text="Fit on this file; empty: a run's validation split, or PATH in folds."
+    ),
+    folds: int | None = _fit("--folds", text="Cross-fit a single file in so many parts.", show_default=str(_FOLDS)),
+    fraction: float | None = _fit(
+        "--fraction", text="No folds: fit on this random share of a single file, judge on the rest."
+    ),
+    seed: int = _fit("--seed", default=0, text="Draws the folds or the share, and seeds the fits."),
+    sets: float | None = _fit(
+        "--sets", text="Prediction sets too, which hold the true class this often: 0.9; of all, after the leader."
+    ),
+    group: str | None = _fit(
+        "--group", metavar="COLUMN", text="How --sets cover each group of rows, such as --group camera."
+    ),
     reader: options.FileFlags = options.FILE_FLAGS,
-    out: Annotated[Path | None, _output("--out", text="Folder for the calibrated predictions and calibrator.")] = None,
-    write: Annotated[
-        Path | None,
-        _output(
-            "--write", text=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's."
-        ),
-    ] = None,
+    out: Path | None = _output("--out", text="Folder for the calibrated predictions and calibrator."),
+    write: Path | None = _output(
+        "--write", text=f"Calibrated probabilities for other tools ({' '.join(WRITTEN)}); of all, the leader's."
+    ),
     table: options.TableFile = None,
     html: options.Html = None,
-    overwrite: Annotated[
-        bool, _output("--overwrite", text="Replace what an earlier --out wrote, or any file by --html.")
-    ] = False,
+    overwrite: bool = _output(
+        "--overwrite", default=False, text="Replace what an earlier --out wrote, or any file by --html."
+    ),
     json: options.Json = False,
 ) -> None:
     """Fit a post-hoc calibrator, and show metrics before and after on predictions that it has not seen.
@@ -114,15 +103,9 @@ def calibrate(
             raise ValueError(
                 f"--apply needs to know where the probabilities go: --write calibrated.npz ({' '.join(WRITTEN)})"
             )
-        fitting: dict[str, Any] = {
-            "method": method,
-            "skip": skip,
-            "validation": validation,
-            "folds": folds,
-            "fraction": fraction,
-        }
-        fitting |= {"sets": sets, "group": group, "seed": seed or None}
-        options.unused("is about fitting, and --apply takes a calibrator that was fitted", **fitting)
+        why = "is about fitting, and --apply takes a calibrator that was fitted"
+        options.unused(why, method=method, skip=skip, validation=validation, folds=folds, fraction=fraction)
+        options.unused(why, sets=sets, group=group, seed=seed or None)
         nothing = "is about metrics, and --apply measures nothing"
         options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
@@ -132,7 +115,7 @@ def calibrate(
         options.unused("is about prediction sets, and there is no --sets", group=group)
     if fraction is not None:
         options.unused("is of every row of PATH, and --fraction judges a part", group=group)
-    wanted = Methods.of(_each(method or ["temperature"]), _each(skip))
+    wanted = Methods.of(options.each(method or ["temperature"]), options.each(skip))
     single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
     unfitted = None if sets is None else PredictionSets(sets, seed=seed)
@@ -172,7 +155,7 @@ def calibrate(
         else:
             _show(found, material, single=single)
             if unfitted is not None:
-                results_to().print(report["sets"]["words"], markup=False, soft_wrap=True)
+                say(report["sets"]["words"])
     if found.not_run:
         raise KeyboardInterrupt
     if any(each.failed for each in found.skipped):
@@ -199,10 +182,6 @@ def _sets(found: Contest, material: Material, sets: PredictionSets, groups: np.n
     reports = sets_after(row, material.fit, several, folds=folds, seed=material.seed, groups=groups)
     first, *others = (sets_document(row.method, *each) for each in zip(several, reports, strict=True))
     return first | {"others": others}
-
-
-def _each(texts: list[str] | None) -> list[str]:
-    return [name for text in texts or () for name in options.listed(text) or ()]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -348,7 +327,6 @@ def _watcher(bar: Any, *, leader_needed: bool) -> Watcher:
 def _show(found: Contest, material: Material, *, single: bool) -> None:
     from calattn.report import contest_tables, contest_verdict, evaluation_table
 
-    console = results_to()
     if single:
         row = found.rows[0]
         print_table(evaluation_table({f"before{material.floor_text}": found.before, row.method: row.evaluation}))
@@ -356,9 +334,9 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
         for table in contest_tables(found, as_it_is=f"(as it is{material.floor_text})"):
             print_table(table)
     for line in contest_verdict(found):
-        console.print(line, markup=False, soft_wrap=True)
+        say(line)
     for line in _remarks(found, material, single=single):
-        console.print(line, style="dim", markup=False, soft_wrap=True)
+        say(line, style="dim")
 
 
 def _write_page(path: Path, found: Contest, material: Material, subject: PredictionSet, report: dict[str, Any]) -> None:

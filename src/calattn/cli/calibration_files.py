@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calattn.cli.console import json_text, note, print_json, results_to
+from calattn.cli.console import json_text, note, print_json, say
 from calattn.cli.judgement import check_output
 from calattn.files.atomic import atomic_folder, check_writable
 
@@ -185,7 +185,7 @@ def apply(
         return
     rows = f"{subjects.count(calibrated):,} samples of {subject.title}"
     what = f"{name}, {learned(calibrator)}," if isinstance(calibrator, TemperatureScaling) else name
-    results_to().print(f"applied {what} to {rows}", markup=False, soft_wrap=True)
+    say(f"applied {what} to {rows}")
     if stream.labelled and out is not None:
         note(f"what it changed: {shlex.join(['calattn', 'compare', str(subject.named), str(out)])}")
 
@@ -194,6 +194,8 @@ def _calibrator_file(path: Path) -> Path:
     """The calibrator's file; of a folder that `calattn calibrate --out` wrote, the one in it."""
     from calattn.cli import subjects
 
+    if not path.exists():
+        raise FileNotFoundError(f"no calibrator file at {path}; name what calattn calibrate --out has written")
     if not path.is_dir():
         return path
     if (path / CALIBRATOR).is_file():

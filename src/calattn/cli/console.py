@@ -30,17 +30,6 @@ _IN_ASCII = dict(
 _IN_ASCII |= {"…": "...", "→": "->", "±": "+/-", "²": "^2", "≥": ">=", "≤": "<=", "≠": "!="}
 
 
-def open_streams() -> None:
-    """Streams that the caller has closed (`>&-`) go nowhere; else the next file that is opened would take their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8"))
-
-
 def print_in_any_encoding() -> None:
     """What a stream's encoding lacks (ASCII under LC_ALL=C, Latin-1) is spelt out: no letter is worth losing results for."""
     codecs.register_error("calattn.spelt_out", _spelt_out)
@@ -86,6 +75,11 @@ def only_helps(processes: int, *, on_machine: bool = False) -> bool:
     names = ("LOCAL_RANK", "SLURM_LOCALID") if on_machine else ("RANK", "SLURM_PROCID", "LOCAL_RANK")
     places = (os.environ.get(name, "") for name in names if processes > 1 or not name.startswith("SLURM"))
     return int(next((place for place in places if place.isdecimal()), "0")) > 0
+
+
+def say(text: str, *, style: str | None = None) -> None:
+    """A result, on stdout as it is: lines that are too long for the terminal are not broken."""
+    results_to().print(text, style=style, markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:

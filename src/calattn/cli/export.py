@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import note, print_json, results_to
+from calattn.cli.console import note, print_json, say
 from calattn.cli.errors import examples
 from calattn.rules import RULES
 
-Form = enum.StrEnum("Form", {"onnx": "onnx", "torch_export": "torch-export"})
-Images = enum.StrEnum("Images", ["uint8", "float"])
 
-
+@options.flat
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a saved model's, or its name on the hub.")],
-    form: Annotated[Form, options.option(options.OUTPUT, "--format", text="The kind of file.")] = Form.onnx,
-    out: Annotated[
-        Path | None, options.option(options.OUTPUT, "--write", text="The file; default: RUN's name, .onnx or .pt2.")
-    ] = None,
-    calibrator: Annotated[
-        Path | None,
-        options.option(
-            options.IMAGES, "--calibrator", text="What `calattn calibrate --out` wrote, to go behind the head."
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str,
-        options.option(
-            options.IMAGES, "--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES
-        ),
-    ] = "last",
-    images: Annotated[
-        Images,
-        options.option(
-            options.IMAGES,
-            "--input",
-            text="uint8: pixels, normalised inside the file; float: normalised by the caller.",
-        ),
-    ] = Images.uint8,
+    form: Literal["onnx", "torch-export"] = options.flag(
+        options.OUTPUT, "--format", default="onnx", text="The kind of file."
+    ),
+    out: Path | None = options.flag(options.OUTPUT, "--write", text="The file; default: RUN's name, .onnx or .pt2."),
+    calibrator: Path | None = options.flag(
+        options.IMAGES, "--calibrator", text="What `calattn calibrate --out` wrote, to go behind the head."
+    ),
+    checkpoint: str = options.flag(
+        options.IMAGES,
+        "--checkpoint",
+        default="last",
+        text=f"Of a run: {', '.join(RULES)}.",
+        complete=options.RULE_NAMES,
+    ),
+    images: Literal["uint8", "float"] = options.flag(
+        options.IMAGES,
+        "--input",
+        default="uint8",
+        text="uint8: pixels, normalised inside the file; float: normalised by the caller.",
+    ),
     json: options.Json = False,
 ) -> None:
     """Write a trained network as a file that runs without calattn: images in, calibrated probabilities out.
@@ -56,12 +49,12 @@ def export(
     from calattn.runs.load import load
 
     classifier = load(run, checkpoint, calibrator=calibrator)
-    path = out or Path(f"{Path(run).name}{SUFFIX[form.value]}")
-    made = write(classifier, path, format=form.value, pixels=images is Images.uint8)
+    path = out or Path(f"{Path(run).name}{SUFFIX[form]}")
+    made = write(classifier, path, format=form, pixels=images == "uint8")
     if json:
         print_json({"schema": 1, "command": "export", "file": str(made.path), "difference": made.difference})
         return
-    results_to().print(str(made.path), markup=False, soft_wrap=True)
+    say(str(made.path))
     note(f"checked: differs from the network by at most {made.difference:.1g} on random images")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import fnmatch
 import functools
 import inspect
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,38 +15,40 @@ from calattn.cli import options
 from calattn.cli.console import note, print_json, results_to
 from calattn.cli.errors import examples
 
-# name, what it is
-Row = tuple[str, str]
-
-
-What = enum.StrEnum(
-    "What", ["backbones", "losses", "heads", "calibrators", "metrics", "recipes", "datasets", "optimizers", "schedules"]
-)
+Row = tuple[str, str]  # name, what it is
+What = Literal[
+    "backbones", "losses", "heads", "calibrators", "metrics", "recipes", "datasets", "optimizers", "schedules"
+]
 
 
 def listing(
-    what: Annotated[What | None, typer.Argument(help="What to list; empty: what can be listed.")] = None,
+    what: Annotated[
+        What | None, typer.Argument(metavar="WHAT", help="What to list; empty: what can be listed.")
+    ] = None,
     pattern: Annotated[
-        str | None, typer.Argument(help="Part of a name, or a pattern such as 'vit_*_224'; also looks at timm's names.")
+        str | None,
+        typer.Argument(
+            metavar="PATTERN", help="Part of a name, or a pattern such as 'vit_*_224'; also looks at timm's names."
+        ),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="timm's thousand backbones too.")] = False,
     json: options.Json = False,
 ) -> None:
     """The names that specs and commands take: backbones, losses, heads, calibrators, metrics, recipes, …"""
-    if what is not What.backbones:
+    if what != "backbones":
         options.unused("adds timm's backbones", all=everything)
     if what is None:
         rows = [(name, about) for name, (about, _) in KINDS.items()]
     else:
         rows = _matching(KINDS[what][1](everything or pattern is not None), pattern)
         if not rows:
-            raise ValueError(f"no {what.value} match {pattern!r}; see them with: calattn list {what.value}")
+            raise ValueError(f"no {what} match {pattern!r}; see them with: calattn list {what}")
     if json:
         items = [{"name": name, "description": description} for name, description in rows]
         print_json({"schema": 1, "command": "list", "what": what, "items": items})
         return
     _show(rows)
-    if what is What.backbones and pattern is None and not everything:
+    if what == "backbones" and pattern is None and not everything:
         note("and every model of timm: calattn list backbones PATTERN, or --all")
 
 
@@ -186,7 +187,7 @@ def _schedules(_: bool) -> list[Row]:
     return [(name, _SCHEDULES.get(name, "")) for name in SCHEDULES]
 
 
-KINDS: dict[str, tuple[str, Callable[[bool], list[Row]]]] = {
+KINDS: dict[What, tuple[str, Callable[[bool], list[Row]]]] = {
     "backbones": ("networks (model.backbone of a spec)", _backbones),
     "losses": ("what is minimised (loss.name)", _losses),
     "heads": ("what reads the features and scales the logits (model.head)", _heads),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -29,6 +28,11 @@ SCALING = "Temperature scaling"
 def option(panel: str, *names: str, text: str, least: int | None = None, complete: Any = None, **more: Any) -> Any:
     """An option with its line in a panel of `--help`; `least` is the smallest number, `complete` a function of `names`."""
     return typer.Option(*names, help=text, rich_help_panel=panel, min=least, autocompletion=complete, **more)
+
+
+def flag(panel: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """A parameter of a command or a field of a group: its default, and its option."""
+    return dataclasses.field(default=default, metadata={"option": option(panel, *names, **more)})
 
 
 def names(target: str, *more: str) -> Callable[[str], list[str]]:
@@ -97,44 +101,37 @@ Target = Annotated[
 ]
 
 
-class Kind(enum.StrEnum):
-    logits = "logits"
-    probs = "probs"
-
-
-_read, _measure, _scale, _where = (functools.partial(option, panel) for panel in (READING, MEASURING, SCALING, WHERE))
+_read, _measure, _scale, _where = (functools.partial(flag, panel) for panel in (READING, MEASURING, SCALING, WHERE))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileFlags:
     """What the caller knows about the files; the arguments of `calattn.read_predictions`, spelt as flags."""
 
-    kind: Annotated[Kind | None, _read("--kind", text="What the values are, where their name does not show it.")] = None
-    columns: Annotated[
-        str | None, _read("--columns", text="Their name, a pattern such as 'out_*', or one column per class: a,b,c.")
-    ] = None
-    labels: Annotated[str | None, _read("--labels", text="Name of the labels, or an .npy file of them.")] = None
-    label_offset: Annotated[int | None, _read("--label-offset", text="1 where classes are counted from 1.")] = None
-    class_names: Annotated[str | None, _read("--class-names", text="Names in class order: cat,dog.")] = None
-    ignore: Annotated[list[str] | None, _read("--ignore", text="Fields to leave alone: a,b.")] = None
-    ignore_label: Annotated[
-        list[str] | None, _read("--ignore-label", text="Leave out rows with this label: -100, or several: -1,255.")
-    ] = None
-    floor: Annotated[float, _read("--floor", text="Raise smaller probabilities to this (forests state zeros).")] = 0.0
-    sum_tolerance: Annotated[
-        float | None, _read("--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files).")
-    ] = None
-    delimiter: Annotated[
-        str | None, _read("--delimiter", text="Of text files; found in the first line: comma, ; tab or |.")
-    ] = None
-    header: Annotated[str | None, _read("--header", text="Column names of a text file that has none: a,b.")] = None
-    features: Annotated[
-        bool,
-        _read(
-            "--features/--no-features",
-            text="Read features where the file has them: calibrate has methods that use them.",
-        ),
-    ] = True
+    kind: Literal["logits", "probs"] | None = _read(
+        "--kind", text="What the values are, where their name does not show it."
+    )
+    columns: str | None = _read(
+        "--columns", text="Their name, a pattern such as 'out_*', or one column per class: a,b,c."
+    )
+    labels: str | None = _read("--labels", text="Name of the labels, or an .npy file of them.")
+    label_offset: int | None = _read("--label-offset", text="1 where classes are counted from 1.")
+    class_names: str | None = _read("--class-names", text="Names in class order: cat,dog.")
+    ignore: list[str] | None = _read("--ignore", text="Fields to leave alone: a,b.")
+    ignore_label: list[str] | None = _read(
+        "--ignore-label", text="Leave out rows with this label: -100, or several: -1,255."
+    )
+    floor: float = _read("--floor", default=0.0, text="Raise smaller probabilities to this (forests state zeros).")
+    sum_tolerance: float | None = _read(
+        "--sum-tolerance", text="How far rows of probabilities may sum from 1 (rounded files)."
+    )
+    delimiter: str | None = _read("--delimiter", text="Of text files; found in the first line: comma, ; tab or |.")
+    header: str | None = _read("--header", text="Column names of a text file that has none: a,b.")
+    features: bool = _read(
+        "--features/--no-features",
+        default=True,
+        text="Read features where the file has them: calibrate has methods that use them.",
+    )
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `read_predictions` and `stream_predictions`."""
@@ -143,13 +140,13 @@ class FileFlags:
         if self.labels is not None and (self.labels.lower().endswith(".npy") or Path(self.labels).is_file()):
             labels = Path(self.labels)
         return {
-            "kind": None if self.kind is None else self.kind.value,
+            "kind": self.kind,
             "columns": columns[0] if columns and len(columns) == 1 else columns,
             "labels": labels,
             "label_offset": self.label_offset,
             "class_names": listed(self.class_names),
-            "ignore": tuple(name for text in self.ignore or () for name in listed(text) or ()),
-            "ignore_index": tuple(_whole(number) for text in self.ignore_label or () for number in listed(text) or ()),
+            "ignore": tuple(each(self.ignore)),
+            "ignore_index": tuple(map(_whole, each(self.ignore_label))),
             "features": "auto" if self.features else False,
             "floor": self.floor,
             "sum_tolerance": self.sum_tolerance,
@@ -165,23 +162,20 @@ FILE_FLAGS = FileFlags()
 class Measure:
     """Which metrics, and how; the arguments of `calattn.evaluate`, spelt as flags."""
 
-    metrics: Annotated[
-        list[str] | None,
-        _measure(
-            "--metrics",
-            "-m",
-            text="Some of calattn list metrics: ece,nll. Empty: all (tables of evaluate or of several methods: the main ones).",
-            complete=names("calattn.metrics:METRICS"),
-        ),
-    ] = None
-    bins: Annotated[int, _measure("--bins", text="Bins of the binned errors.")] = 15
-    bandwidth: Annotated[float, _measure("--bandwidth", text="Of smECE; 0: chosen from the data.")] = 0.05
-    threshold: Annotated[float, _measure("--threshold", text="What high confidence is.")] = 0.9
-    level: Annotated[float, _measure("--level", text="Of the intervals.")] = 0.95
-    bootstrap: Annotated[
-        int | None, _measure("--bootstrap", text="Resamples; 0: no intervals. Empty: 1,000, or 200 for large files.")
-    ] = None
-    resample_seed: Annotated[int, _measure("--resample-seed", text="Draws the resamples.")] = 0
+    metrics: list[str] | None = _measure(
+        "--metrics",
+        "-m",
+        text="Some of calattn list metrics: ece,nll. Empty: all (tables of evaluate or of several methods: the main ones).",
+        complete=names("calattn.metrics:METRICS"),
+    )
+    bins: int = _measure("--bins", default=15, text="Bins of the binned errors.")
+    bandwidth: float = _measure("--bandwidth", default=0.05, text="Of smECE; 0: chosen from the data.")
+    threshold: float = _measure("--threshold", default=0.9, text="What high confidence is.")
+    level: float = _measure("--level", default=0.95, text="Of the intervals.")
+    bootstrap: int | None = _measure(
+        "--bootstrap", text="Resamples; 0: no intervals. Empty: 1,000, or 200 for large files."
+    )
+    resample_seed: int = _measure("--resample-seed", default=0, text="Draws the resamples.")
 
     def options(self) -> Options:
         """Checked: a wrong number of bins or threshold fails here, before reading."""
@@ -206,7 +200,7 @@ class Measure:
 
         from calattn.metrics import METRICS
 
-        names = [name for text in self.metrics or () for name in listed(text) or ()]
+        names = each(self.metrics)
         for name in names:
             METRICS[name]
         self.options()
@@ -231,13 +225,13 @@ class Measure:
 class RunPart:
     """Which predictions of a run folder."""
 
-    split: Annotated[list[str] | None, _read("--split", text="Of a run folder: test (default), validation, …")] = None
-    checkpoint: Annotated[
-        str, _read("--checkpoint", text=f"Of a run folder: {', '.join(RULES)}.", complete=RULE_NAMES)
-    ] = "last"
+    split: list[str] | None = _read("--split", text="Of a run folder: test (default), validation, …")
+    checkpoint: str = _read(
+        "--checkpoint", default="last", text=f"Of a run folder: {', '.join(RULES)}.", complete=RULE_NAMES
+    )
 
     def splits(self) -> list[str]:
-        return [name for text in self.split or ("test",) for name in listed(text) or ()]
+        return each(self.split or ["test"])
 
     def check_of_runs(self, are_runs: Iterable[bool]) -> None:
         """Of files alone there is nothing to choose."""
@@ -253,13 +247,12 @@ class RunPart:
 class Scaling:
     """Whether results are shown after temperature scaling, and what it is fitted on."""
 
-    ts: Annotated[
-        bool,
-        _scale("--ts", text="Scale by the T of lowest NLL on a run folder's validation predictions or --validation."),
-    ] = False
-    validation: Annotated[
-        list[Path] | None, _scale("--validation", text="Fit --ts on this file; one for each path.")
-    ] = None
+    ts: bool = _scale(
+        "--ts",
+        default=False,
+        text="Scale by the T of lowest NLL on a run folder's validation predictions or --validation.",
+    )
+    validation: list[Path] | None = _scale("--validation", text="Fit --ts on this file; one for each path.")
 
     @property
     def files(self) -> list[Path]:
@@ -271,30 +264,21 @@ class Scaling:
         return self.ts
 
 
-_run = functools.partial(option, RUN)
+_run = functools.partial(flag, RUN)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewRun:
     """The folder of a run that is trained, and what is changed in its spec."""
 
-    out: Annotated[
-        Path | None, _run("--out", text="The run's folder; default: by the spec, under runs/ (teach: RUN-taught).")
-    ] = None
-    overrides: Annotated[
-        list[str] | None,
-        _run(
-            "--set",
-            metavar="KEY=VALUE",
-            text="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. train --dry-run shows all keys.",
-        ),
-    ] = None
-    size: Annotated[
-        int | None, _run("--size", text="Side in pixels of the images the network sees: 32, 224, … Sets data.size.")
-    ] = None
-    overwrite: Annotated[bool, _run("--overwrite", text="Remove the run that the folder holds and start again.")] = (
-        False
+    out: Path | None = _run("--out", text="The run's folder; default: by the spec, under runs/ (teach: RUN-taught).")
+    overrides: list[str] | None = _run(
+        "--set",
+        metavar="KEY=VALUE",
+        text="Change any key of the spec, such as optimizer.lr=0.001; may be repeated. train --dry-run shows all keys.",
     )
+    size: int | None = _run("--size", text="Side in pixels of the images the network sees: 32, 224, … Sets data.size.")
+    overwrite: bool = _run("--overwrite", default=False, text="Remove the run that the folder holds and start again.")
 
     @property
     def changes(self) -> list[str]:
@@ -305,10 +289,10 @@ class NewRun:
 class Machine:
     """Where a command runs. The fields are those of `Runtime`."""
 
-    accelerator: Annotated[
-        str, _where("--accelerator", text="auto, cpu, cuda or mps; auto takes a GPU if there is one.")
-    ] = "auto"
-    threads: Annotated[int | None, _where("--threads", text="CPU threads of each process.", least=1)] = None
+    accelerator: str = _where(
+        "--accelerator", default="auto", text="auto, cpu, cuda or mps; auto takes a GPU if there is one."
+    )
+    threads: int | None = _where("--threads", text="CPU threads of each process.", least=1)
     data_root: DataRoot = None
 
     def runtime(self) -> Runtime:
@@ -322,62 +306,51 @@ class Machine:
 class Devices(Machine):
     """Several devices of one machine."""
 
-    devices: Annotated[
-        str, _where("--devices", text="How many (4), which (0,2), or auto for all; each is a process of its own.")
-    ] = "1"
-    workers: Annotated[
-        int | None, _where("--workers", text="Processes that read images when they do not all fit in memory.", least=0)
-    ] = None
+    devices: str = _where(
+        "--devices", default="1", text="How many (4), which (0,2), or auto for all; each is a process of its own."
+    )
+    workers: int | None = _where(
+        "--workers", text="Processes that read images when they do not all fit in memory.", least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster(Devices):
     """Several machines, and what long work needs."""
 
-    nodes: Annotated[int, _where("--nodes", text="How many machines; start them with torchrun.", least=1)] = 1
-    strategy: Annotated[
-        str, _where("--strategy", text="How devices share the work: auto, ddp, fsdp (large networks).")
-    ] = "auto"
-    save_seconds: Annotated[
-        float, _where("--save-seconds", text="Time between checkpoints: what a power cut may cost.", least=0)
-    ] = 60.0
-    track: Annotated[
-        list[str] | None,
-        _where("--track", text="Log to tensorboard, csv, wandb or mlflow too, in the run folder; may be repeated."),
-    ] = None
-    until_epoch: Annotated[
-        int | None,
-        option(
-            RUN,
-            "--until-epoch",
-            text="Stop after this epoch; without it, the same command resumes from there.",
-            least=1,
-        ),
-    ] = None
-
-
-class EngineName(enum.StrEnum):
-    local = "local"
-    ray = "ray"
+    nodes: int = _where("--nodes", default=1, text="How many machines; start them with torchrun.", least=1)
+    strategy: str = _where(
+        "--strategy", default="auto", text="How devices share the work: auto, ddp, fsdp (large networks)."
+    )
+    save_seconds: float = _where(
+        "--save-seconds", default=60.0, text="Time between checkpoints: what a power cut may cost.", least=0
+    )
+    track: list[str] | None = _where(
+        "--track", text="Log to tensorboard, csv, wandb or mlflow too, in the run folder; may be repeated."
+    )
+    until_epoch: int | None = _run(
+        "--until-epoch", text="Stop after this epoch; without it, the same command resumes from there.", least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineFlags:
     """Who runs the parts of a large work: this machine, or a cluster."""
 
-    engine: Annotated[
-        EngineName,
-        _where("--engine", text="local: processes of this machine; ray: a Ray cluster (pip install 'calattn[ray]')."),
-    ] = EngineName.local
-    address: Annotated[
-        str | None, _where("--address", text="Of the Ray cluster: auto, or HOST:PORT. Empty: one made of this machine.")
-    ] = None
+    engine: Literal["local", "ray"] = _where(
+        "--engine",
+        default="local",
+        text="local: processes of this machine; ray: a Ray cluster (pip install 'calattn[ray]').",
+    )
+    address: str | None = _where(
+        "--address", text="Of the Ray cluster: auto, or HOST:PORT. Empty: one made of this machine."
+    )
 
     @property
     def is_ray(self) -> bool:
-        if self.engine is not EngineName.ray:
+        if self.engine != "ray":
             unused("is of a Ray cluster; add --engine ray, or", address=self.address)
-        return self.engine is EngineName.ray
+        return self.engine == "ray"
 
 
 MACHINE, DEVICES, CLUSTER, NEW_RUN, ENGINE = Machine(), Devices(), Cluster(), NewRun(), EngineFlags()
@@ -390,6 +363,15 @@ def listed(text: str | None) -> list[str] | None:
     ['ece', 'nll']
     """
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def each(texts: Sequence[str] | None) -> list[str]:
+    """The names of a flag that may be repeated, and take several with commas.
+
+    >>> each(["ece, nll", "brier"])
+    ['ece', 'nll', 'brier']
+    """
+    return listed(",".join(texts or ())) or []
 
 
 def unused(why: str, **given: object) -> None:
@@ -424,7 +406,7 @@ def _whole(text: str) -> int:
 
 
 def flat(function: Callable[..., None]) -> Callable[..., None]:
-    """The command with each dataclass parameter replaced by that dataclass's own fields, which Typer understands."""
+    """The command as Typer understands it: with a dataclass's own fields in its place, and the option of each `flag`."""
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
@@ -434,7 +416,7 @@ def flat(function: Callable[..., None]) -> Callable[..., None]:
             groups[parameter.name] = kind
             parameters += _fields_of(kind)
         else:
-            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(_flag_of(parameter.name, kind, parameter.default))
 
     @functools.wraps(function)
     def command(**given: Any) -> None:
@@ -448,10 +430,16 @@ def flat(function: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _fields_of(group: Any) -> Sequence[inspect.Parameter]:
+def _fields_of(group: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    only = inspect.Parameter.KEYWORD_ONLY
-    return [
-        inspect.Parameter(field.name, only, default=field.default, annotation=hints[field.name])
-        for field in dataclasses.fields(group)
-    ]
+    for field in dataclasses.fields(group):
+        yield _flag_of(field.name, hints[field.name], field)
+
+
+def _flag_of(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    """A parameter as Typer understands it; `default` may be a `flag`."""
+    if isinstance(default, dataclasses.Field):
+        if "option" in default.metadata:
+            kind = Annotated[kind, default.metadata["option"]]
+        default = default.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from calattn.cli import options
-from calattn.cli.console import note, only_helps, print_json, progress, results_to
+from calattn.cli.console import note, only_helps, print_json, progress, say
 from calattn.cli.errors import examples
 from calattn.rules import RULES
 
-_images = functools.partial(options.option, options.IMAGES)
+_images = functools.partial(options.flag, options.IMAGES)
 
 
 @options.flat
@@ -24,63 +24,43 @@ def predict(
         list[str] | None,
         typer.Argument(metavar="[PATHS]...", help="New images: files, folders, patterns; they need no labels."),
     ] = None,
-    checkpoint: Annotated[
-        list[str] | None,
-        _images(
-            "--checkpoint", text=f"{', '.join(RULES)}; may be repeated. Default: last.", complete=options.RULE_NAMES
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        _images(
-            "--data",
-            text="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own.",
-            complete=options.DATASETS,
-        ),
-    ] = None,
-    split: Annotated[
-        list[str] | None,
-        _images("--split", text="May be repeated. Default: validation and test; of another data set, its last (test)."),
-    ] = None,
-    ood: Annotated[
-        bool,
-        _images("--ood", text="With --data: other classes than the run's. Predictions then have no labels."),
-    ] = False,
-    corrupt: Annotated[
-        list[str] | None,
-        _images(
-            "--corrupt",
-            text="The run's test images under a corruption of CIFAR-10-C, such as fog-5, or under all fifteen, all-5. "
-            "May be repeated.",
-        ),
-    ] = None,
-    calibrator: Annotated[
-        Path | None,
-        _images("--calibrator", text="With PATHS: what `calattn calibrate --out` wrote, to go behind the head."),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        options.option(
-            options.OUTPUT, "--write", text="With PATHS: a file, .csv, .parquet or .json; default: print them."
-        ),
-    ] = None,
-    top: Annotated[
-        int, options.option(options.OUTPUT, "--top", text="With PATHS: how many classes of each image.", least=1)
-    ] = 5,
-    features: Annotated[
-        bool,
-        options.option(
-            options.OUTPUT,
-            "--features",
-            text="Keep the features beside the logits, as some calibrators need (and wherever they are kept already).",
-        ),
-    ] = False,
-    batch_size: Annotated[
-        int | None,
-        options.option(
-            options.WHERE, "--batch-size", text="Images per batch; default: the spec's evaluation.batch_size.", least=1
-        ),
-    ] = None,
+    checkpoint: list[str] | None = _images(
+        "--checkpoint", text=f"{', '.join(RULES)}; may be repeated. Default: last.", complete=options.RULE_NAMES
+    ),
+    data: str | None = _images(
+        "--data",
+        text="Another data set (svhn, imagefolder:PATH, parquet:PATH, …); default: the run's own.",
+        complete=options.DATASETS,
+    ),
+    split: list[str] | None = _images(
+        "--split", text="May be repeated. Default: validation and test; of another data set, its last (test)."
+    ),
+    ood: bool = _images(
+        "--ood", default=False, text="With --data: other classes than the run's. Predictions then have no labels."
+    ),
+    corrupt: list[str] | None = _images(
+        "--corrupt",
+        text="The run's test images under a corruption of CIFAR-10-C, such as fog-5, or under all fifteen, all-5. "
+        "May be repeated.",
+    ),
+    calibrator: Path | None = _images(
+        "--calibrator", text="With PATHS: what `calattn calibrate --out` wrote, to go behind the head."
+    ),
+    write: Path | None = options.flag(
+        options.OUTPUT, "--write", text="With PATHS: a file, .csv, .parquet or .json; default: print them."
+    ),
+    top: int = options.flag(
+        options.OUTPUT, "--top", default=5, text="With PATHS: how many classes of each image.", least=1
+    ),
+    features: bool = options.flag(
+        options.OUTPUT,
+        "--features",
+        default=False,
+        text="Keep the features beside the logits, as some calibrators need (and wherever they are kept already).",
+    ),
+    batch_size: int | None = options.flag(
+        options.WHERE, "--batch-size", text="Images per batch; default: the spec's evaluation.batch_size.", least=1
+    ),
     where: options.Devices = options.DEVICES,
     json: options.Json = False,
 ) -> None:
@@ -95,15 +75,15 @@ def predict(
     predictions/test-CORRUPTION. Another data set's images are normalised and
     resized as the run's own, and its classes matched with the run's by name.
     """
+    rules = checkpoint or ["last"]
     if paths:
-        beside = {"--data": data, "--split": split, "--ood": ood, "--corrupt": corrupt, "--features": features}
-        for flag, value in beside.items():
-            if value:
-                raise ValueError(f"{flag} is about data sets; leave it out, or leave out the paths of new images")
-        if checkpoint is not None and len(checkpoint) > 1:
+        why = "is about data sets, not about new images"
+        options.unused(why, data=data, split=split or None, ood=ood, corrupt=corrupt or None, features=features)
+        if len(rules) > 1:
             raise ValueError("--checkpoint: name one for new images")
-        device = "cuda" if where.runtime().uses_gpu else "cpu"
-        model = _classifier(run, (checkpoint or ["last"])[0], calibrator, device)
+        from calattn.runs.load import load
+
+        model = load(run, rules[0], calibrator=calibrator, device="cuda" if where.runtime().uses_gpu else "cpu")
         _predict_new(model, paths, write=write, top=top, batch_size=batch_size or 64, as_json=json)
         return
     if write is not None or calibrator is not None:
@@ -115,7 +95,7 @@ def predict(
     with progress(quiet=json) as bar:
         task = bar.add_task("predicting", total=None)
         wanted = PredictOptions(
-            rules=checkpoint or ["last"],
+            rules=rules,
             data=data,
             splits=split or (),
             ood=ood,
@@ -130,13 +110,7 @@ def predict(
         print_json({"schema": 1, "command": "predict", "run": str(run), "written": [str(path) for path in written]})
         return
     for path in written:
-        results_to().print(str(path), markup=False, soft_wrap=True)
-
-
-def _classifier(run: str, checkpoint: str, calibrator: Path | None, device: str) -> Any:
-    from calattn.runs.load import load
-
-    return load(run, checkpoint, calibrator=calibrator, device=device)
+        say(str(path))
 
 
 def _predict_new(model: Any, paths: list[str], *, write: Path | None, top: int, batch_size: int, as_json: bool) -> None:
@@ -158,9 +132,9 @@ def _predict_new(model: Any, paths: list[str], *, write: Path | None, top: int, 
             best = "  ".join(f"{each['class']} {each['probability']:.1%}" for each in row["top"])
             among = f"  {{{', '.join(row['set'])}}}" if "set" in row else ""
             line = f"{row['file']}  {best}  T {row['temperature']:.2f}{among}"
-            results_to().print(line, markup=False, soft_wrap=True)
+            say(line)
     else:
-        results_to().print(str(write), markup=False, soft_wrap=True)
+        say(str(write))
     for _, problem in found.skipped:
         note(problem)
     if found.skipped:

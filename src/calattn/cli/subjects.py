@@ -382,12 +382,10 @@ def _in_run(run: Path, split: str, rule: str) -> Path:
     said = f"no predictions of {path.name}; it has {', '.join(have)}" if have else "no predictions yet"
     command = f"calattn predict {shlex.quote(str(run))}"
     without = _no_checkpoint(run)
-    if split in OWN_SPLITS:
-        how = without or f"make them with: {command} --split {split}" + f" --checkpoint {rule}" * (rule != "last")
-    elif (corruption := corruption_of(split)) is not None:
-        how = without or f"make them with: {command} --corrupt {corruption}" + f" --checkpoint {rule}" * (
-            rule != "last"
-        )
+    corruption = corruption_of(split)
+    if split in OWN_SPLITS or corruption is not None:
+        flag = f"--split {split}" if corruption is None else f"--corrupt {corruption}"
+        how = without or f"make them with: {command} {flag}" + f" --checkpoint {rule}" * (rule != "last")
     else:
         how = without or f"those of other images are made with: {command} --data DATA"
         how = f"its own are {' and '.join(OWN_SPLITS)}; {how}"

@@ -13,37 +13,33 @@ import typer
 from rich.markup import escape
 
 from calattn.cli import options
-from calattn.cli.console import note, print_json, progress, results_to
+from calattn.cli.console import note, print_json, progress, say
 from calattn.cli.errors import FAILED, examples
 
 if TYPE_CHECKING:
     from calattn.sweeps.jobs import Engine, Event
     from calattn.sweeps.sweep import Sweep
 
-_run, _where = (functools.partial(options.option, panel) for panel in (options.RUN, options.WHERE))
+_run, _where = (functools.partial(options.flag, panel) for panel in (options.RUN, options.WHERE))
 
 
 @options.flat
 def sweep(
     grid: Annotated[Path, typer.Argument(metavar="GRID.yaml", help="What all runs share, and what varies.")],
-    out: Annotated[
-        Path | None, _run("--out", text="The folder of the runs; default: by the grid's name, under runs/.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, _run("--set", metavar="KEY=VALUE", text="Change a key of all specs; may be repeated.")
-    ] = None,
-    only: Annotated[str | None, _run("--only", text="Only runs whose names match, such as 'ours-*'.")] = None,
-    plan: Annotated[bool, _run("--plan", text="List the runs and how far they are; train nothing.")] = False,
-    checkpoint: Annotated[
-        str, _run("--checkpoint", text="The rule whose results are shown.", complete=options.RULE_NAMES)
-    ] = "last",
+    out: Path | None = _run("--out", text="The folder of the runs; default: by the grid's name, under runs/."),
+    overrides: list[str] | None = _run(
+        "--set", metavar="KEY=VALUE", text="Change a key of all specs; may be repeated."
+    ),
+    only: str | None = _run("--only", text="Only runs whose names match, such as 'ours-*'."),
+    plan: bool = _run("--plan", default=False, text="List the runs and how far they are; train nothing."),
+    checkpoint: str = _run(
+        "--checkpoint", default="last", text="The rule whose results are shown.", complete=options.RULE_NAMES
+    ),
     where: options.Machine = options.MACHINE,
-    jobs: Annotated[int, _where("--jobs", text="Runs side by side on this machine.", least=1)] = 1,
-    retries: Annotated[
-        int, _where("--retries", text="How often a run whose process died is started again.", least=0)
-    ] = 2,
+    jobs: int = _where("--jobs", default=1, text="Runs side by side on this machine.", least=1),
+    retries: int = _where("--retries", default=2, text="How often a run whose process died is started again.", least=0),
     engine: options.EngineFlags = options.ENGINE,
-    gpus: Annotated[float, _where("--gpus", text="GPUs of a run on a Ray cluster, such as 0.5.", least=0)] = 0,
+    gpus: float = _where("--gpus", default=0, text="GPUs of a run on a Ray cluster, such as 0.5.", least=0),
     write: options.TableOut = None,
     json: options.Json = False,
 ) -> None:
@@ -72,7 +68,8 @@ def sweep(
     note(f"runs to train: {len(todo)}; finished before: {len(runs) - len(todo)}")
     failed = {}
     if todo:
-        with _engine(engine, jobs=jobs, cpus=where.threads or 1, gpus=gpus) as made, _Shown(found, len(todo)) as shown:
+        with _engine(engine, jobs=jobs, cpus=where.threads or 1, gpus=gpus) as made, progress() as bar:
+            shown = _Shown(found, len(todo), bar)
             failed = found.train(todo, made, jobs=jobs, retries=retries, told=shown.told, tick=shown.tick)
     results = found.results(failed, rule=checkpoint)
     table = table_of(results)
@@ -126,25 +123,20 @@ def _show_plan(found: Sweep, *, as_json: bool) -> None:
         return
     for row in rows:
         far = f", {row['epochs']} epochs trained" if row["epochs"] and not row["done"] else ""
-        results_to().print(f"{'done ' if row['done'] else 'to do'}  {row['name']}{far}", markup=False, soft_wrap=True)
+        say(f"{'done ' if row['done'] else 'to do'}  {row['name']}{far}")
     note(f"{len(todo)} to do, {len(rows) - len(todo)} done; in {found.folder}")
 
 
 class _Shown:
     """What happens, in lines; on a terminal also a bar of each run that is under way."""
 
-    def __init__(self, found: Sweep, total: int) -> None:
-        self._sweep, self._total, self._ended = found, total, 0
+    def __init__(self, found: Sweep, total: int, bar: Any) -> None:
+        self._sweep, self._total, self._ended, self._bar = found, total, 0, bar
         self._epochs = {run.name: run.spec().train.epochs for run in found.runs}
         self._under_way: dict[str, Any] = {}
-        self._context = progress()
 
-    def __enter__(self) -> _Shown:
-        self._bar = self._context.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
+    def _print(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def told(self, event: Event) -> None:
         if event.state == "started":
@@ -152,14 +144,11 @@ class _Shown:
             return
         self._bar.remove_task(self._under_way.pop(event.name))
         if event.state == "again":
-            self._bar.console.print(
-                f"{event.name} starts again: {event.reason}", markup=False, highlight=False, soft_wrap=True
-            )
+            self._print(f"{event.name} starts again: {event.reason}")
             return
         self._ended += 1
         what = "done" if event.state == "done" else f"failed: {event.reason}"
-        line = f"[{self._ended}/{self._total}] {event.name}: {what}"
-        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._print(f"[{self._ended}/{self._total}] {event.name}: {what}")
 
     def tick(self) -> None:
         if not self._bar.disable:

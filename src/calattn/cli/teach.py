@@ -13,7 +13,7 @@ from calattn.cli.errors import examples
 from calattn.cli.train import train_and_report
 from calattn.rules import RULES
 
-_run = functools.partial(options.option, options.RUN)
+_run = functools.partial(options.flag, options.RUN)
 
 
 @options.flat
@@ -25,27 +25,20 @@ def teach(
         ),
     ],
     new: options.NewRun = options.NEW_RUN,
-    head: Annotated[
-        str,
-        _run(
-            "--head",
-            text="taught (temperature and class offsets), taught_classwise, or taught_scale, which changes no prediction.",
-        ),
-    ] = "taught",
-    checkpoint: Annotated[
-        str, _run("--checkpoint", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES)
-    ] = "last",
-    weights: Annotated[
-        Path | None, _run("--weights", text="Of a backbone: its state dict (.safetensors, .pt).")
-    ] = None,
-    data: Annotated[
-        str | None,
-        _run(
-            "--data",
-            text="Of a backbone: what it was trained on (imagefolder:PATH with train/, val/ and test/, a data set, …).",
-            complete=options.DATASETS,
-        ),
-    ] = None,
+    head: str = _run(
+        "--head",
+        default="taught",
+        text="taught (temperature and class offsets), taught_classwise, or taught_scale, which changes no prediction.",
+    ),
+    checkpoint: str = _run(
+        "--checkpoint", default="last", text=f"Of a run: {', '.join(RULES)}.", complete=options.RULE_NAMES
+    ),
+    weights: Path | None = _run("--weights", text="Of a backbone: its state dict (.safetensors, .pt)."),
+    data: str | None = _run(
+        "--data",
+        text="Of a backbone: what it was trained on (imagefolder:PATH with train/, val/ and test/, a data set, …).",
+        complete=options.DATASETS,
+    ),
     where: options.Cluster = options.CLUSTER,
     json: options.Json = False,
 ) -> None:

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from calattn.cli import options
-from calattn.cli.console import errors_to, note, only_helps, print_json, results_to, starting
+from calattn.cli.console import errors_to, note, only_helps, print_json, say, starting
 from calattn.cli.errors import code_of, examples
 
-_run = functools.partial(options.option, options.RUN)
+_run = functools.partial(options.flag, options.RUN)
 
 
 @options.flat
@@ -33,25 +33,18 @@ def train(
         ),
     ],
     new: options.NewRun = options.NEW_RUN,
-    data: Annotated[
-        str | None,
-        options.option(
-            options.RUN, "--data", text="The images: a data set, imagefolder:PATH or parquet:PATH. Sets data.name."
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, _run("--epochs", text="Times through the training images. Sets train.epochs.")
-    ] = None,
-    seed: Annotated[
-        int | None, _run("--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed.")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        _run(
-            "--dry-run",
-            text="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
-        ),
-    ] = False,
+    data: str | None = options.flag(
+        options.RUN, "--data", text="The images: a data set, imagefolder:PATH or parquet:PATH. Sets data.name."
+    ),
+    epochs: int | None = _run("--epochs", text="Times through the training images. Sets train.epochs."),
+    seed: int | None = _run(
+        "--seed", text="Draws weights, order and augmentation (not the validation images). Sets seed."
+    ),
+    dry_run: bool = _run(
+        "--dry-run",
+        default=False,
+        text="Print the resolved spec, parameters, steps and an estimate of time; train and write nothing.",
+    ),
     where: options.Cluster = options.CLUSTER,
     json: options.Json = False,
 ) -> None:
@@ -96,9 +89,8 @@ def _show_plan(spec: Any, runtime: Any, run: Path | None, *, as_json: bool) -> N
     if as_json:
         print_json({"schema": 1, "command": "train", "dry_run": True, **plan.as_dict()})
         return
-    out = results_to()
-    out.print(plan.yaml.rstrip(), markup=False, soft_wrap=True)
-    out.print(plan.text, markup=False, soft_wrap=True)
+    say(plan.yaml.rstrip())
+    say(plan.text)
 
 
 def train_and_report(
@@ -134,13 +126,10 @@ def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
     helper = only_helps(processes, on_machine=True)
     try:
         yield
-    except (Interrupted, NonFiniteLoss) as error:  # the processes have agreed on these
-        if not helper:
-            raise
-        raise typer.Exit(code_of(error)) from None
-    except (ValueError, OSError, RuntimeError) as error:
+    except (Interrupted, NonFiniteLoss, ValueError, OSError, RuntimeError) as error:
         # Until training starts all do the same, and when the first one is refused the others only lose their connection.
-        if not helper or reporter.started:
+        agreed = isinstance(error, Interrupted | NonFiniteLoss) or not reporter.started
+        if not helper or not agreed:
             raise
         raise typer.Exit(code_of(error)) from None
 
@@ -148,7 +137,6 @@ def _said_once(reporter: Any, *, processes: int) -> Iterator[None]:
 def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None:
     from calattn.runs.spec import is_taught
 
-    out = results_to()
     head_is_taught = is_taught(summary["spec"]["model"]) and summary["epochs"] >= epochs
     for rule, result in summary["results"].items():
         split = "test" if "test" in result else "validation"
@@ -166,10 +154,10 @@ def _print_summary(folder: Any, summary: dict[str, Any], *, epochs: int) -> None
                 f"  after temperature scaling by NLL (T = {scaled['temperature']:.3g}{end}): "
                 f"ECE {scaled['ece']['value']:.2%}, NLL {scaled['nll']['value']:.4f}"
             )
-        out.print("\n".join(lines), markup=False, soft_wrap=True)
+        say("\n".join(lines))
     path = shlex.quote(str(folder.path))
     then = f"predict {path} --corrupt all-5" if head_is_taught else f"evaluate {path} --ts"
-    out.print(f"next: calattn {then}", markup=False, soft_wrap=True)
+    say(f"next: calattn {then}")
 
 
 train.epilog = examples(  # type: ignore[attr-defined]
@@ -215,6 +203,8 @@ class TrainingProgress:
     def decoded(self, what: str, done: int, total: int) -> None:
         self._show(what, done=done, total=total)
 
+    teaching = decoded
+
     def start(self, folder: Any, *, epochs: int, updates_per_epoch: int, done: int, main: bool) -> None:
         self.started, self.is_main = True, main
         if not main:
@@ -245,9 +235,6 @@ class TrainingProgress:
 
     def epoch(self, row: dict[str, Any]) -> None:
         self._print(epoch_line(row, self._epochs, self._console.width if self._console.is_terminal else None))
-
-    def teaching(self, what: str, done: int, total: int) -> None:
-        self._show(what, done=done, total=total)
 
     def predicted(self, count: int, total: int) -> None:
         # The bar counts up from 0 once: `train_run` gives the total over all splits and checkpoints.

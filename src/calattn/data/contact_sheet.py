@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from calattn import checks
-from calattn.data.decoding import fitted, opened
+from calattn.data.decoding import fitted
 from calattn.data.images import Images
 from calattn.files.atomic import PathArg, atomic_write
 
@@ -27,7 +27,7 @@ def contact_sheet(
     """
     columns = _whole_cycles(checks.positive_int(columns, "columns"), len(images.labels.unique()))
     chosen = balanced(images, checks.positive_int(rows, "rows") * columns, seed=seed)
-    tiles = _tiles([opened(images, index) for index in chosen])
+    tiles = _tiles([images.open(index) for index in chosen])
     side = max(max(tile.size) for tile in tiles)
     head = _MARGIN + (_TITLE + _LABEL + 22 if title else 0)
     step_x, step_y = side + _GAP, side + _LABEL + 8 + _GAP

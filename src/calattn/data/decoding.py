@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from calattn import checks
-from calattn.data.images import ArrayImages, DataError, Images
+from calattn.data.images import ArrayImages, DataError, Images, as_tensor
 from calattn.data.resize import Interpolation
 from calattn.files.atomic import PathArg, atomic_write
 
@@ -114,14 +114,10 @@ class LazyImages(Images):
         return self.declared_size
 
     @abstractmethod
-    def source(self, index: int) -> str:
-        """Where image `index` is stored, for messages."""
-
-    @abstractmethod
     def encoded(self, index: int) -> bytes: ...
 
     def open(self, index: int) -> Image.Image:
-        """Image `index` upright, in mode RGB or L; DataError names it if it is damaged, or its white level is not known."""
+        """Image `index` upright; DataError names it if it is damaged, or its white level is not known."""
         try:
             image = Image.open(io.BytesIO(self.encoded(index)))
             image.load()
@@ -155,9 +151,8 @@ class LazyImages(Images):
             raise DataError(f"{self.source(index)} is {got}, but images of this data set are {want} (height × width)")
         return tensor
 
-    def select(self, index: Int[Tensor, " m"]) -> LazyImages:
-        soft = None if self.soft_labels is None else self.soft_labels[index]
-        return dataclasses.replace(self, rows=self.rows[index], labels=self.labels[index], soft_labels=soft)
+    def select(self, index: Int[Tensor, " m"]) -> Self:
+        return self._selected(index, rows=self.rows[index])
 
 
 @final
@@ -210,18 +205,6 @@ def upright(image: Image.Image) -> Image.Image:
     return image.convert("RGBA") if image.mode in ("P", "PA") else image
 
 
-def as_tensor(image: Image.Image) -> UInt8[Tensor, "c h w"]:
-    """An RGB or L image as uint8 [3 or 1, h, w]."""
-    array = torch.from_numpy(np.array(image))
-    return array.unsqueeze(0) if array.ndim == 2 else array.permute(2, 0, 1).contiguous()
-
-
-def as_image(tensor: UInt8[Tensor, "c h w"]) -> Image.Image:
-    """The inverse of `as_tensor`."""
-    array = np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
-    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-
-
 def centre_box(size: tuple[int, int], wanted: tuple[int, int]) -> Box:
     """The largest centred part with the wanted aspect: the shorter side resized and the longer cut, in one step.
 
@@ -253,14 +236,14 @@ def resized_part_of(
     box_of: Callable[[tuple[int, int]], Box] | None = None,
 ) -> UInt8[Tensor, "c h w"]:
     """A part of image `index` as height × width: what `box_of` its own size is, else the centre. DataError names the image."""
-    image = opened(images, index)
+    image = images.open(index)
     own = image.height, image.width
     try:
         box = centre_box(own, size) if box_of is None else box_of(own)
         return as_tensor(resized_part(image, box, size, interpolation=interpolation))
     except ValueError as error:
         raise DataError(
-            f"{source_of(images, index)} cannot be resized to {_size_text(size)} px ({_reason(error)}); replace or remove it"
+            f"{images.source(index)} cannot be resized to {_size_text(size)} px ({_reason(error)}); replace or remove it"
         ) from None
 
 
@@ -268,16 +251,6 @@ def fitted(image: Image.Image, size: int, *, interpolation: Interpolation = "bil
     """The largest centred square as size × size."""
     box = centre_box((image.height, image.width), (size, size))
     return resized_part(image, box, (size, size), interpolation=interpolation)
-
-
-def source_of(images: Images, index: int) -> str:
-    """Where image `index` of any split is stored, for messages."""
-    return images.source(index) if isinstance(images, LazyImages) else f"image {index}"
-
-
-def opened(images: Images, index: int) -> Image.Image:
-    """Image `index` of any split as a Pillow image."""
-    return images.open(index) if isinstance(images, LazyImages) else as_image(images.decode(index))
 
 
 def in_memory(
@@ -304,7 +277,7 @@ def in_memory(
             image = _one(images, index, size, interpolation)
             if image.shape != first.shape:
                 raise DataError(
-                    f"{source_of(images, index)} is {_size_text(tuple(image.shape[1:]))} but the first image is "
+                    f"{images.source(index)} is {_size_text(tuple(image.shape[1:]))} but the first image is "
                     f"{_size_text(tuple(first.shape[1:]))} (height × width); choose one size for all, with size=… "
                     "(in a run: data.size)"
                 )
@@ -323,7 +296,7 @@ def in_memory(
 
 def _decoding_threads(images: Images) -> int:
     """Pillow's decoders release the interpreter lock, so threads help; with small images they only fight over that lock."""
-    width, height = opened(images, 0).size
+    width, height = images.open(0).size
     return 1 if width * height < _WORTH_A_THREAD else min(16, os.cpu_count() or 1)
 
 

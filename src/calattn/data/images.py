@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
+from PIL import Image
 from torch import Tensor
 
 from calattn import checks
@@ -70,8 +73,21 @@ class Images(ABC):
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]: ...
 
     @abstractmethod
-    def select(self, index: Int[Tensor, " m"]) -> Images:
+    def select(self, index: Int[Tensor, " m"]) -> Self:
         """The rows named by an index tensor, in that order."""
+
+    def _selected(self, index: Int[Tensor, " m"], **own: Any) -> Self:
+        """With the labels of these rows, and `own`: the fields that hold their images."""
+        soft = None if self.soft_labels is None else self.soft_labels[index]
+        return dataclasses.replace(self, labels=self.labels[index], soft_labels=soft, **own)
+
+    def open(self, index: int) -> Image.Image:
+        """Image `index` as a Pillow image, in mode RGB or L."""
+        return as_image(self.decode(index))
+
+    def source(self, index: int) -> str:
+        """Where image `index` is stored, for messages."""
+        return f"image {index}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,9 +121,20 @@ class ArrayImages(Images):
     def decode(self, index: int) -> UInt8[Tensor, "c h w"]:
         return self.array[index]
 
-    def select(self, index: Int[Tensor, " m"]) -> ArrayImages:
-        soft = None if self.soft_labels is None else self.soft_labels[index]
-        return dataclasses.replace(self, array=self.array[index], labels=self.labels[index], soft_labels=soft)
+    def select(self, index: Int[Tensor, " m"]) -> Self:
+        return self._selected(index, array=self.array[index])
+
+
+def as_tensor(image: Image.Image) -> UInt8[Tensor, "c h w"]:
+    """An RGB or L image as uint8 [3 or 1, h, w]."""
+    array = torch.from_numpy(np.array(image))
+    return array.unsqueeze(0) if array.ndim == 2 else array.permute(2, 0, 1).contiguous()
+
+
+def as_image(tensor: UInt8[Tensor, "c h w"]) -> Image.Image:
+    """The inverse of `as_tensor`."""
+    array = np.ascontiguousarray(tensor.permute(1, 2, 0).numpy())
+    return Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from calattn import posthoc
 from calattn.backbones.registry import HUB_PREFIXES
 from calattn.data.augment.pipeline import Augment
-from calattn.data.decoding import FileImages, PackedBytes, as_tensor, centre_box, resized_part, upright
-from calattn.data.images import DataError
+from calattn.data.decoding import FileImages, PackedBytes, centre_box, resized_part, upright
+from calattn.data.images import DataError, as_tensor
 from calattn.distribution import version
 from calattn.errors import InputError
 from calattn.files.atomic import atomic_write

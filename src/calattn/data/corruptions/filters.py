@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -64,14 +65,10 @@ def smear(images: Pixels, angles: Float[Tensor, " n"], *, radius: int, sigma: fl
     weights /= weights.sum()
     down, right = (torch.ceil(steps * along.unsqueeze(1) - 0.5).long() for along in (angles.sin(), angles.cos()))
     reach = 2 * radius
-    padded = images[:, :, _continued(height, reach)][:, :, :, _continued(width, reach)]
+    padded = F.pad(images, (reach,) * 4, mode="replicate")
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [n, c, shift down, shift right, h, w], a view
     total, number = torch.zeros_like(images), torch.arange(n)
     for i, weight in enumerate(weights):
         if weight > 1e-9:  # the far end of the half Gaussian is below anything a byte can show
             total += weight * windows[number, :, down[:, i] + reach, right[:, i] + reach]
     return total
-
-
-def _continued(size: int, reach: int) -> Int[Tensor, " m"]:
-    return torch.arange(-reach, size + reach).clamp(0, size - 1)

@@ -47,12 +47,7 @@ class CifarFiles:
             if records.size == 0 or records.size % (_PIXELS + label_bytes):
                 raise DamagedFile(f"{source} has {records.size} bytes, not a multiple of {_PIXELS + label_bytes}")
             records = records.reshape(-1, _PIXELS + label_bytes)
-            wrong = records[:, label_bytes - 1] >= len(self.class_names)
-            if wrong.any():
-                row = int(wrong.argmax())
-                raise DamagedFile(
-                    f"{source}: image {row} has label {records[row, label_bytes - 1]} of {len(self.class_names)}"
-                )
+            check_labels(records[:, label_bytes - 1], len(self.class_names), source)
             parts.append(records)
         rows = np.concatenate(parts)
         return ArrayImages(
@@ -109,6 +104,14 @@ def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
+def check_labels(labels: np.ndarray, num_classes: int, file: Path) -> None:
+    """A label that no class has is damage."""
+    wrong = (labels < 0) | (labels >= num_classes)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DamagedFile(f"{file}: label {row} is {labels[row]}, outside [0, {num_classes - 1}]")
+
+
 @dataclasses.dataclass(frozen=True)
 class IdxFiles:
     """MNIST and its relatives: big-endian header, then bytes."""
@@ -121,9 +124,7 @@ class IdxFiles:
         images, labels = read_idx(images_path, ndim=3), read_idx(labels_path, ndim=1)
         if len(images) != len(labels):
             raise DamagedFile(f"{images_path} has {len(images)} images but {labels_path.name} has {len(labels)} labels")
-        if labels.size and labels.max() >= len(self.class_names):
-            row = int((labels >= len(self.class_names)).argmax())
-            raise DamagedFile(f"{labels_path}: label {row} is {labels[row]}, outside [0, {len(self.class_names) - 1}]")
+        check_labels(labels, len(self.class_names), labels_path)
         return ArrayImages(
             array=torch.from_numpy(images.copy()).unsqueeze(1),
             labels=torch.from_numpy(labels.astype(np.int64)),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calattn.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calattn.data.images import ArrayImages, DamagedFile, DataError, DataMissing, FilesMissing
-from calattn.data.sources.array_files import content_of
+from calattn.data.sources.array_files import check_labels, content_of
 from calattn.data.sources.datasets import DATASETS, default_root, get_command
 
 SEED = 0  # of the images made here; part of what they are, so not an option
@@ -103,8 +103,7 @@ def _official(place: Path, name: str, severity: int) -> tuple[Tensor, Tensor]:
             f"{place}/labels.npy must be {len(pixels)} integers, as {name}.npy has images; "
             f"it is {labels.dtype} {list(labels.shape)}"
         )
-    if labels.size and not 0 <= labels.min() <= labels.max() <= 9:
-        raise DamagedFile(f"{place}/labels.npy must hold 0 … 9, it holds {labels.min()} … {labels.max()}")
+    check_labels(labels, 10, place / "labels.npy")
     share = len(pixels) // 5
     rows = slice((severity - 1) * share, severity * share)
     array = torch.from_numpy(np.ascontiguousarray(pixels[rows].transpose(0, 3, 1, 2)))

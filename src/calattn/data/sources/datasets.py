@@ -107,12 +107,18 @@ def describe(name: str) -> Dataset:
     >>> describe("digits").num_classes
     10
     """
+    if f"{name}:" in PREFIXES:
+        name += ":"
     if not name.startswith(PREFIXES):
+        if name not in DATASETS and Path(name).expanduser().exists():
+            raise DataError(
+                f"{name} is no data set's name; of your own images write imagefolder:{name} or parquet:{name}"
+            )
         return DATASETS[name]
-    from calattn.data.sources import folder, parquet  # pyarrow loads on first use
+    from calattn.data.sources import image_folder, parquet  # pyarrow loads on first use
 
     with _own_files():
-        return (folder if name.startswith("imagefolder:") else parquet).describe(_given(name))
+        return (image_folder if name.startswith("imagefolder:") else parquet).describe(_given(name))
 
 
 def load(name: str, split: str, *, root: PathArg | None = None) -> Images:
@@ -186,7 +192,7 @@ def _checked(dataset: Dataset, images: Images, folder: Path) -> Images:
 def _given(name: str) -> Path:
     path = name.partition(":")[2]
     if not path:
-        raise DataError(f"{name!r} names no path; write {name}PATH")
+        raise DataError(f"the path of your images is missing; write {name}PATH (calattn train: --data {name}PATH)")
     return Path(path).expanduser()
 
 

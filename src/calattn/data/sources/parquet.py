@@ -22,7 +22,7 @@ from calattn import checks
 from calattn.data.decoding import EncodedImages, PackedBytes, write_packed
 from calattn.data.images import DamagedFile, DataError, FilesMissing
 from calattn.data.sources.datasets import Dataset, default_root
-from calattn.data.sources.folder import channels_of, own_images
+from calattn.data.sources.image_folder import channels_of, own_images
 
 _TEXT = (pa.string(), pa.large_string())
 IMAGE_COLUMNS = ("image", "img")

@@ -13,7 +13,7 @@ import torch
 
 from calattn.data.decoding import EncodedImages, FileImages, LazyImages, PackedBytes
 from calattn.data.images import DamagedFile, FilesMissing
-from calattn.data.sources import folder as folders
+from calattn.data.sources import image_folder
 
 _IMAGENET_CLASSES = 1000
 _TINY = "tiny-imagenet-200"
@@ -26,8 +26,8 @@ def read_imagenet(folder: Path, split: str) -> FileImages:
 
     The validation images are our test split: labels of the true test images were never published.
     """
-    (base,), wnids = find_imagenet(folder, split), folders.class_folders(folder)
-    return folders.read_base(base, wnids, _words(folder, wnids), channels=3, needs_all=split == "train")
+    (base,), wnids = find_imagenet(folder, split), image_folder.class_folders(folder)
+    return image_folder.read_base(base, wnids, _words(folder, wnids), channels=3, needs_all=split == "train")
 
 
 def find_imagenet(folder: Path, split: str) -> tuple[Path]:
@@ -35,7 +35,7 @@ def find_imagenet(folder: Path, split: str) -> tuple[Path]:
     base = folder / ("train" if split == "train" else "val")
     if not base.is_dir():
         raise FilesMissing(f"there is no {base}")
-    wnids = folders.class_folders(folder)
+    wnids = image_folder.class_folders(folder)
     loose = next(base.glob("*.JPEG"), None)
     if loose is not None:
         raise DamagedFile(f"{loose} is not in a class folder; sort the images into {base}/WNID/")

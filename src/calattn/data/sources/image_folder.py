@@ -28,7 +28,10 @@ def describe(path: Path) -> Dataset:
     if not splits:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder; imagefolder:PATH needs PATH/train/CLASS/image files")
-        raise DataError(f"{path} has neither a train nor a test or val folder; lay it out as PATH/train/CLASS/image")
+        has = ", ".join(_subfolders(path)[:4]) or "no folder at all"
+        raise DataError(
+            f"{path} has neither a train nor a test or val folder, but {has}; lay it out as PATH/train/CLASS/image"
+        )
     classes = class_folders(path)
     first = _split_folder(path, splits[0])
     assert first is not None
