@@ -17,7 +17,7 @@ import pytest
 from calattn import cli
 from calattn.cli import app, errors
 from calattn.posthoc import TemperatureScaling
-from tests.cli_runner import invoke, predictions, ran, write_npz
+from tests.cli_runner import invoke, predictions, ran, refused, write_npz
 
 COMMANDS = [entry.name for entry in app.COMMANDS]
 
@@ -146,9 +146,8 @@ def test_completion_knows_commands_and_options(capsys, monkeypatch):
 
 @pytest.mark.parametrize("word", ["evalute", "--vresion"])
 def test_typos_get_a_suggestion(capsys, word):
-    result = invoke(capsys, word)
-    assert result.code == 2
-    assert "evaluate" in result.err or "--version" in result.err
+    result = refused(capsys, word)
+    assert "evaluate" in result or "--version" in result
 
 
 def test_interrupt_is_130(capsys, monkeypatch, tmp_path):
@@ -239,12 +238,6 @@ def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
     assert json.loads(done.stdout)["results"][0]["title"] == path.name
     missing = shell("evaluate", str(tmp_path / "−é.csv"), "--json", env=ascii_only)
     assert "−é.csv does not exist" in json.loads(missing.stderr)["error"]
-
-
-def test_python_dash_m():
-    done = shell("--version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("calattn ")
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"

@@ -81,8 +81,7 @@ def test_temperature_scaling_of_files_names_what_works(capsys, tmp_path):
     folders = [file.with_suffix("") for file in files]
     found = invoke(capsys, "compare", *folders, "--bootstrap", 50, "-m", "ece", "--json")
     assert found.json["comparisons"][0]["differences"] == scaled.json["comparisons"][0]["differences"]
-    alone = invoke(capsys, "compare", *files, *both)
-    assert (alone.code, "add --ts" in alone.err) == (2, True)
+    assert "add --ts" in refused(capsys, "compare", *files, *both)
 
 
 def test_out(capsys, pair, tmp_path):
@@ -102,8 +101,7 @@ def test_out(capsys, pair, tmp_path):
 
 
 def test_one_path_is_not_enough(capsys, pair):
-    result = invoke(capsys, "compare", pair[0])
-    assert (result.code, "calattn compare A B" in result.err) == (2, True)
+    assert "calattn compare A B" in refused(capsys, "compare", pair[0])
 
 
 def test_with_few_resamples_nothing_is_called_chance(capsys, pair):
@@ -171,17 +169,6 @@ def test_predictions_of_other_data_are_of_the_data_they_are_named_by(capsys, tmp
     assert found.json["warnings"] == []
 
 
-def test_methods_on_different_data_are_warned_about_over_seeds(capsys, tmp_path):
-    runs = []
-    for data in ("digits", "mnist"):
-        for seed in (0, 1):
-            spec = f"seed: {seed}\ndata: {{name: {data}}}\n"
-            runs.append(write_run(tmp_path / f"{data}-{seed}", spec=spec, sharpness=1 + seed))
-    found = invoke(capsys, "compare", *runs, "--over-seeds", "--bootstrap", 50, "-m", "nll", "--json")
-    (text,) = found.json["warnings"]
-    assert "digits-0 and 1 more of digits; mnist-0 and 1 more of mnist." in text
-
-
 def test_target_is_that_of_the_library(capsys, pair, tmp_path):
     few = ("--target", 3, "--bootstrap", 100, "-m", "ece,nll")
     found = ran(capsys, "compare", *pair, *few, "--json", "--html", tmp_path / "p.html", "--write", tmp_path / "t.csv")
@@ -198,8 +185,7 @@ def test_target_is_that_of_the_library(capsys, pair, tmp_path):
     out = invoke(capsys, "compare", *pair, *few).out
     assert out.count("ECE of P(3)") == 2  # the table and the summary
     assert invoke(capsys, "compare", *pair, "--json", "--bootstrap", 50, "-m", "nll").json["target"] is None
-    wrong = invoke(capsys, "compare", *pair, "--target", "fraud")
-    assert (wrong.code, "fraud" in wrong.err) == (2, True)
+    assert "fraud" in refused(capsys, "compare", *pair, "--target", "fraud")
 
 
 def test_target_over_seeds(capsys, tmp_path):

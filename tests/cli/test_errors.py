@@ -259,10 +259,9 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, monke
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())
     (tmp_path / "file").touch()
-    result = invoke(capsys, *line.split())
-    assert result.code == 2
-    assert "calattn: error: file/" in result.err
-    assert "a part of that path is a file: choose another path" in result.err
+    result = refused(capsys, *line.split())
+    assert "calattn: error: file/" in result
+    assert "a part of that path is a file: choose another path" in result
 
 
 def test_a_folder_that_takes_no_files_is_named(capsys, monkeypatch, tmp_path):
