@@ -361,15 +361,6 @@ def test_of_all_methods_the_leaders_probabilities_are_written(capsys, files, tmp
     assert f"probabilities by {result.json['leader']}" in result.err
 
 
-def test_narrow_terminals_get_several_tables_and_whole_names(capsys, files, monkeypatch):
-    monkeypatch.setattr("calattn.cli.console._PIPED_WIDTH", 80)
-    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 20)
-    for name in CALIBRATORS:
-        assert name in result.out
-    assert "…" not in result.out
-    assert result.out.count("(as it is)") == 3
-
-
 def test_with_features_nothing_is_skipped(capsys, tmp_path):
     features = torch.randn(600, 4, generator=torch.Generator().manual_seed(0))
     for name, seed in (("test", 0), ("validation", 7)):

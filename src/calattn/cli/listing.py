@@ -187,7 +187,7 @@ def _schedules(_: bool) -> list[Row]:
     return [(name, _SCHEDULES.get(name, "")) for name in SCHEDULES]
 
 
-KINDS: dict[What, tuple[str, Callable[[bool], list[Row]]]] = {
+KINDS: dict[str, tuple[str, Callable[[bool], list[Row]]]] = {
     "backbones": ("networks (model.backbone of a spec)", _backbones),
     "losses": ("what is minimised (loss.name)", _losses),
     "heads": ("what reads the features and scales the logits (model.head)", _heads),
