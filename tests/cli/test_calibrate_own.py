@@ -115,7 +115,7 @@ def test_one_of_ours_that_breaks_is_a_bug_of_ours(capsys, file, register, monkey
     assert result.code == 70
     reason = result.json["skipped"][0]["reason"]
     assert reason.startswith("RuntimeError: singular matrix (calattn/posthoc/temperature.py, line ")
-    assert reason.endswith("in best_temperature); this is a bug in calattn, please rerun with --debug and report it")
+    assert reason.endswith("in nll_temperature); this is a bug in calattn, please rerun with --debug and report it")
     assert (
         "2 of 3 methods failed, and the results are without: temperature (RuntimeError), mine (KeyError)" in result.err
     )

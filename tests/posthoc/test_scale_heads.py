@@ -8,7 +8,7 @@ from torch.nn import functional
 from calattn import Predictions
 from calattn.heads.base import moments
 from calattn.metrics import ece
-from calattn.posthoc import SATS, FrozenCalAttn, TemperatureScaling
+from calattn.posthoc import SATS, FitWarning, FrozenCalAttn, TemperatureScaling
 from calattn.posthoc.scale_head import _standardised
 
 
@@ -63,6 +63,26 @@ def test_sats_does_not_see_a_shift_of_the_logits():
     new, _ = known_scale(50, seed=1)
     fit = SATS(epochs=2, hidden=8).fit(p)
     torch.testing.assert_close(fit(new.replace(logits=new.logits + 3.0)).scale, fit(new).scale, atol=1e-5, rtol=1e-5)
+
+
+def test_sats_reads_masked_logits():
+    """A fifth of the entries at float32's minimum, whose sum overflows."""
+    p, new = (known_scale(2000, seed)[0] for seed in (0, 1))
+    for each in (p, new):
+        out = torch.rand(each.logits.shape, generator=torch.Generator().manual_seed(len(each))) < 0.2
+        out.scatter_(1, each.labels[:, None], False)
+        each.logits[out] = torch.finfo(torch.float32).min
+    fit = SATS(epochs=2, hidden=8).fit(p)
+    assert torch.isfinite(fit.temperatures(new)).all()
+    assert nll(fit(new)) < nll(TemperatureScaling().fit(p)(new)) + 0.01
+    torch.testing.assert_close(fit.module()(new.logits).softmax(dim=1), fit(new).probs, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])
+def test_a_split_that_no_temperature_suits_is_named(kind):
+    p, _ = known_scale(200, seed=0)
+    with pytest.warns(FitWarning, match="T = 0.02 is the bound. Are all labels the top class"):
+        kind(epochs=1, hidden=4).fit(p.replace(labels=p.logits.argmax(dim=1)))
 
 
 @pytest.mark.parametrize("kind", [SATS, FrozenCalAttn])

@@ -12,6 +12,9 @@ from torch.nn import functional
 from calattn.heads.base import float32
 from calattn.heads.joint import CalAttn
 
+LOWEST_LOGIT = -1e4
+"""Of a head's inputs and losses, less the row's top: far below any that matters, and finite, as −inf has no gradient."""
+
 
 class CalibratorModule(nn.Module):
     """What `calibrator.module()` gives: `module(logits)`, or `module(logits, features)`, are calibrated logits in float32.
@@ -113,7 +116,7 @@ class HeadScaledLogits(CalibratorModule):
         self._keep(mean=mean, std=std)
 
     def map(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        inputs = [logits - logits.mean(dim=1, keepdim=True)] if self.reads_logits else []
+        inputs = [centred(logits)] if self.reads_logits else []
         if self.reads_features:
             if features is None:
                 raise ValueError(
@@ -125,6 +128,12 @@ class HeadScaledLogits(CalibratorModule):
         if values.shape[1] != self.mean.shape[0]:
             raise ValueError(f"the calibrator was fitted on {self.mean.shape[0]} inputs, got {values.shape[1]}")
         return self.head((values - self.mean.to(values)) / self.std.to(values), logits).calibrated_logits
+
+
+def centred(logits: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """Logits less their mean, which softmax does not see; masks, far below the row's top, do not overflow it."""
+    logits = torch.maximum(logits, logits.amax(dim=1, keepdim=True) + LOWEST_LOGIT)
+    return logits - logits.mean(dim=1, keepdim=True)
 
 
 class MappedProbs(CalibratorModule):

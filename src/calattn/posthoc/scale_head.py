@@ -18,13 +18,11 @@ from calattn.errors import Args, InputError
 from calattn.heads.base import EPSILON, cosine_adamw, moments
 from calattn.heads.joint import CalAttn
 from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
-from calattn.posthoc.modules import HeadScaledLogits
-from calattn.posthoc.newton import check_labels_possible, nll_optimum
-from calattn.posthoc.temperature import ece_curve
+from calattn.posthoc.modules import LOWEST_LOGIT, HeadScaledLogits, centred
+from calattn.posthoc.newton import check_labels_possible
+from calattn.posthoc.temperature import ece_curve, nll_temperature
 from calattn.types import Predictions, row_blocks
 
-# Far below any logit that matters, and finite: −inf has no gradient in the scale.
-_LOWEST_LOGIT = -1e4
 # The single temperature that training starts from; outside, softplus' slope is too small or its bias too
 # large to learn.
 _START_RANGE = (0.02, 50.0)
@@ -98,7 +96,7 @@ class ScaleHeadCalibrator(Calibrator):
         head = _identity_head(inputs.shape[1], self.hidden, generator).to(inputs.device)
         best, kept = _copied(head), -1
         history = [judged(head)]
-        _start_at(head, nll_optimum(train, _START_RANGE).temperature)
+        _start_at(head, nll_temperature(train, _START_RANGE, stacklevel=4).temperature)
         history.append(judged(head))
         if history[1] < history[0]:
             best, kept = _copied(head), 0
@@ -112,7 +110,7 @@ class ScaleHeadCalibrator(Calibrator):
     def _train(self, head: CalAttn, inputs: Tensor, train: Predictions, generator: torch.Generator) -> Iterator[int]:
         """Yields after each epoch; the learning rate falls to zero along a cosine."""
         logits = train.calibrated_logits
-        logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(_LOWEST_LOGIT).float()
+        logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(LOWEST_LOGIT).float()
         # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features alike.
         rate, steps = (
             self.learning_rate / math.sqrt(inputs.shape[1]),
@@ -193,11 +191,10 @@ class SATS(ScaleHeadCalibrator):
         return super()._fit(predictions)
 
     def _inputs(self, predictions: Predictions) -> Float[Tensor, "n d"]:
-        logits = finite_logits(predictions)
-        centred = logits - logits.mean(dim=1, keepdim=True)
+        logits = centred(finite_logits(predictions))
         if self.inputs == "logits":
-            return centred
-        return torch.cat([centred, _features_of(predictions).to(centred)], dim=1)
+            return logits
+        return torch.cat([logits, _features_of(predictions).to(logits)], dim=1)
 
     def _loss(self, log_probs: Float[Tensor, "b c"], labels: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         return functional.nll_loss(log_probs, labels)

@@ -68,7 +68,7 @@ class TemperatureScaling(Calibrator):
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
         if self.objective == "nll":
-            best, curve = best_temperature(predictions, self.bounds, stacklevel=4), torch.empty(2, 0).double()
+            best, curve = nll_temperature(predictions, self.bounds, stacklevel=4), torch.empty(2, 0).double()
         else:
             best, curve = self._of_grid(predictions)
         names = ("temperature_", "objective_value_", "converged_", "iterations_")
@@ -101,7 +101,7 @@ class TemperatureScaling(Calibrator):
         return ScaledLogits(self.num_classes_, self.temperature_)
 
 
-def best_temperature(predictions: Predictions, bounds: tuple[float, float], *, stacklevel: int) -> Optimum:
+def nll_temperature(predictions: Predictions, bounds: tuple[float, float], *, stacklevel: int) -> Optimum:
     """The T of least NLL within the bounds, with a `FitWarning` where it is one of them."""
     found = nll_optimum(predictions, bounds)
     if not found.converged:
@@ -133,7 +133,7 @@ class EnsembleTemperatureScaling(Calibrator):
     converged_: bool = dataclasses.field(init=False, repr=False)
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        single = best_temperature(predictions, self.bounds, stacklevel=4)
+        single = nll_temperature(predictions, self.bounds, stacklevel=4)
         logits, labels = predictions.calibrated_logits, predictions.labels.unsqueeze(1)
         parts = []
         for rows in row_blocks(*logits.shape):
