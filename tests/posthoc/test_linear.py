@@ -65,12 +65,12 @@ def test_the_objective_and_its_slope_are_those_of_autograd(maps):
 
 
 @pytest.mark.parametrize("maps", [DiagonalMaps, FullMaps])
-def test_the_metric_and_its_transpose(maps):
+def test_the_preconditioner_and_its_transpose(maps):
     it, p = maps(4, Penalty(0.1, 0.1, 0.3)), drawn(torch.ones(4), torch.zeros(4), 500)
-    metric = it.metric(p.logits.double(), torch.zeros_like(it.ridge))
+    found = it.preconditioner(p.logits.double(), torch.zeros_like(it.ridge))
     g = torch.Generator().manual_seed(0)
     y, slope = (torch.randn(len(it.ridge), generator=g).double() for _ in range(2))
-    torch.testing.assert_close(metric.step(y) @ slope, y @ metric.slope(slope))
+    torch.testing.assert_close(found.step(y) @ slope, y @ found.slope(slope))
 
 
 def lower_by_scipy(fit, p: Predictions) -> float:

@@ -14,7 +14,7 @@ from calattn.posthoc.base import seeded
 from calattn.posthoc.newton import PER_NAT
 from calattn.types import row_blocks
 
-_SAMPLE = 10  # rows per class that curvatures are taken from: a metric need not be exact
+_SAMPLE = 10  # rows per class that curvatures are taken from: a preconditioner need not be exact
 _SMALL = 2e7  # samples × parameters up to which a fit in float64 takes a second
 _FLATTEST = 1e-9  # of the steepest: no curvature is taken for less than that share of it
 
@@ -37,7 +37,7 @@ class Minimum(NamedTuple):
     iterations: int
 
 
-class Metric(NamedTuple):
+class Preconditioner(NamedTuple):
     """Coordinates y in which the objective is about equally steep all round: y → a step of x, and slope by x → by y."""
 
     step: Callable[[Tensor], Tensor]
@@ -87,13 +87,12 @@ class DiagonalMaps:
     def slope(self, by_change: Tensor, by_bias: Tensor) -> Tensor:
         return torch.cat([by_change, by_bias])
 
-    def metric(self, inputs: Tensor, x: Tensor) -> Metric:
+    def preconditioner(self, inputs: Tensor, x: Tensor) -> Preconditioner:
         """By the second derivative: with J = (z ⊙ p, p) it is −JᵀJ, but p for p² within a class."""
         c, ridge = self.classes, self.ridge.to(x)
         within, both, sample = x.new_zeros(2 * c), x.new_zeros(c), _sampled(inputs)
-        pairs = x.new_zeros(
-            2 * c, 2 * c, dtype=torch.float32
-        )  # their products are most of the work, and need not be exact
+        # The products of pairs are most of the work, and need not be exact.
+        pairs = x.new_zeros(2 * c, 2 * c, dtype=torch.float32)
         for part in sample.split(max(1, (1 << 19) // c)):
             z = inputs[part].to(x.dtype)
             probs = mapped(z, *(each.to(z) for each in self.parts(x))).softmax(dim=1)
@@ -112,7 +111,7 @@ class DiagonalMaps:
         def solve(matrix: Tensor, y: Tensor, *, upper: bool) -> Tensor:
             return torch.linalg.solve_triangular(matrix, y[:, None], upper=upper)[:, 0]
 
-        return Metric(
+        return Preconditioner(
             lambda y: solve(factor.T, y, upper=True) / units, lambda slope: solve(factor, slope / units, upper=False)
         )
 
@@ -150,7 +149,7 @@ class FullMaps:
     def slope(self, by_change: Tensor, by_bias: Tensor) -> Tensor:
         return torch.cat([by_change.flatten(), by_bias, by_change.diagonal()])
 
-    def metric(self, inputs: Tensor, x: Tensor) -> Metric:
+    def preconditioner(self, inputs: Tensor, x: Tensor) -> Preconditioner:
         """In the eigenvectors of the two factors of the curvature, by its exact diagonal there (EKFAC, George et al. 2018)."""
         c = self.classes
         off, bias = self.penalty.off_diagonal, self.penalty.bias
@@ -172,7 +171,7 @@ class FullMaps:
             by_matrix = torch.cat([by_x[: c * c].view(c, c), by_x[c * c : -c, None] * one], dim=1)
             return torch.cat([((left.T @ by_matrix @ right) / units).flatten(), by_x[-c:] / of_v])
 
-        return Metric(step, slope)
+        return Preconditioner(step, slope)
 
 
 Maps = DiagonalMaps | FullMaps
@@ -187,11 +186,11 @@ def minimum(
     max_iterations: int,
     rough: bool = False,
 ) -> Minimum:
-    """The least NLL + penalty, by L-BFGS in the maps' metric; a `rough` one is good enough to choose a penalty by."""
+    """The least NLL + penalty, by preconditioned L-BFGS; a `rough` one is good enough to choose a penalty by."""
     exact = not rough and len(labels) * start[0].numel() <= _SMALL
     enough = 1e-4 if rough else 1e-9 if exact else 1e-6  # nats: half the squared slope is about what a step would gain
     origin, ridge = maps.flat(*start), maps.ridge.to(inputs.device)
-    step, by_metric = maps.metric(inputs, origin)
+    step, slope_by_y = maps.preconditioner(inputs, origin)
     last: dict[str, float] = {}
 
     def at(y: np.ndarray) -> Tensor:
@@ -201,7 +200,7 @@ def minimum(
         x = at(y)
         change, bias = (part.to(torch.float64 if exact else torch.float32) for part in maps.parts(x))
         value, by_change, by_bias = nll(inputs, labels, change, bias)
-        slope = by_metric(maps.slope(by_change, by_bias) + 2 * ridge * x)
+        slope = slope_by_y(maps.slope(by_change, by_bias) + 2 * ridge * x)
         last["gain"] = 0.5 * float(slope @ slope)
         return value + float(ridge @ x.square()), slope.cpu().numpy()
 
