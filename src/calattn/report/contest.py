@@ -209,7 +209,7 @@ def verdict(
         )
     elif math.isfinite(first.difference) and not first.too_few and not (first.significant and first.difference < 0):
         others = [METRICS.title(name) for name, each in own.items() if mark_of(each) == "better"]
-        then = f", but it does improve {' and '.join(others)}" if others else ": the predictions may stay as they are"
+        then = f", but it does improve {' and '.join(others)}" if others else ""
         lines.append(f"{leader} does not improve NLL by more than chance{then}")
     lines += [f"{leader} against as it is: {sentence(each)}" for each in own.values() if math.isfinite(each.difference)]
     return lines
