@@ -88,9 +88,7 @@ def test_a_known_temperature_per_image_is_recovered(kind):
         judged = world(20_000, seed=seed, shift=shift)
         truth = nll(judged.logits / (0.5 * judged.features[:, :1]).exp(), judged)
         ours = nll(head(judged.features, judged.logits).calibrated_logits, judged)
-        alone = best_single(
-            judged, judged
-        )  # the best that any single temperature could do, chosen on these very images
+        alone = best_single(judged, judged)  # the best of any single temperature, chosen on these very images
         assert ours < truth + 0.15 * (alone - truth), (kind, shift, truth, ours, alone)
 
 

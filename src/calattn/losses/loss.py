@@ -73,9 +73,7 @@ def positive(value: float, name: str) -> float:
 
 
 def _in_range(value: float, rule: str, holds: Callable[[float], bool]) -> float:
-    if (
-        torch.compiler.is_compiling()
-    ):  # a number that changes between graphs is a symbol there, which has no value to look at
+    if torch.compiler.is_compiling():  # a number that changes between graphs is a symbol there, without a value
         return value
     if isinstance(value, bool) or not isinstance(value, float | int) or not math.isfinite(value) or not holds(value):
         raise ValueError(f"{rule}, got {value!r}")

@@ -12,11 +12,26 @@ from torch import Tensor, nn
 
 
 class Pass(NamedTuple):
-    """What one pass through a backbone gave: logits, the classifier's own input, the final tokens."""
+    """What one pass through a backbone gave: logits, the classifier's own input, the final tokens.
+
+    The patch tokens come after `prefix` others; None: the classifier's own input is their mean.
+    """
 
     logits: Tensor
     cls: Tensor
-    tokens: Any
+    tokens: Any = None
+    prefix: int | None = 0
+
+
+def patch_mean(seen: Pass) -> Tensor:
+    """A function, because Dynamo does not trace methods of named tuples."""
+    tokens, prefix = seen.tokens, seen.prefix
+    if prefix is None:
+        return seen.cls
+    if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] <= prefix:
+        got = f"shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(f"no patch tokens [b, n, d] at the backbone's end, but {got}: it offers only 'cls'")
+    return tokens[:, prefix:].mean(dim=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +71,6 @@ class Adapter:
         _check_shape(logits, "classifier", self.num_classes, "does it return the logits alone?")
         return Pass(logits, cls, tokens)
 
-    def patch_mean(self, seen: Pass) -> Tensor:
-        return mean_token(seen.tokens, after=0)
-
 
 _TIMM = ("forward_features", "forward_head", "get_classifier", "num_features", "num_classes")
 
@@ -85,13 +97,6 @@ def _check_shape(values: Any, name: str, width: int | None, hint: str) -> None:
         raise ValueError(f"Adapter.{name} returned {type(values).__name__}, not a tensor {wanted}; {hint}")
     if values.ndim != 2 or (width is not None and values.shape[1] != width):
         raise ValueError(f"Adapter.{name} returned shape {list(values.shape)}, not {wanted}; {hint}")
-
-
-def mean_token(tokens: Any, *, after: int) -> Tensor:
-    if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] <= after:
-        got = f"shape {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise ValueError(f"no patch tokens [b, n, d] at the backbone's end, but {got}: it offers only 'cls'")
-    return tokens[:, after:].mean(dim=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,10 +175,7 @@ class LayerAdapter:
             raise ValueError(
                 f"{kind} gives {logits.shape[1]} logits, its layer {self.layer!r} {self.num_classes}; {_NAME_IT}"
             )
-        return Pass(logits, cls, None)
-
-    def patch_mean(self, seen: Pass) -> Tensor:
-        return mean_token(seen.tokens, after=0)
+        return Pass(logits, cls)
 
 
 def find_layer(backbone: nn.Module, name: str) -> nn.Module:

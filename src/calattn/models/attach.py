@@ -14,15 +14,7 @@ from torch import Tensor, nn
 from calattn import losses
 from calattn.heads import HEADS
 from calattn.losses import LossFunction
-from calattn.models.adapters import (
-    Adapter,
-    LayerAdapter,
-    Pass,
-    find_layer,
-    mean_token,
-    missing_in_timm,
-    widths_of,
-)
+from calattn.models.adapters import Adapter, LayerAdapter, Pass, find_layer, missing_in_timm, patch_mean, widths_of
 from calattn.types import ModelOutput
 
 Features = Literal["cls", "patch_mean", "concat"]
@@ -79,12 +71,7 @@ class TimmAdapter:
             # BatchNorm inside the head counts the batch twice here (CPUBone; GhostNet with its dropout).
             logits = _vectors(backbone.forward_head(maps))
             cls = _vectors(backbone.forward_head(maps, pre_logits=True))
-        return Pass(logits, cls, maps)
-
-    def patch_mean(self, seen: Pass) -> Tensor:
-        if self.num_prefix_tokens is None:
-            return seen.cls
-        return mean_token(seen.tokens, after=self.num_prefix_tokens)
+        return Pass(logits, cls, maps, self.num_prefix_tokens)
 
 
 AnyAdapter = Adapter | LayerAdapter | TimmAdapter
@@ -126,9 +113,9 @@ class CalibratedModel(nn.Module):
         if self.features == "cls":
             features = seen.cls
         elif self.features == "patch_mean":
-            features = self.adapter.patch_mean(seen)
+            features = patch_mean(seen)
         else:
-            features = torch.cat([seen.cls, self.adapter.patch_mean(seen)], dim=1)
+            features = torch.cat([seen.cls, patch_mean(seen)], dim=1)
         found = self.head(features, seen.logits)
         if not isinstance(found, ModelOutput):
             raise TypeError(

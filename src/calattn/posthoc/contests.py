@@ -326,9 +326,7 @@ class _Running:
                         # Of all samples the fit before has said it; that a class is alone in its fold, `drawn_folds`.
                         warnings.simplefilter("ignore", AbsentClassWarning)
                         calibrated = cross_fit(for_a_fold, self.judge, folds=self.fold_of)
-            except (
-                Exception
-            ) as error:  # it may be anybody's code, and one mistake must not cost the others their results
+            except Exception as error:  # of anybody's code: one mistake must not cost the others their results
                 self.watcher.broke(error)
                 made = calibrator or CALIBRATORS[name]
                 return Skipped(method=name, reason=_reason(error), error=error, made=made, stage=stage)

@@ -57,45 +57,31 @@ def drawn_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) -> Int[
     """The fold 0, …, `folds` − 1 of each sample, drawn at random so that sizes differ by at most one.
 
     Not stratified, because a new sample's class is random too: where every fold has the class shares of all, offsets fitted to
-    chance look as if they helped. Only where chance would put all samples of a class into one fold, folds are stratified.
+    chance look as if they helped. Only where chance would put all samples of a class into one fold, folds differ by at most one
+    in every class. A class with one sample is missing from the fit that calibrates it, which is said in a warning.
 
     >>> drawn_folds(torch.tensor([0, 0, 0, 0, 1, 1]), folds=2).bincount()
     tensor([3, 3])
     """
-    _check_number(folds, len(labels))
+    if isinstance(folds, bool) or not 2 <= folds <= len(labels):
+        raise InputError(
+            f"must be between 2 and the number of samples, {len(labels)}, got {folds}", argument="folds"
+        )
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    fold_of = torch.empty_like(order)
-    fold_of[order] = torch.arange(len(labels), device=labels.device) % folds
+    fold_of = _dealt(order, folds)
     of_class = (labels * folds + fold_of).bincount(minlength=folds * (int(labels.max()) + 1)).view(-1, folds)
-    alone = (of_class.sum(dim=1) > 1) & ((of_class > 0).sum(dim=1) == 1)
-    if alone.any():
-        return stratified_folds(labels, folds=folds, seed=seed)
-    _warn_of_single_samples(of_class.sum(dim=1))
+    counts, in_one_fold = of_class.sum(dim=1), (of_class > 0).sum(dim=1) == 1
+    _warn_of_single_samples(counts)
+    if (in_one_fold & (counts > 1)).any():
+        return _dealt(order[labels[order].argsort(stable=True)], folds)
     return fold_of
 
 
-def stratified_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) -> Int[Tensor, " n"]:
-    """The fold 0, …, `folds` − 1 of each sample, drawn so that folds differ by at most one in size and in every class.
-
-    A class with fewer samples than folds is in some folds only. A class with one sample is missing from the fit that
-    calibrates it, which is said in a warning; a class without samples is nobody's concern.
-
-    >>> stratified_folds(torch.tensor([0, 0, 0, 0, 1, 1]), folds=2).bincount()
-    tensor([3, 3])
-    """
-    _check_number(folds, len(labels))
-    _warn_of_single_samples(labels.bincount())
-    # Dealing out samples sorted by class, in random order within a class, balances both sizes and classes.
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    order = order[labels[order].argsort(stable=True)]
+def _dealt(order: Tensor, folds: int) -> Int[Tensor, " n"]:
+    """Samples dealt out to the folds in this order: sorted by class, folds are alike in classes too."""
     fold_of = torch.empty_like(order)
-    fold_of[order] = torch.arange(len(labels), device=labels.device) % folds
+    fold_of[order] = torch.arange(len(order), device=order.device) % folds
     return fold_of
-
-
-def _check_number(folds: int, n: int) -> None:
-    if isinstance(folds, bool) or not 2 <= folds <= n:
-        raise InputError(f"must be between 2 and the number of samples, {n}, got {folds}", argument="folds")
 
 
 def _warn_of_single_samples(counts: Tensor) -> None:

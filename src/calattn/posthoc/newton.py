@@ -122,9 +122,7 @@ class NllCurve:
             start = rows.stop
             x, weights = buffers[:, : block.shape[0]]
             x.copy_(block).sub_(self.peak[rows].unsqueeze(1)).mul_(in_bits)
-            if (
-                self.lowest * in_bits < LOWEST_EXPONENT
-            ):  # also turns −inf into a term that vanishes, where 0·∞ would not
+            if self.lowest * in_bits < LOWEST_EXPONENT:  # −inf too: a term that vanishes, where 0·∞ would not
                 x.clamp_(min=LOWEST_EXPONENT)
             torch.exp2(x, out=weights)
             total = weights.sum(dim=1).double()

@@ -53,17 +53,17 @@ class OneVsRestCalibrator(Calibrator):
 
 def class_probs(predictions: Predictions) -> Iterator[tuple[slice, Tensor]]:
     """Probabilities of a few classes at a time, [columns, n], in the logits' precision like the metrics' own."""
-    logits, scale, stated = predictions.logits, predictions.scale, predictions.stated_probs
-    if stated is not None:
-        for columns in (slice(start, start + _COLUMNS) for start in range(0, predictions.num_classes, _COLUMNS)):
-            yield slice(columns.start, min(columns.stop, predictions.num_classes)), stated[:, columns].T.contiguous()
-        return
-    log_norm = torch.cat([block.double().logsumexp(dim=1) for block, _ in predictions.blocks()])
+    logits, scale, probs = predictions.logits, predictions.scale, predictions.stated_probs
+    if probs is None:
+        log_norm = torch.cat([block.double().logsumexp(dim=1) for block, _ in predictions.blocks()])
     for start in range(0, predictions.num_classes, _COLUMNS):
         columns = slice(start, min(start + _COLUMNS, predictions.num_classes))
-        values = logits[:, columns] if scale is None else logits[:, columns] / scale.unsqueeze(1)
-        probs = (values.double() - log_norm.unsqueeze(1)).exp_().clamp_(max=1.0)
-        yield columns, probs.to(logits.dtype).T.contiguous()
+        if probs is not None:
+            found = probs[:, columns]
+        else:
+            values = logits[:, columns] if scale is None else logits[:, columns] / scale.unsqueeze(1)
+            found = (values.double() - log_norm.unsqueeze(1)).exp_().clamp_(max=1.0).to(logits.dtype)
+        yield columns, found.T.contiguous()
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -128,9 +128,7 @@ class IsotonicCalibration(OneVsRestCalibrator):
     """Class k's knots and values are entries starts_[k] to starts_[k + 1]."""
 
     def _fit(self, predictions: Predictions) -> dict[str, Learned]:
-        from sklearn.isotonic import (
-            IsotonicRegression,
-        )  # here, because scikit-learn doubles the time of `import calattn`
+        from sklearn.isotonic import IsotonicRegression  # here: it doubles the time of `import calattn`
 
         knots, values, starts = [], [], [0]
         labels = predictions.labels.cpu().numpy()
