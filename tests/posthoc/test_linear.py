@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -174,23 +175,24 @@ def test_the_scale_of_the_logits_does_not_matter(sharpness):
         assert found.objective_value_ == pytest.approx(same.objective_value_, rel=1e-4)
 
 
+def seconds(work: Callable[[], object]) -> float:
+    """Of the processor, which other work on the machine does not lengthen."""
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
+
+
 @pytest.mark.parametrize("c", [5, 100])
 def test_structured_scaling_is_that_of_probmetrics_and_faster(c):
     from probmetrics.calibrators.logistic import SMSCalibrator, SVSCalibrator
 
     p, new = alike(2500, c), alike(10_000, c, seed=1)
     for kind, peer in ((VectorScaling, SVSCalibrator()), (MatrixScaling, SMSCalibrator())):
-        spent = [math.inf, math.inf]
-        for _ in range(2):
-            begun = time.perf_counter()
-            fit = kind(1.0).fit(p)
-            between = time.perf_counter()
-            peer.fit(p.logits.double().softmax(dim=1).numpy(), p.labels.numpy())
-            now = time.perf_counter()
-            spent = [min(spent[0], between - begun), min(spent[1], now - between)]
+        fit, probs = kind(1.0), p.logits.double().softmax(dim=1).numpy()
+        ours = min(seconds(lambda: fit.fit(p)) for _ in range(2))  # noqa: B023
+        assert ours < 2 * min(seconds(lambda: peer.fit(probs, p.labels.numpy())) for _ in range(2))  # noqa: B023
         theirs = peer.predict_proba(new.logits.double().softmax(dim=1).numpy())
         assert nll(fit(new)) <= -np.log(theirs[np.arange(len(new)), new.labels]).mean() + 1e-3
-        assert spent[0] < 2 * spent[1], "on an idle machine it takes less than half of their time"
 
 
 def test_separable_data_are_named():

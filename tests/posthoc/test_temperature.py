@@ -127,13 +127,6 @@ def test_bad_options_raise(options, message):
 # The NLL optimum
 
 
-@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0, 2.5, 40.0])
-def test_recovers_a_known_temperature(temperature):
-    fit = TemperatureScaling().fit(drawn(temperature, n=20_000, spread=3.0 * temperature))
-    assert fit.converged_
-    assert fit.temperature_ == pytest.approx(temperature, rel=0.02)  # one standard error is about 0.7 %
-
-
 def test_float32_does_not_stay_at_one():
     """netcal #61, #48: with float32 logits the optimiser stopped at T = 1."""
     p = drawn(2.0)

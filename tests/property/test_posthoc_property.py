@@ -60,7 +60,7 @@ def test_a_single_temperature_keeps_every_prediction(p, objective):
 @very_few
 @given(predictions(min_rows=10), st.sampled_from([SATS, FrozenCalAttn]))
 def test_a_temperature_per_sample_keeps_every_prediction(p, kind):
-    fit = kind(epochs=1, hidden=8).fit(p)
+    fit = fitted(kind(epochs=1, hidden=8), p)
     assert torch.equal(applied(fit, p).calibrated_logits.argmax(dim=1), p.logits.argmax(dim=1))
 
 

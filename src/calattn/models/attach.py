@@ -203,11 +203,16 @@ def attach(
     if not isinstance(backbone, nn.Module):
         made = f"timm.create_model({backbone!r})" if isinstance(backbone, str) else "timm.create_model(…)"
         raise ValueError(f"backbone must be a network (nn.Module), such as {made}; got {type(backbone).__name__}")
-    reader = _adapter(backbone, classifier) if adapter is None else adapter
-    if classifier is not None and adapter is not None:
-        raise ValueError(f"classifier={classifier!r} and adapter=… both define how to read the network: pass one")
-    if isinstance(adapter, LayerAdapter):
-        find_layer(backbone, adapter.layer)
+    reader: AnyAdapter
+    if adapter is not None:
+        if classifier is not None:
+            raise ValueError(f"classifier={classifier!r} and adapter=… both define how to read the network: pass one")
+        if isinstance(adapter, LayerAdapter):
+            find_layer(backbone, adapter.layer)
+        reader = adapter
+    else:
+        is_timm = classifier is None and not missing_in_timm(backbone)
+        reader = TimmAdapter.of(backbone) if is_timm else LayerAdapter.of(backbone, classifier)
     widths = reader.widths()
     if features not in widths:
         offered = ", ".join(repr(name) for name in widths)
@@ -280,12 +285,6 @@ def overhead(model: CalibratedModel) -> Overhead:
         backbone_bytes=_bytes(model.backbone),
         added_bytes=_bytes(model.head),
     )
-
-
-def _adapter(backbone: nn.Module, classifier: str | None) -> LayerAdapter | TimmAdapter:
-    if classifier is None and not missing_in_timm(backbone):
-        return TimmAdapter.of(backbone)
-    return LayerAdapter.of(backbone, classifier)
 
 
 def _bytes(module: nn.Module) -> int:

@@ -187,21 +187,13 @@ class Calibrator(Fitted):
         return calibrated
 
     def _try_out(self, logits: Tensor) -> None:
-        self._checked_apply(Predictions(logits=logits))
+        contract.applied(self, Predictions(logits=logits))
 
     def apply_to_block(self, predictions: Predictions) -> Predictions:
         """The same of some rows of a larger file: that it was fitted on these says nothing of the others, so no warning."""
         check_predictions(predictions)
         self.check_classes(predictions.num_classes)
-        return self._checked_apply(predictions)
-
-    def _checked_apply(self, predictions: Predictions) -> Predictions:
-        """What `_apply` gives, once it is what everything after it relies on."""
-        who = type(self).__name__
-        with contract.blaming(who):
-            found = self._apply(predictions)
-            contract.check_applied(who, found, predictions)
-        return found
+        return contract.applied(self, predictions)
 
     def predict_proba(
         self, logits: ArrayLike, *, scale: ArrayLike | None = None, features: ArrayLike | None = None
@@ -219,7 +211,7 @@ class Calibrator(Fitted):
             features=None if features is None else checks.as_tensor(features, "features"),
         )
         self.check_classes(predictions.num_classes)
-        return self._checked_apply(predictions).probs
+        return contract.applied(self, predictions).probs
 
     def module(self) -> nn.Module:
         """The fitted calibrator as a module that maps logits (and features, where it reads them) to calibrated logits.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +14,7 @@ from calattn.errors import BadRowError, InputError
 from calattn.types import Predictions
 
 if TYPE_CHECKING:
-    from calattn.posthoc.base import Fitted
+    from calattn.posthoc.base import Calibrator, Fitted
 
 _BY_FIT = ("num_classes_", "fitted_on_", "num_samples_")  # which `fit` itself adds
 _DECORATE = "decorate it with @dataclasses.dataclass(kw_only=True, eq=False, repr=False)"
@@ -53,18 +52,22 @@ def check_restored(kind: type[Fitted], learned: dict[str, object]) -> None:
             raise ValueError(f"{name} is {'NaN' if nan else _article(value)}")
 
 
-@contextlib.contextmanager
-def blaming(who: str) -> Iterator[None]:
-    """Values that `Predictions` refuses are `_apply`'s own: what it was given was checked when it was made."""
+def applied(calibrator: Calibrator, given: Predictions) -> Predictions:
+    """What `_apply` gives: the samples that it was given, with as many classes, and numbers.
+
+    Values that `Predictions` refuses are `_apply`'s own: what it was given was checked when it was made.
+    """
+    who = type(calibrator).__name__
     try:
-        yield
+        found = calibrator._apply(given)
+        _check_applied(who, found, given)
     except BadRowError as error:
         problem = f"{error.problem} in what {who}._apply made of sound predictions"
         raise InputError.of(error, problem=problem, remedy=f"fix {who}, or leave it out") from error
+    return found
 
 
-def check_applied(who: str, found: object, given: Predictions) -> None:
-    """`_apply` gave the samples that it was given, with as many classes, and numbers."""
+def _check_applied(who: str, found: object, given: Predictions) -> None:
     if not isinstance(found, Predictions):
         raise ValueError(f"{who}._apply returned {_article(found)}, not Predictions; {_RETURN}")
     if found.logits.shape != given.logits.shape:

@@ -64,9 +64,7 @@ def drawn_folds(labels: Int[Tensor, " n"], *, folds: int, seed: int = 0) -> Int[
     tensor([3, 3])
     """
     if isinstance(folds, bool) or not 2 <= folds <= len(labels):
-        raise InputError(
-            f"must be between 2 and the number of samples, {len(labels)}, got {folds}", argument="folds"
-        )
+        raise InputError(f"must be between 2 and the number of samples, {len(labels)}, got {folds}", argument="folds")
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
     fold_of = _dealt(order, folds)
     of_class = (labels * folds + fold_of).bincount(minlength=folds * (int(labels.max()) + 1)).view(-1, folds)

@@ -112,8 +112,7 @@ class LinearCalibrator(Calibrator):
     def _identity(self, logs: Tensor) -> tuple[Tensor, Tensor]:
         c = logs.shape[1]
         maps = self._maps(len(logs), c, 1.0)
-        change, bias = maps.parts(torch.zeros_like(maps.ridge, device=logs.device))
-        return change, bias
+        return maps.parts(torch.zeros_like(maps.ridge, device=logs.device))
 
     def _minimum(
         self, logs: Tensor, labels: Tensor, strength: float, start: tuple[Tensor, Tensor], *, rough: bool = False

@@ -17,6 +17,7 @@ from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.heads.base import EPSILON, cosine_adamw, moments
 from calattn.heads.joint import CalAttn
+from calattn.posthoc import contract
 from calattn.posthoc.base import Calibrator, Learned, finite_logits, rescaled, seeded
 from calattn.posthoc.modules import LOWEST_LOGIT, HeadScaledLogits, centred
 from calattn.posthoc.newton import check_labels_possible
@@ -96,7 +97,9 @@ class ScaleHeadCalibrator(Calibrator):
         head = _identity_head(inputs.shape[1], self.hidden, generator).to(inputs.device)
         best, kept = _copied(head), -1
         history = [judged(head)]
-        _start_at(head, nll_temperature(train, _START_RANGE, stacklevel=4).temperature)
+        start = nll_temperature(train, _START_RANGE, stacklevel=4).temperature
+        with torch.no_grad():
+            head.mlp.fc2.bias.fill_(math.log(math.expm1(start - EPSILON)))
         history.append(judged(head))
         if history[1] < history[0]:
             best, kept = _copied(head), 0
@@ -112,10 +115,8 @@ class ScaleHeadCalibrator(Calibrator):
         logits = train.calibrated_logits
         logits = (logits - logits.amax(dim=1, keepdim=True)).clamp_min_(LOWEST_LOGIT).float()
         # Adam moves every weight by about the rate, and a unit sums d of them: √d keeps 8 and 768 features alike.
-        rate, steps = (
-            self.learning_rate / math.sqrt(inputs.shape[1]),
-            self.epochs * math.ceil(len(train) / self.batch_size),
-        )
+        rate = self.learning_rate / math.sqrt(inputs.shape[1])
+        steps = self.epochs * math.ceil(len(train) / self.batch_size)
         optimiser, schedule = cosine_adamw(head, learning_rate=rate, weight_decay=self.weight_decay, steps=steps)
         for epoch in range(1, self.epochs + 1):
             order = torch.randperm(len(train), generator=generator).to(inputs.device)
@@ -150,7 +151,7 @@ class ScaleHeadCalibrator(Calibrator):
 
     def _try_out(self, logits: Tensor) -> None:
         features = torch.zeros(2, self._num_features()) if self._num_features() else None
-        self._checked_apply(Predictions(logits=logits, features=features))
+        contract.applied(self, Predictions(logits=logits, features=features))
 
     def _module(self) -> HeadScaledLogits:
         parts = {"logits": self._reads_logits, "features": self._num_features() > 0}
@@ -264,11 +265,6 @@ def _identity_head(num_features: int, hidden: int, generator: torch.Generator) -
         bound = 1.0 / math.sqrt(num_features)
         head.mlp.fc1.weight.uniform_(-bound, bound, generator=generator)
     return head
-
-
-def _start_at(head: CalAttn, temperature: float) -> None:
-    with torch.no_grad():
-        head.mlp.fc2.bias.fill_(math.log(math.expm1(temperature - EPSILON)))
 
 
 def _copied(head: CalAttn) -> dict[str, Tensor]:

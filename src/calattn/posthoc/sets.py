@@ -97,10 +97,7 @@ class PredictionSets(Fitted):
     """The groups' names, as JSON."""
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("score", self.score, SCORES),
-            ("per", self.per, ("all", "class", "group")),
-        ):
+        for name, value, known in (("score", self.score, SCORES), ("per", self.per, ("all", "class", "group"))):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if not 0.0 < self.coverage < 1.0:

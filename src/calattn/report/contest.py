@@ -8,15 +8,7 @@ from typing import Any
 
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import Difference
-from calattn.posthoc import (
-    Calibrator,
-    Contest,
-    ContestRow,
-    PredictionSets,
-    SetReport,
-    Skipped,
-    TemperatureScaling,
-)
+from calattn.posthoc import Calibrator, Contest, ContestRow, PredictionSets, SetReport, Skipped, TemperatureScaling
 from calattn.posthoc.contests import RANKED_BY, as_good
 from calattn.report.evaluations import Differences, described, leaderboard, mark_of, sentence
 from calattn.report.style import between, number, percent, unit_of
