@@ -1,23 +1,17 @@
 """How often the 95 % intervals hold what they promise: the metric's expectation at that sample size.
 
-    python -m benchmarks.coverage --json results/coverage.json      # about five minutes on one core
+    python -m benchmarks.coverage --json results/coverage.json      # about ten minutes on one core
 
 Predictions are drawn from a known posterior made over-confident by a temperature; the target is the mean of the metric over all
-simulated data sets. 500 simulations give a coverage a standard error of one per cent, 200 of one and a half.
-
-Clustered rows, clusters × rows: share of cases in which 95 % intervals hold the target.
-
-                accuracy, NLL, Brier, AURC   ECE, AdaECE, smECE    MCE   NLL, clusters ignored
-    50 × 10                        92–93 %             90–95 %   92 %                    78 %
-    100 × 10                       94–96 %             94–95 %   78 %                    82 %
-    200 × 15                       93–94 %             91–92 %   88 %
+simulated data sets. 500 simulations give a coverage a standard error of one per cent.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -50,7 +44,7 @@ def coverage(n: int, classes: int, temperature: float, simulations: int, seed: i
     """Share of intervals that contain the target, and that target, for each metric."""
     g = torch.Generator().manual_seed(seed)
     sets = ((draw(n, classes, temperature, g), None) for _ in range(simulations))
-    return _coverage(sets, simulations, f"N={n}, T={temperature}", resamples)
+    return _coverage(sets, simulations, resamples)
 
 
 def clustered_coverage(
@@ -67,12 +61,12 @@ def clustered_coverage(
     g = torch.Generator().manual_seed(seed)
     sets = (draw_clusters(clusters, size, temperature, g) for _ in range(simulations))
     given = ((predictions, of if aware else None) for predictions, of in sets)
-    return _coverage(given, simulations, f"{clusters} clusters of {size}", resamples)
+    return _coverage(given, simulations, resamples)
 
 
-def _coverage(sets: Iterable, simulations: int, title: str, resamples: int) -> dict:
+def _coverage(sets: Iterable, simulations: int, resamples: int) -> dict:
     rows: list[dict] = []
-    for predictions, clusters in track(sets, description=title, total=simulations, transient=True):
+    for predictions, clusters in track(sets, total=simulations, transient=True):
         measure = {"num_bootstrap": resamples, "generator": torch.Generator().manual_seed(len(rows))}
         rows.append(calattn.evaluate(predictions, clusters=clusters, **measure).as_dict())
     found = {}
@@ -93,35 +87,35 @@ def _coverage(sets: Iterable, simulations: int, title: str, resamples: int) -> d
     return found
 
 
+SETTINGS: dict[str, Callable[[int], dict]] = {
+    f"{clusters} clusters of {size}, temperature 0.8, {how}": functools.partial(
+        clustered_coverage, clusters, size, 0.8, seed=clusters, aware=how == "resampled whole"
+    )
+    for clusters, size, how in (
+        (50, 10, "resampled whole"),
+        (100, 10, "resampled whole"),
+        (200, 15, "resampled whole"),
+        (100, 10, "ignored"),
+    )
+} | {
+    f"N={n}, 10 classes, temperature {temperature}": functools.partial(coverage, n, 10, temperature, seed=n)
+    for n, temperature in ((500, 0.6), (500, 1.0), (4000, 0.6), (4000, 1.0))
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulations", type=int, default=500)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    result = {}
-    for n, temperature in ((500, 1.0), (500, 0.6), (4000, 1.0), (4000, 0.6)):
-        key = f"N={n}, 10 classes, temperature {temperature}"
-        result[key] = coverage(n, 10, temperature, arguments.simulations, seed=n)
-        print(key, {name: entry["coverage"] for name, entry in result[key].items()}, flush=True)
-    for clusters, size in ((50, 10), (100, 10), (200, 15)):
-        for aware in (True, False):
-            key = f"{clusters} clusters of {size}, temperature 0.8, " + ("resampled whole" if aware else "ignored")
-            result[key] = clustered_coverage(clusters, size, 0.8, arguments.simulations, seed=clusters, aware=aware)
-            print(key, {name: entry["coverage"] for name, entry in result[key].items()}, flush=True)
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {
-                    "command": f"python -m benchmarks.coverage --simulations {arguments.simulations}",
-                    "level": 0.95,
-                    "resamples": 400,
-                    "calattn": calattn.__version__,
-                    "settings": result,
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+    command = f"python -m benchmarks.coverage --simulations {arguments.simulations}"
+    result: dict[str, dict] = {}
+    for name, simulate in SETTINGS.items():
+        result[name] = simulate(simulations=arguments.simulations)
+        print(name, {metric: entry["coverage"] for metric, entry in result[name].items()}, flush=True)
+        if arguments.json:
+            document = {"command": command, "level": 0.95, "resamples": 400, "calattn": calattn.__version__}
+            arguments.json.write_text(json.dumps(document | {"settings": result}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -187,7 +187,8 @@ def test_poisson_intervals_agree_with_multinomial_ones(monkeypatch):
     held, pair = evaluate(p, num_bootstrap=1500), compare(p, sharper, metrics=names, num_bootstrap=1000)
     monkeypatch.setattr("calattn.metrics.resampling.weights.MOST_MULTINOMIAL", 0)
     large = evaluate(cut(p, 600), num_bootstrap=1500)
-    for name, row in held.rows.items():
+    for name in set(METRICS) - {"mce"}:
+        row = held[name]
         assert large[name].value == pytest.approx(row.value, rel=1e-9), name
         assert large[name].low <= large[name].value <= large[name].high, name
         assert large[name].high - large[name].low == pytest.approx(row.high - row.low, rel=0.12), name
@@ -292,7 +293,8 @@ def test_streams_stay_paired_however_they_are_cut():
     p = predictions(6000)
     for name, difference in compare(cut(p, 700), cut(p, 1111), num_bootstrap=20).items():
         assert difference.difference == pytest.approx(0, abs=1e-9), name
-        assert (difference.low, difference.high) == pytest.approx((0, 0), abs=1e-6), name
+        if METRICS[name].interval:
+            assert (difference.low, difference.high) == pytest.approx((0, 0), abs=1e-6), name
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------------

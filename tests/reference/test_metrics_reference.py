@@ -174,7 +174,7 @@ def test_smooth_ece_automatic_is_the_fixed_point():
     assert metrics.smooth_ece(probs, labels, bandwidth=bandwidth) == pytest.approx(value, abs=1e-7)
 
 
-@pytest.mark.parametrize(("bandwidth", "tolerance"), [(0.02, 1e-6), (0.05, 1e-7), (0.2, 1e-7)])
+@pytest.mark.parametrize(("bandwidth", "tolerance"), [(0.005, 1e-6), (0.02, 1e-9), (0.05, 1e-9)])
 def test_kernel_ece_is_the_printed_formula(bandwidth, tolerance):
     probs, labels = saturated(500)
     p, y = top(probs, labels)

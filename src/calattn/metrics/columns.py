@@ -182,22 +182,22 @@ def _confidence_alone(values: Tensor, labels: Tensor, tolerance: float) -> dict[
     """
     n, width = values.shape
     array, unsigned = values.numpy(), values.numpy().view(f"u{values.element_size()}")
-    top, sums = np.empty(n, np.int64), np.empty(n, array.dtype)
+    top, largest, sums = np.empty(n, np.int64), np.empty(n, array.dtype), np.empty(n, array.dtype)
 
     @np.errstate(all="ignore")  # what overflows or is NaN is found below
     def search(span: slice) -> None:
         for start in range(span.start, span.stop, step):
             rows = slice(start, min(start + step, span.stop))
             np.argmax(unsigned[rows], axis=1, out=top[rows])
-            np.einsum(
-                "ij->i", array[rows], out=sums[rows]
-            )  # torch.sum would start threads of its own from each of ours
+            largest[rows] = array[np.arange(rows.start, rows.stop), top[rows]]
+            # torch.sum would start threads of its own from each of ours
+            np.einsum("ij->i", array[rows], out=sums[rows])
 
     step = max(1, _CACHED // width)
     spans = list(row_blocks(n, width, max(_BLOCK, -(-n // torch.get_num_threads()) * width)))
     with ThreadPoolExecutor(len(spans)) as pool:
         list(pool.map(search, spans))
-    found = torch.from_numpy(array[np.arange(n), top])
+    found = torch.from_numpy(largest)
     if not bool(((found > 0) & (torch.from_numpy(sums).sub_(1).abs_() <= tolerance)).all()):
         for rows in row_blocks(n, width, _BLOCK):
             top_here, found[rows] = _checked_top(values[rows], tolerance, "probs", rows.start)

@@ -24,7 +24,7 @@ from calattn.metrics.groups import (
     worst_first,
 )
 from calattn.metrics.parts import Measured, measured
-from calattn.metrics.resampling.bootstrap import interval, spread_for_few, two_sided
+from calattn.metrics.resampling.bootstrap import interval, two_sided, wider_for_few
 from calattn.metrics.sources import PredictionSource, check_paired, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.registry import UnknownName
@@ -56,6 +56,11 @@ class Evaluation(Mapping[str, MetricRow]):
     draws: Mapping[str, Tensor] = dataclasses.field(default_factory=dict, repr=False, compare=False)
     """Each metric in every resample. Evaluations of the same samples, of one seed, are resampled alike: see `paired`."""
     gaps: Float[Tensor, "8 m"] | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def num_units(self) -> int:
+        """How many independent parts are resampled."""
+        return self.num_clusters or self.num_samples
 
     def __getitem__(self, name: str) -> MetricRow:
         if name not in self.rows:
@@ -119,6 +124,8 @@ class Difference:
     @property
     def too_few(self) -> str | None:
         """Why there can be no verdict, in words: p is never below 2/(B + 1), which B resamples may leave above 1 − level."""
+        if not METRICS[self.name].interval and not self._certain:
+            return "no interval of it holds"
         needed = math.ceil(2 / (1 - self.level) - 1e-9) - 1
         if self.num_bootstrap is None or self.num_bootstrap >= needed or self._certain:
             return None
@@ -146,10 +153,8 @@ class Difference:
         if math.isnan(self.difference):
             return f"{title} is not defined for both"
         verdict = self.too_few or ("more than chance" if self.significant else "within chance")
-        return (
-            f"{title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f} "
-            f"[{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}, {verdict}"
-        )
+        ends = "" if math.isnan(self.low) else f" [{self.low:+.4f}, {self.high:+.4f}], p = {self.p_value:.2g}"
+        return f"{title} {self.a:.4f} → {self.b:.4f}: {self.difference:+.4f}{ends}, {verdict}"
 
 
 @checks.full_precision()
@@ -260,10 +265,10 @@ def compare(
         raise ValueError(f"a has {one.n} samples and b has {other.n}: a paired comparison needs the same samples")
     if bool((one.labels != other.labels).any()):
         raise ValueError("a and b do not have the same number of samples of each class: they are not the same samples")
-    known = [name for name in names if name in one.draws and name in other.draws]
-    if metrics is not None and len(known) < len(names):
-        _warn_left_out([name for name in names if name not in known], options)
-    return {name: _difference(name, one, other, level, options) for name in known}
+    found = {name: _difference(name, one, other, level, options) for name in names}
+    if metrics is not None:
+        _warn_left_out([name for name, each in found.items() if each is None], options)
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def paired(a: Evaluation, b: Evaluation, metric: str) -> Difference | None:
@@ -272,23 +277,30 @@ def paired(a: Evaluation, b: Evaluation, metric: str) -> Difference | None:
     The caller knows that they are of the same samples in the same order. `compare` checks it, and draws resamples of its own.
     """
     alike = (a.num_samples, a.num_clusters, a.num_bootstrap) == (b.num_samples, b.num_clusters, b.num_bootstrap)
-    if not alike or metric not in a.draws or metric not in b.draws:
+    if not alike or metric not in a or metric not in b:
         return None
-    one, other = (_Side(e.num_samples, torch.empty(0), {metric: e[metric].value}, e.draws) for e in (a, b))
+    one, other = (_Side(e.num_samples, e.num_units, torch.empty(0), {metric: e[metric].value}, e.draws) for e in (a, b))
     return _difference(metric, one, other, a.level, a.options)
 
 
 class _Side(NamedTuple):
-    """One of two sets of predictions: its size, the samples of each class, the values and their replicates."""
+    """One of two sets of predictions: its size, how many units are resampled, the samples of each class, and the rest."""
 
     n: int
+    units: int
     labels: Float[Tensor, " c"]
     values: Mapping[str, float]
     draws: Mapping[str, Float[Tensor, " r"]]
 
     @classmethod
     def of(cls, found: Measured, measure: _Resampled) -> _Side:
-        return cls(found.plan.n, found.whole.labels, found.whole.state.compute(), measure.replicates(found))
+        return cls(
+            found.plan.n,
+            found.plan.num_units,
+            found.whole.labels,
+            found.whole.state.compute(),
+            measure.replicates(found),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,25 +331,24 @@ class _Resampled:
 
     def replicates(self, found: Measured) -> dict[str, Float[Tensor, " r"]]:
         """Those that say something."""
-        draws = dict(found.replicates)
+        draws = {name: each for name, each in found.replicates.items() if METRICS[name].interval}
         if "scores" in found.whole.state.needs and found.whole.state.scores.num_high_errors < _FEWEST_ERRORS:
             draws.pop("high_confidence_error_confidence", None)
-        if found.plan.num_clusters is None:
-            return draws
-        return {name: spread_for_few(each, found.plan.num_clusters, self.level) for name, each in draws.items()}
+        return draws
 
 
 def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
-    draws, rows, level = measure.replicates(found), {}, measure.level
+    draws, rows = measure.replicates(found), {}
+    wider = wider_for_few(found.plan.num_units, measure.level)
     for name, value in found.whole.state.compute().items():
-        low, high = _interval(name, value, draws[name], level) if name in draws else (None, None)
+        low, high = _interval(name, value, draws[name], measure.level, wider) if name in draws else (None, None)
         rows[name] = MetricRow(name=name, value=value, low=low, high=high)
     return Evaluation(
         rows=rows,
         num_samples=found.plan.n,
         num_classes=found.whole.num_classes,
         options=found.plan.options,
-        level=level,
+        level=measure.level,
         num_bootstrap=found.plan.count,
         num_clusters=found.plan.num_clusters,
         draws=draws,
@@ -359,9 +370,14 @@ def _asked(
     return _names(metrics, cls), options
 
 
-def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference:
-    difference, draws, moved = b.values[name] - a.values[name], b.draws[name] - a.draws[name], METRICS[name].raised
-    low, high = interval(difference, draws, level, moved=moved)
+def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -> Difference | None:
+    """None where resampling says nothing of these two; without an interval where it says nothing of any two."""
+    if METRICS[name].interval and not (name in a.draws and name in b.draws):
+        return None
+    difference = b.values[name] - a.values[name]
+    draws = b.draws[name] - a.draws[name] if METRICS[name].interval else torch.empty(0)
+    placed = {"moved": METRICS[name].raised, "wider": wider_for_few(a.units, level)}
+    low, high = interval(difference, draws, level, **placed)
     return Difference(
         name=name,
         a=a.values[name],
@@ -369,7 +385,7 @@ def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -
         difference=difference,
         low=low,
         high=high,
-        p_value=two_sided(difference, draws, moved=moved),
+        p_value=two_sided(difference, draws, **placed),
         level=level,
         num_bootstrap=int((~draws.isnan()).sum()),
         options=options,
@@ -431,11 +447,13 @@ def _by_group(
     return worst_first({name: GroupEvaluation(evaluation=one, differences=apart) for name, one, apart in each})
 
 
-def _interval(name: str, value: float, replicates: Tensor, level: float) -> tuple[float, float] | tuple[None, None]:
+def _interval(
+    name: str, value: float, replicates: Tensor, level: float, wider: float
+) -> tuple[float, float] | tuple[None, None]:
     # All right, all wrong, one sample: resampling cannot tell how sure that is.
     known = replicates[~replicates.isnan()]
     if math.isfinite(value) and bool((known == known[:1]).all()):
         return None, None
-    low, high = interval(value, replicates, level, moved=METRICS[name].raised)
+    low, high = interval(value, replicates, level, moved=METRICS[name].raised, wider=wider)
     least, most = METRICS[name].limits
     return max(low, least), min(high, most)

@@ -134,17 +134,19 @@ class SmoothGrid:
         centres, weight = self.centres, self.weight
         # correct = confidence − residual and confidence = centre + δ, so its moments follow from the other two.
         correct = centres * weight[:4] + weight[1:5] - self.residual[:4]
-        hit, hit_slope = _convolved(correct, bandwidth)
-        mass, mass_slope = _convolved(weight[:4], bandwidth)
         occupied = weight[0] > 0  # elsewhere the mass may vanish, and nobody asks
-        accuracy = hit[occupied] / mass[occupied]
-        slope = (hit_slope[occupied] - accuracy * mass_slope[occupied]) / mass[occupied] - 1
+        mass, mass_slope, mass_bend = _convolved(weight[:4], bandwidth)[:, occupied]
+        hit, hit_slope, hit_bend = _convolved(correct, bandwidth)[:, occupied] / mass
+        slope = hit_slope - hit * mass_slope / mass
+        bend = hit_bend - (2 * slope * mass_slope + hit * mass_bend) / mass
         count, first, second = weight[:3, occupied]
-        gap = accuracy - centres[occupied]
+        first, second, slope = first / count, second / count, slope - 1
+        gap = hit - centres[occupied]
         # Where the gap changes sign within a cell, its samples are taken as normally spread.
         changes = gap.abs() < slope.abs() / (2 * len(centres))
-        spread = changes * slope.abs() * (second / count - (first / count).square()).clamp_min(0).sqrt()
-        return float((count * folded_normal_mean(gap + slope * first / count, spread)).sum() / self.num_samples)
+        spread = changes * slope.abs() * (second - first.square()).clamp_min(0).sqrt()
+        mean = gap + slope * first + bend * second / 2
+        return float((count * folded_normal_mean(mean, spread)).sum() / self.num_samples)
 
     def _check(self, bandwidth: float) -> None:
         checks.positive(bandwidth, "bandwidth")
@@ -183,21 +185,23 @@ def integral_of_absolute(cosines: Float[Tensor, "*r k"], bandwidth: float, finen
     return torch.where(left * right < 0, crossing, straight).mean(dim=-1)
 
 
-def _convolved(moments: Float[Tensor, "4 g"], bandwidth: float) -> tuple[Float[Tensor, " g"], Float[Tensor, " g"]]:
-    """Σ over samples of exp(−(t − p)²/2h²) at the cell centres, and its slope in t, from Taylor moments to third order."""
+def _convolved(moments: Float[Tensor, "4 g"], bandwidth: float) -> Float[Tensor, "3 g"]:
+    """Σ over samples of exp(−(t − p)²/2h²) and its two derivatives in t at the cell centres, from moments to third order."""
     cells = moments.shape[1]
     x = torch.arange(-(cells - 1), cells, dtype=torch.float64, device=moments.device) / cells / bandwidth
     # ∂ʲ/∂pʲ of the kernel at a cell's centre is Heⱼ(x) exp(−x²/2) / hʲ, and each ∂/∂t is one more order with a minus.
-    hermite = torch.stack([torch.ones_like(x), x, x.square() - 1, x**3 - 3 * x, x**4 - 6 * x.square() + 3])
-    hermite = hermite * torch.exp(-x.square() / 2)
+    hermite = [torch.ones_like(x), x]
+    for order in range(1, 5):
+        hermite.append(x * hermite[-1] - order * hermite[-2])
+    kernels = torch.stack(hermite) * torch.exp(-x.square() / 2)
     scales = torch.tensor([1 / (math.factorial(j) * bandwidth**j) for j in range(4)], dtype=torch.float64)
     spectrum = torch.fft.rfft(moments * scales.to(x.device).unsqueeze(1), n=4 * cells)
 
-    def curve(derivatives: Tensor) -> Tensor:
-        product = (torch.fft.rfft(derivatives, n=4 * cells) * spectrum).sum(dim=0)
-        return torch.fft.irfft(product, n=4 * cells)[cells - 1 : 2 * cells - 1]
+    def curve(order: int) -> Tensor:
+        product = (torch.fft.rfft(kernels[order : order + 4], n=4 * cells) * spectrum).sum(dim=0)
+        return torch.fft.irfft(product, n=4 * cells)[cells - 1 : 2 * cells - 1] / (-bandwidth) ** order
 
-    return curve(hermite[:4]), -curve(hermite[1:]) / bandwidth
+    return torch.stack([curve(order) for order in range(3)])
 
 
 def relplot_smooth_error(columns: Columns, bandwidth: float) -> float:

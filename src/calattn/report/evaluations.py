@@ -259,7 +259,7 @@ def _parts(difference: Difference | None) -> tuple[str | Cell, ...]:
     name, ends = difference.name, (difference.low, difference.high)
     signed = number(name, difference.difference, signed=True)
     cell = Cell(signed, between(name, *ends, signed=True), mark_of(difference))
-    return _side([difference], "b"), cell, f"{difference.p_value:.2g}"
+    return _side([difference], "b"), cell, "–" if math.isnan(difference.p_value) else f"{difference.p_value:.2g}"
 
 
 def _side(found: Sequence[Difference | None], side: str) -> str:

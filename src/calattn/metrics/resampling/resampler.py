@@ -101,6 +101,11 @@ class Resampling:
         return None if self.clusters is None else int(self.clusters.max()) + 1
 
     @property
+    def num_units(self) -> int:
+        """How many independent parts are resampled."""
+        return self.num_clusters or self.n
+
+    @property
     def own(self) -> tuple[str, ...]:
         """The metrics that are read from resampled states, in the order of the registry."""
         own = [name for name in METRICS if name in self.metrics and name not in BUILT_IN]
@@ -209,8 +214,8 @@ class Resampler:
             values["smooth_ece"] = integral_of_absolute(waves, self.plan.bandwidth, fineness=64)
         if "kernel_ece" in self.plan.metrics:
             place = (confidence * KERNEL_CELLS).long().clamp_(0, KERNEL_CELLS - 1)
-            empty = torch.zeros(KERNEL_CELLS, len(n), dtype=torch.float64, device=n.device)
-            mass, hits = (empty.index_add(0, place, each.t()) for each in (ranked.count, ranked.right))
+            empty = torch.zeros(len(n), KERNEL_CELLS, dtype=torch.float64, device=n.device)
+            mass, hits = (empty.index_add(1, place, each) for each in (ranked.count, ranked.right))
             values["kernel_ece"] = kernel_values(mass, hits, n, self.options.bandwidth or 0.05)
         if self.plan.metrics & RANKED:
             values |= rank_values(ranked.count, ranked.right, residual, n, self.options.num_bins)
