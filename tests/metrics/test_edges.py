@@ -84,11 +84,6 @@ def test_class_that_never_occurs_counts_in_classwise():
     assert len(per_class) == 3
 
 
-def test_21843_classes(metric):
-    value = metric(softmax(40, 21_843), torch.arange(40) * 500)
-    assert math.isfinite(value)
-
-
 def test_classwise_of_21843_classes_against_a_plain_loop():
     probs = softmax(60, 21_843).double()
     probs[:30] = 0.3 * probs[:30]

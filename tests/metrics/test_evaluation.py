@@ -15,6 +15,7 @@ from calattn import Difference, Predictions, compare, evaluate, metrics, report
 from calattn.metrics import METRICS
 from calattn.metrics.evaluation import paired
 from calattn.metrics.resampling.bootstrap import interval, quantiles
+from calattn.report.evaluations import sentence
 from tests.samples import logits_and_labels
 
 
@@ -164,8 +165,9 @@ def test_no_interval_of_mce_holds_and_so_there_is_none():
     assert math.isnan(found.low)
     assert math.isnan(found.p_value)
     assert not found.significant
-    assert re.fullmatch(r"MCE 0\.\d+ → 0\.\d+: \+0\.\d+, no interval of it holds", str(found))
-    assert report.difference_table({"b": {"mce": found}}, baseline="a").markdown().count("nan") == 0
+    assert re.fullmatch(r"MCE 0\.\d+ → 0\.\d+: \+0\.\d+, cannot tell \(no interval holds\)", str(found))
+    assert re.fullmatch(r"MCE rises by \d+\.\d+ points: cannot tell \(no interval holds\)", sentence(found))
+    assert "nan" not in report.difference_table({"b": {"mce": found}}, baseline="a", level=0.95).markdown()
     again = [evaluate(each, num_bootstrap=50) for each in (a, b)]
     assert paired(*again, "mce").difference == found.difference
     groups = evaluate(a, metrics="mce", num_bootstrap=50, groups=["x", "y"] * (len(a) // 2)).groups
@@ -217,6 +219,9 @@ def test_resamples_that_do_not_differ_give_no_interval():
     p = Predictions(logits=torch.tensor([[3.0, 0.0]] * 5), labels=torch.zeros(5, dtype=torch.long))
     row = evaluate(p, num_bootstrap=50)["accuracy"]
     assert (row.value, row.low, row.high) == (1.0, None, None)
+    assert evaluate(predictions(n=1), num_bootstrap=30)["ece"].low is None, (
+        "all resamples of one sample are that sample"
+    )
 
 
 def test_a_few_confident_errors_get_no_interval():
@@ -224,7 +229,8 @@ def test_a_few_confident_errors_get_no_interval():
     labels[:9] = 1
     few = Predictions.from_probs(probs, labels)
     name = "high_confidence_error_confidence"
-    assert evaluate(few, num_bootstrap=50)[name].low is None
+    row = evaluate(few, num_bootstrap=50)[name]
+    assert (row.value, row.low) == (pytest.approx(0.95), None)
     assert name not in compare(few, few, num_bootstrap=50)
     labels[:30] = 1
     noisy = probs.clone()

@@ -202,16 +202,3 @@ def test_the_command_line(capsys, tmp_path):
     assert shown.code == 0
     assert "ECE of P(1)" in (tmp_path / "p.html").read_text()
     assert "is no class" in invoke(capsys, "evaluate", file, "--target", "fraud").err
-
-
-def test_the_command_line_of_a_large_file(capsys, tmp_path, monkeypatch):
-    from calattn.cli import subjects
-
-    logit, labels = rare(3000)
-    file = write_npz(tmp_path / "a.npz", as_logits(logit, labels))
-    want = invoke(capsys, "evaluate", file, "--target", 1, "--json", "--bootstrap", 20).json["results"][0]["metrics"]
-    monkeypatch.setattr(subjects, "STREAM_BYTES", 1)
-    found = invoke(capsys, "evaluate", file, "--target", 1, "--json", "--bootstrap", 20).json["results"][0]["metrics"]
-    assert {name: row["value"] for name, row in found.items()} == pytest.approx(
-        {name: row["value"] for name, row in want.items()}, abs=1e-9
-    )

@@ -133,6 +133,8 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
     >>> round(found.difference, 4), round(found.std_b, 4), found.significant
     (-0.01, 0.01, False)
     """
+    from scipy import special
+
     kinds = {(each.name, each.options, each.level) for each in differences}
     if len(differences) < 2 or len(kinds) > 1:
         names = ", ".join(sorted({each.name for each in differences})) or "nothing"
@@ -149,7 +151,7 @@ def over_seeds(differences: Sequence[Difference]) -> SeedsDifference:
             statistics.fmean(each.high - each.difference for each in differences),
         )
         seeds = Error(statistics.stdev(values) / math.sqrt(len(values)), len(values) - 1)
-        below, above = (Error(arm / student(math.inf, level)) for arm in samples)
+        below, above = (Error(arm / float(special.ndtri((1 + level) / 2))) for arm in samples)
         ends = (effect - reach(below, seeds, 1 - level), effect + reach(above, seeds, 1 - level))
         p_value = chance_of(effect, below if effect > 0 else above, seeds)
     else:
@@ -219,17 +221,6 @@ def chance_of(effect: float, samples: Error, seeds: Error) -> float:
     if effect == 0 or samples.size == seeds.size == 0:
         return 0.0 if effect else 1.0
     return math.exp(optimize.brentq(left, -30, 0)) if left(-30) > 0 else 0.0
-
-
-def student(freedom: float, level: float) -> float:
-    """How many standard errors an interval reaches to each side; with infinite freedom by the normal distribution.
-
-    >>> round(student(2.0, 0.95), 2), round(student(math.inf, 0.95), 2)
-    (4.3, 1.96)
-    """
-    from scipy import stats
-
-    return float(stats.t.ppf((1 + level) / 2, freedom))
 
 
 def _deviation(values: Sequence[float]) -> float:

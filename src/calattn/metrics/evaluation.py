@@ -125,7 +125,7 @@ class Difference:
     def too_few(self) -> str | None:
         """Why there can be no verdict, in words: p is never below 2/(B + 1), which B resamples may leave above 1 − level."""
         if not METRICS[self.name].interval and not self._certain:
-            return "no interval of it holds"
+            return "cannot tell (no interval holds)"
         needed = math.ceil(2 / (1 - self.level) - 1e-9) - 1
         if self.num_bootstrap is None or self.num_bootstrap >= needed or self._certain:
             return None

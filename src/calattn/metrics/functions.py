@@ -210,14 +210,12 @@ def smooth_ece(
     >>> round(smooth_ece(p, torch.tensor([0, 0, 0, 1])), 4)
     0.25
     """
-    columns = _event(probs, labels, target)
     if bandwidth is None:
-        return _automatic(columns, variant).value
+        return smooth_ece_automatic(probs, labels, variant=variant, target=target).value
     checks.positive(bandwidth, "bandwidth")
-    if variant == "relplot":
+    columns = _event(probs, labels, target)
+    if _is_relplots(variant):
         return relplot_smooth_error(columns, bandwidth)
-    if variant != "exact":
-        raise ValueError(f'variant must be "exact" or "relplot", got {variant!r}')
     return _grid(columns, bandwidth).smooth_error(bandwidth)
 
 
@@ -225,7 +223,9 @@ def smooth_ece_automatic(
     probs: Probs, labels: Labels, *, variant: Literal["exact", "relplot"] = "exact", target: Target = "top"
 ) -> SmoothECE:
     """Smooth ECE at its own bandwidth, with that bandwidth."""
-    return _automatic(_event(probs, labels, target), variant)
+    columns = _event(probs, labels, target)
+    found = relplot_automatic(columns) if _is_relplots(variant) else SmoothGrid.empty().add(columns).automatic()
+    return SmoothECE(*found)
 
 
 def kernel_ece(probs: Probs, labels: Labels, *, bandwidth: float = 0.05, target: Target = "top") -> float:
@@ -279,11 +279,7 @@ def high_confidence_errors(probs: Probs, labels: Labels, *, threshold: float = 0
     """
     checks.in_unit_interval(threshold, "threshold")
     values = ScoreSums(threshold).add(_event(probs, labels, "top")).read()
-    return HighConfidenceErrors(
-        values["high_confidence_error_rate"],
-        values["high_confidence_error_share"],
-        values["high_confidence_error_confidence"],
-    )
+    return HighConfidenceErrors(*(values[f"high_confidence_{part}"] for part in HighConfidenceErrors._fields))
 
 
 def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
@@ -335,9 +331,7 @@ def _grid(columns: Columns, bandwidth: float) -> SmoothGrid:
     return SmoothGrid.empty(cells).add(columns)
 
 
-def _automatic(columns: Columns, variant: str) -> SmoothECE:
-    if variant == "relplot":
-        return SmoothECE(*relplot_automatic(columns))
-    if variant != "exact":
+def _is_relplots(variant: str) -> bool:
+    if variant not in ("exact", "relplot"):
         raise ValueError(f'variant must be "exact" or "relplot", got {variant!r}')
-    return SmoothECE(*SmoothGrid.empty().add(columns).automatic())
+    return variant == "relplot"

@@ -235,8 +235,8 @@ def _beside(difference: Difference | None) -> str | Cell:
         return "–"
     name = difference.name
     signed = number(name, difference.difference, signed=True)
-    interval = f"({signed} {between(name, difference.low, difference.high, signed=True)})"
-    return Cell(_side([difference], "b"), interval, mark_of(difference))
+    interval = f"{signed} {between(name, difference.low, difference.high, signed=True)}".strip()
+    return Cell(_side([difference], "b"), f"({interval})", mark_of(difference))
 
 
 def _covered(comparisons: Mapping[str, Differences], level: float) -> str:
@@ -291,7 +291,8 @@ def sentence(difference: Difference, options: Options | None = None) -> str:
         return f"{title} does not change"
     mark = mark_of(difference)
     verdict = f"{mark}, more than chance" if mark else "within chance"
-    return f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}: {difference.too_few or verdict}"
+    change = f"{title} {'falls' if falls else 'rises'} by {size} {unit} {ends}".strip()
+    return f"{change}: {difference.too_few or verdict}"
 
 
 def described(difference: Difference, options: Options | None = None) -> dict[str, Any]:
