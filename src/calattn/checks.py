@@ -146,25 +146,28 @@ def finite_rows(row_max: Tensor, name: str, values: Tensor, offset: int = 0) -> 
         raise BadRowError(problem, argument=name, row=row + offset, column=column, remedy=remedy)
 
 
-def probabilities(probs: Tensor, tolerance: float, *, negative: Words, otherwise: Words) -> Tensor:
-    """The sums of rows that must be finite, not negative (else the remedy `negative`) and sum to 1.
+def probabilities(
+    probs: Tensor, tolerance: float, *, negative: Words, otherwise: Words, name: str = "probs", offset: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The largest entry and the sum of each row; rows must be finite, not negative (else the remedy `negative`) and sum to 1.
 
-    `otherwise` is the remedy where they do not, and are not per cent.
+    `otherwise` is the remedy where they do not, and are not per cent. `offset` is the number of the first row.
     """
-    finite_rows(probs.amax(dim=1), "probs", probs)
-    below = (probs < 0).any(dim=1)
-    if below.any():
-        raise BadRowError("has a negative entry", argument="probs", row=first(below), remedy=negative)
-    sums = probs.sum(dim=1)
+    largest, low, sums = probs.amax(dim=1), probs.amin(dim=1), probs.sum(dim=1)
     off = (sums - 1).abs() > tolerance
-    if off.any():
-        row = first(off)
-        total = float(sums[row])
-        # Per cent are rounded to a digit or two more often than fractions are.
-        percent = abs(total - 100) <= 100 * max(tolerance, 0.01)
-        remedy = "these look like per cent: divide by 100" if percent else otherwise
-        raise BadRowError(f"sums to {total:.6g}, not 1", argument="probs", row=row, remedy=remedy)
-    return sums
+    if bool((torch.isfinite(largest) & (low >= 0) & ~off).all()):
+        return largest, sums
+    finite_rows(largest, name, probs, offset)
+    if (below := low < 0).any():
+        row = first(below)
+        problem = f"is {float(low[row]):.6g}, negative"
+        raise BadRowError(problem, argument=name, row=row + offset, column=int(probs[row].argmin()), remedy=negative)
+    row = first(off)
+    total = float(probs[row].double().sum())
+    # Per cent are rounded to a digit or two more often than fractions are.
+    percent = abs(total - 100) <= 100 * max(tolerance, 0.01)
+    remedy = "these look like per cent: divide by 100" if percent else otherwise
+    raise BadRowError(f"sums to {total:.6g}, not 1", argument=name, row=row + offset, remedy=remedy)
 
 
 def sum_tolerance(dtype: torch.dtype) -> float:

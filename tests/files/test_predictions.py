@@ -92,7 +92,7 @@ def test_probabilities_in_half_precision_are_made_to_sum_to_one(dtype):
     ("probs", "message"),
     [
         ([[0.5, 0.4]], r"probs\[0\] sums to 0.9, not 1"),
-        ([[1.5, -0.5]], r"probs\[0\] has a negative entry"),
+        ([[1.5, -0.5]], r"probs\[0, 1\] is -0.5, negative"),
         ([[math.nan, 0.5]], r"probs\[0, 0\] is nan"),
         ([[0.9, 0.8, 0.48]], "sums to 2.18, not 1; .*sigmoid for each class are multi-label: every metric here"),
         ([[60.0, 39.5, 0.5]], "sums to 100, not 1; these look like per cent: divide by 100"),

@@ -175,7 +175,7 @@ def test_errors_name_the_row_of_the_file_not_of_the_block(tmp_path, name, rows):
     bad_probs[18] *= 2
     assert "probs[18] sums to 2, not 1" in first_error(probs=bad_probs, labels=LABELS)
     bad_probs[18, 0] = -1
-    assert "probs[18] has a negative entry" in first_error(probs=bad_probs, labels=LABELS)
+    assert "probs[18, 0] is -1, negative" in first_error(probs=bad_probs, labels=LABELS)
     bad_labels[19] = C + 3
     assert "labels[19] is 7 and is outside [0, 3]" in first_error(logits=LOGITS, labels=bad_labels)
     scale = np.ones(N, np.float32)

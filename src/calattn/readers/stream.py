@@ -247,7 +247,7 @@ class PredictionStream:
         probs = checks.widened(checks.matrix(probs, "probs"))
         use_logits = ("pass ", Args(kind="logits"), " if these are logits")
         larger = (", or a larger ", Args(sum_tolerance=None), " if the file was rounded")
-        sums = checks.probabilities(probs, tolerance, negative=use_logits, otherwise=(*use_logits, *larger))
+        _, sums = checks.probabilities(probs, tolerance, negative=use_logits, otherwise=(*use_logits, *larger))
         farthest = float(sums[(sums - 1).abs().argmax()])
         self._farthest_sum = max(self._farthest_sum, farthest, key=lambda total: abs(total - 1))
         return probs.clamp_min(self._floor).log()
