@@ -193,6 +193,8 @@ def test_a_sample_or_three_do_not_make_a_difference(flips, real):
         exact = scipy.stats.binomtest(flips, flips, 0.5).pvalue
         assert found.significant is real, seed
         assert (found.p_value < 0.05) == (exact < 0.05), seed
+    alone, clustered = (compare(a, b, metrics="accuracy", clusters=each) for each in (None, torch.arange(1000)))
+    assert alone == clustered, "clusters of one row are rows"
 
 
 def test_equal_models_are_seldom_told_apart():
