@@ -87,7 +87,7 @@ def _coverage(sets: Iterable, simulations: int, resamples: int) -> dict:
     return found
 
 
-SETTINGS: dict[str, Callable[[int], dict]] = {
+SETTINGS: dict[str, Callable[..., dict]] = {
     f"{clusters} clusters of {size}, temperature 0.8, {how}": functools.partial(
         clustered_coverage, clusters, size, 0.8, seed=clusters, aware=how == "resampled whole"
     )

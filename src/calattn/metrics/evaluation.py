@@ -376,8 +376,8 @@ def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -
         return None
     difference = b.values[name] - a.values[name]
     draws = b.draws[name] - a.draws[name] if METRICS[name].interval else torch.empty(0)
-    placed = {"moved": METRICS[name].raised, "wider": wider_for_few(a.units, level)}
-    low, high = interval(difference, draws, level, **placed)
+    moved, wider = METRICS[name].raised, wider_for_few(a.units, level)
+    low, high = interval(difference, draws, level, moved=moved, wider=wider)
     return Difference(
         name=name,
         a=a.values[name],
@@ -385,7 +385,7 @@ def _difference(name: str, a: _Side, b: _Side, level: float, options: Options) -
         difference=difference,
         low=low,
         high=high,
-        p_value=two_sided(difference, draws, **placed),
+        p_value=two_sided(difference, draws, moved=moved, wider=wider),
         level=level,
         num_bootstrap=int((~draws.isnan()).sum()),
         options=options,
