@@ -251,7 +251,7 @@ def of_a_command(name: str, *words: str, wall: bool = False, **arrays: np.ndarra
         np.savez(Path(folder) / "given.npz", **arrays)
         command = [sys.executable, "-P", "-m", "calattn", *words, str(Path(folder) / "given.npz")]
         start = time.perf_counter()
-        told = subprocess.run([sys.executable, "-c", _TELLS, *command], stdout=subprocess.PIPE, check=True).stdout
+        told = subprocess.run([sys.executable, "-P", "-c", _TELLS, *command], stdout=subprocess.PIPE, check=True).stdout
         seconds, (code, of_cpu, megabytes) = time.perf_counter() - start, json.loads(told)
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}")
