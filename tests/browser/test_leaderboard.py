@@ -26,8 +26,16 @@ def row(title: str, accuracy: float | None, ece: float | None, head: str, **more
         "href": None,
         "values": values if ece is not None else {},
         "facts": {"head": head},
+        "group": "test",
+        "better_than": {},
         "note": None,
     } | more
+
+
+def written(rows: list[dict], path, **more: object):
+    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": "test split"}
+    document |= {"warnings": [], "remark": None, "metrics": METRICS, "rows": rows}
+    return write_page(leaderboard_html(document | more), path)
 
 
 @pytest.fixture
@@ -40,8 +48,7 @@ def board(tmp_path):
         row("<img src=x onerror=alert(1)>", 0.7, 0.02, "calattn"),
         row("unfinished", None, None, "calattn", note="no predictions yet"),
     ]
-    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": "test split"}
-    return write_page(leaderboard_html(document | {"metrics": METRICS, "rows": rows}), tmp_path / "index.html")
+    return written(rows, tmp_path / "index.html")
 
 
 def titles(page) -> list[str]:
@@ -73,11 +80,6 @@ def test_it_sorts_filters_and_links(opened, board):
     page.locator("[data-fact=head]").select_option(label="any")
     page.get_by_role("link", name="a", exact=True).click()
     assert page.title() == "page of a"
-
-
-def written(rows: list[dict], path, metrics: list[dict] = METRICS):
-    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": None}
-    return write_page(leaderboard_html(document | {"metrics": metrics, "rows": rows}), path)
 
 
 def best(page, metric: str) -> set[str]:
@@ -127,16 +129,15 @@ def test_a_star_needs_a_paired_difference_from_each_other(opened, tmp_path, beat
 def test_it_is_sorted_by_nll_first(opened, tmp_path, names, key):
     metrics = [{**METRICS[0], "name": name, "better": "high" if name == "accuracy" else "low"} for name in names]
     rows = [{**row(str(k), 0.5, 0.5, "none"), "values": {name: {"value": k} for name in names}} for k in (2, 1, 3)]
-    page = opened(written(rows, tmp_path / "i.html", metrics))
+    page = opened(written(rows, tmp_path / "i.html", metrics=metrics))
     assert page.locator("thead [aria-sort]").get_attribute("data-column") == f"metric-{key}"
     assert titles(page) == (["3", "2", "1"] if key == "accuracy" else ["1", "2", "3"])
 
 
 def test_a_warning_stands_above_the_table(opened, tmp_path):
-    document = {"schema": 1, "version": "0", "made": "2026-01-01T00:00:00+00:00", "title": "Runs", "note": None}
     rows = [row("a", 0.8, 0.05, "none"), row("b", 0.9, 0.07, "none")]
-    document |= {"metrics": METRICS, "rows": rows, "warnings": ["not the same data: a of <b>x</b>; b of y."]}
-    page = opened(write_page(leaderboard_html(document), tmp_path / "i.html"), width=390)
+    warnings = ["not the same data: a of <b>x</b>; b of y."]
+    page = opened(written(rows, tmp_path / "i.html", warnings=warnings), width=390)
     said = page.locator("main > [data-warning]")
     assert said.inner_text() == "Warning: not the same data: a of <b>x</b>; b of y."
     assert said.bounding_box()["y"] < page.locator("[data-control=filter]").bounding_box()["y"]

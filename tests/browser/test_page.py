@@ -134,7 +134,7 @@ def test_bins_and_binning_recompute_the_error(opened, single, predictions):
 
 def test_the_best_temperature_is_a_button_away_and_says_where_it_was_fitted(opened, single, predictions):
     page = opened(single)
-    page.locator("button[data-star=NLL]").first.click()
+    page.locator("button[data-own=NLL]").first.click()
     page.wait_for_timeout(50)
     best = calattn.posthoc.TemperatureScaling().fit(predictions).temperature_
     assert shown(page, "temperature") == pytest.approx(best, rel=1e-9)

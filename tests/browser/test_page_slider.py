@@ -150,6 +150,13 @@ def test_nothing_speaks_of_a_slider_on_paper(opened, one):
     assert "slider" not in page.locator("body").inner_text().lower()
 
 
+def test_what_belongs_together_stays_on_one_sheet(opened, three):
+    page = opened(three)
+    page.emulate_media(media="print")
+    for part in ("h2", "h3", ".panel-overlay", ".panel-overview", ".comparison", ".panel-forest > .chart"):
+        assert page.locator(part).first.evaluate("(one) => getComputedStyle(one).breakInside") == "avoid", part
+
+
 def points(page, chart: str) -> list[dict]:
     """What the forest plot draws: where each dot is, in which group, and how it is coloured."""
     return page.locator(f"[data-chart={chart}] .forest-dot").evaluate_all(
@@ -225,6 +232,7 @@ def overview(page, subject: str, name: str) -> float:
 def test_long_names_wrap_on_a_phone(opened, three, width):
     page = opened(three, width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("h1 wbr").count() > 10, "the title breaks where parts of a name end"
     for chart in ("forest", "overlay", "overlay-nll"):
         box = page.locator(f"[data-chart={chart}]").bounding_box()
         texts = page.locator(f"[data-chart={chart}] text").evaluate_all(

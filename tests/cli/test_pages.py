@@ -411,6 +411,8 @@ def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):
     assert [each["score"] for each in (document["sets"], *document["sets"]["others"])] == ["raps", "aps", "lac"]
     ranking = [each["method"] for each in found.json["methods"]]
     assert [each["title"] for each in document["subjects"]] == ["as it is", *dict.fromkeys([leader, "temperature"])]
+    assert all(each["scale"] is None for each in document["subjects"]), "the temperatures of folds are none of samples"
+    assert all(["title", "test.npz"] in each["provenance"] for each in document["subjects"])
     for row, each in zip(document["contest"]["methods"], found.json["methods"], strict=True):
         for metric, difference in row["from_before"].items():
             wanted = each["from_before"][metric]["difference"]

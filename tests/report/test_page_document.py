@@ -46,6 +46,12 @@ def unpacked(text: str, kind: str, *shape: int) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype=f"<{kind}").reshape(shape).astype(np.float64)
 
 
+def equal_count(slider: dict, m: int) -> tuple[list[int], np.ndarray]:
+    """Of m bins of equal count: how many are in each, and at each temperature their confidence and accuracy."""
+    (bins,) = (each for each in slider["equal_count"] if len(each["counts"]) == m)
+    return bins["counts"], unpacked(bins["values"], "f4", len(slider["grid"]), m, 2)
+
+
 def softmax(predictions: calattn.Predictions, temperature: float) -> np.ndarray:
     return scipy.special.softmax(predictions.calibrated_logits.double().numpy() / temperature, axis=1)
 
@@ -89,8 +95,8 @@ def test_at_one_the_page_says_what_the_metrics_say(shown):
     ece = np.abs(gap[start].reshape(15, -1).sum(axis=1)).sum() / len(p)
     assert ece == pytest.approx(evaluation["ece"].value, abs=1e-6)
     assert slider["nll"][start] == pytest.approx(evaluation["nll"].value, rel=1e-9)
-    equal = unpacked(slider["equal_count"]["values"]["15"], "f4", len(slider["grid"]), 15, 3)[start]
-    adaptive = (equal[:, 0] * np.abs(equal[:, 1] - equal[:, 2])).sum() / len(p)
+    counts, means = equal_count(slider, 15)
+    adaptive = (counts * np.abs(means[start, :, 0] - means[start, :, 1])).sum() / len(p)
     assert adaptive == pytest.approx(evaluation["adaptive_ece"].value, abs=1e-6)
 
 
@@ -101,19 +107,18 @@ def test_equal_count_bins_are_numpys(shown, place, m):
     probs = softmax(p, slider["grid"][place])
     order = probs.max(axis=1).argsort()
     right = (probs.argmax(axis=1) == p.labels.numpy())[order]
-    values = unpacked(slider["equal_count"]["values"][str(m)], "f4", len(slider["grid"]), m, 3)[place]
-    for found, part in zip(values, np.array_split(np.arange(len(p)), m), strict=True):
-        assert found[0] == len(part)  # 1,500 is a multiple of all
-        assert found[1] == pytest.approx(probs.max(axis=1)[order][part].mean(), abs=1e-5)
-        assert found[2] == pytest.approx(right[part].mean(), abs=1e-5)
+    counts, means = equal_count(slider, m)
+    for count, found, part in zip(counts, means[place], np.array_split(np.arange(len(p)), m), strict=True):
+        assert count == len(part)  # 1,500 is a multiple of all
+        assert found[0] == pytest.approx(probs.max(axis=1)[order][part].mean(), abs=1e-5)
+        assert found[1] == pytest.approx(right[part].mean(), abs=1e-5)
 
 
 def test_tied_confidences_are_shared_by_both_sides_of_a_boundary():
     probs = torch.tensor([[0.9, 0.1]] * 10)
     labels = torch.tensor([0] * 8 + [1] * 2)
     slider = document_of(calattn.Predictions.from_probs(probs, labels))["subjects"][0]["temperature"]
-    values = unpacked(slider["equal_count"]["values"]["5"], "f4", len(slider["grid"]), 5, 3)
-    assert values[slider["start"], :, 2] == pytest.approx([0.8] * 5)
+    assert equal_count(slider, 5)[1][slider["start"], :, 1] == pytest.approx([0.8] * 5)
 
 
 def test_best_temperatures_are_on_the_grid_and_on_validation_where_there_is_one():
@@ -221,8 +226,10 @@ def test_scales_are_counted_once_each(shown):
     assert document_of(made())["subjects"][0]["scale"] is None
 
 
-def test_a_scale_that_does_not_vary_is_not_shown():
-    assert document_of(made(n=50, scale=torch.full((50,), 2.0)))["subjects"][0]["scale"] is None
+@pytest.mark.parametrize("different", [1, 5])
+def test_temperatures_of_all_or_of_folds_are_not_shown_as_those_of_samples(different):
+    scale = 2.0 + 0.01 * (torch.arange(50) % different)
+    assert document_of(made(n=50, scale=scale))["subjects"][0]["scale"] is None
 
 
 def columns(confidence: np.ndarray, correct: np.ndarray) -> Columns:
@@ -403,6 +410,10 @@ def test_the_page_asks_for_nothing():
             assert not value or value.startswith(("#", "data:")), (tag, name, value)
     policies = [a["content"] for t, a in parser.elements if t == "meta" and a.get("http-equiv")]
     assert any("default-src 'none'" in policy for policy in policies)
+
+
+def test_a_page_of_many_samples_is_small():
+    assert len(page_html(document_of(made(n=20_000))).encode()) < 0.9e6
 
 
 def test_a_page_of_a_thousand_classes_is_small():

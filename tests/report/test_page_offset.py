@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 import calattn
 from calattn.metrics.columns import columns_of
 from calattn.report.page import Exhibit, build_document
-from calattn.report.verdict import Event, Gaps, p_of_bias, verdict
+from calattn.report.verdict import ClassOne, Gaps, p_of_bias, verdict
 
 
 def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, seed: int = 0, **fields: object):
@@ -24,7 +24,7 @@ def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, 
 
 def said_of(p: calattn.Predictions, name: str = "1") -> dict[str, str]:
     event = columns_of(p.logits, p.labels, "logits", target=1)
-    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=Event(name, event))
+    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=ClassOne(name, event))
 
 
 @pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "lowers"), (0.5, "under", "raises")])

@@ -233,7 +233,15 @@ def _write_page(path: Path, found: Contest, material: Material, subject: Predict
     rows = [row for place, row in enumerate(found.rows) if place == 0 or row.method == "temperature"]
     origin = [(name, str(value)) for name, value in material.origin.items() if value is not None]
     exhibits = [Exhibit(title="as it is", predictions=material.judge, evaluation=found.before, provenance=origin)]
-    exhibits += [Exhibit(title=row.method, predictions=row.predictions, evaluation=row.evaluation) for row in rows]
+    exhibits += [
+        Exhibit(
+            title=row.method,
+            predictions=row.predictions,
+            evaluation=row.evaluation,
+            provenance=[("method", row.method), *origin],
+        )
+        for row in rows
+    ]
     compared = {place: row.from_before for place, row in enumerate(rows, start=1) if row.from_before is not None}
     document = build_document(exhibits, comparisons=compared, title=f"Calibration of {plain(subject.title)}")
     more = {"contest": contest_entry(report, found.before.options), "sets": finite(report.get("sets"))}

@@ -170,7 +170,7 @@ def event_words(found: Finding, name: str) -> str:
     return f"P({name}) {plain.get(found.kind) or f'is {words_of(found)}'}"
 
 
-class Event(NamedTuple):
+class ClassOne(NamedTuple):
     """Class 1 of two: what it is called, and the columns of P(1) against "the label is 1"."""
 
     name: str
@@ -198,7 +198,7 @@ def verdict_of(
         gaps = torch.stack([Gaps.of(part).sums for part in columns]).sum(dim=0)
     if number is None:
         return verdict(Gaps(gaps), event=_class_one(source) if isinstance(source, Predictions) else None)
-    event = Event(called, columns_in(source, number).cpu()) if binary and isinstance(source, Predictions) else None
+    event = ClassOne(called, columns_in(source, number).cpu()) if binary and isinstance(source, Predictions) else None
     return event_verdict(Gaps(gaps), called, binary=event)
 
 
@@ -208,14 +208,14 @@ def short(name: str) -> str:
     return name if len(name) <= 16 else f"{name[:15]}…"
 
 
-def _class_one(predictions: Predictions) -> Event | None:
+def _class_one(predictions: Predictions) -> ClassOne | None:
     if predictions.num_classes != 2:
         return None
     name = "1" if predictions.class_names is None else predictions.class_names[1]
-    return Event(short(name), columns_in(predictions, target=1).cpu())
+    return ClassOne(short(name), columns_in(predictions, target=1).cpu())
 
 
-def verdict(gaps: Gaps, *, event: Event | None = None) -> dict[str, str]:
+def verdict(gaps: Gaps, *, event: ClassOne | None = None) -> dict[str, str]:
     """kind (over, under, mixed, calibrated, unclear, offset, none), a headline, what it rests on, and a hint for screens.
 
     Of two classes (`event`), offset: mean P(1) differs from the share of class 1 by more than chance, and no temperature
@@ -237,7 +237,7 @@ def verdict(gaps: Gaps, *, event: Event | None = None) -> dict[str, str]:
     return _of_event(own, event.name, remedy=_NO_TEMPERATURE)
 
 
-def event_verdict(gaps: Gaps, name: str, *, binary: Event | None = None) -> dict[str, str]:
+def event_verdict(gaps: Gaps, name: str, *, binary: ClassOne | None = None) -> dict[str, str]:
     """The verdict on P(class) alone, whatever class is predicted; of `binary` problems, with the test of a bias."""
     if gaps.samples < 2:
         return _ONE_SAMPLE

@@ -298,9 +298,9 @@ _MORE = (
     ("s", "CalAttn's temperature of a single sample: its logits are divided by s before the softmax."),
     (
         "difference",
-        "Both sets of predictions are resampled with the same samples, so what they share cancels. A difference is called "
-        "real where its interval leaves out zero; p is twice the share of resamples on the other side of zero. Many metrics "
-        "are compared at once: one in twenty may look real by chance.",
+        "Both sets of predictions are resampled with the same samples, so what they share cancels. p is twice the share of "
+        "resamples on the other side of zero. A difference is called real where its {level} interval leaves out zero and p is "
+        "small enough too. Many metrics are compared at once: at 95 %, one in twenty may look real by chance.",
     ),
 )
 

@@ -22,6 +22,7 @@ Images = Callable[[Sequence[int]], Mapping[int, bytes]]
 _POINTS = 201
 _PICTURED, _LISTED = 24, 40
 _SCALE_CELLS = 40
+_FEWEST_SCALES = 20  # different ones: those of folds, each with its own temperature, are no distribution
 # Where a log's row has a number → what it is called, and which chart it is in.
 _SERIES = {
     "train.loss": ("training loss", "loss"),
@@ -132,14 +133,11 @@ def _error(predictions: Predictions, columns: Columns, row: int, top: int, pictu
 
 
 def scales(predictions: Predictions, columns: Columns) -> dict[str, Any] | None:
-    """How CalAttn's temperatures lie among correct and wrong predictions; None where all are the same, or there are none."""
-    if predictions.scale is None:
+    """How CalAttn's temperatures lie among correct and wrong predictions; None where there are none, or few different ones."""
+    if predictions.scale is None or len(predictions.scale.unique()) < _FEWEST_SCALES:
         return None
     scale = predictions.scale.double()
-    low, high = float(scale.min()), float(scale.max())
-    span = high - low
-    if span <= 1e-6 * high:  # one temperature for all: there is nothing to see
-        return None
+    low, span = float(scale.min()), float(scale.max() - scale.min())
     edges = torch.linspace(low, low + span, _SCALE_CELLS + 1, dtype=torch.float64)
     cell = ((scale - low) / span * _SCALE_CELLS).long().clamp_(0, _SCALE_CELLS - 1)
 

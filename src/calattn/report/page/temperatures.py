@@ -51,11 +51,15 @@ class TemperatureProfile:
     correct: Float[Tensor, "t f"]
     nll: Float[Tensor, " t"]
     brier: Float[Tensor, " t"]
-    equal_count: dict[int, Float[Tensor, "t m 3"]]
+    equal_count: dict[int, Float[Tensor, "t m 2"]]
 
     @property
     def start(self) -> int:
         return self.grid.index(1.0)
+
+    @property
+    def samples(self) -> int:
+        return int(self.count[0].sum())
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -71,10 +75,10 @@ class TemperatureProfile:
                 "confidence": packed(self.confidence, np.float32),
                 "correct": packed(self.correct, np.uint32),
             },
-            "equal_count": {
-                "counts": list(EQUAL_COUNTS),
-                "values": {str(m): packed(values, np.float32) for m, values in self.equal_count.items()},
-            },
+            "equal_count": [
+                {"counts": equal_count_bounds(self.samples, m).diff().tolist(), "values": packed(values, np.float32)}
+                for m, values in self.equal_count.items()
+            ],
         }
 
 
@@ -128,8 +132,8 @@ def _fine_sums(confidence: Sequence[Tensor], correct: Tensor) -> Float[Tensor, "
 
 def _equal_count(
     confidence: Sequence[Tensor], correct: Tensor, columns: Columns, start: int
-) -> dict[int, Float[Tensor, "t m 3"]]:
-    """Count, mean confidence and accuracy of bins of equal count. Samples that tie on a boundary are shared by both sides."""
+) -> dict[int, Float[Tensor, "t m 2"]]:
+    """Mean confidence and accuracy of bins of equal count. Samples that tie on a boundary are shared by both sides."""
     n = len(correct)
     found: dict[int, list[Tensor]] = {m: [] for m in EQUAL_COUNTS}
     for place, row in enumerate(confidence):
@@ -141,8 +145,7 @@ def _equal_count(
         for m in EQUAL_COUNTS:
             bounds = equal_count_bounds(n, m)
             at = _shared(ordered, sums, bounds)
-            size = bounds.diff().double()
-            found[m].append(torch.stack([size, *(at.diff(dim=1) / size.clamp_min(1))], dim=1))
+            found[m].append((at.diff(dim=1) / bounds.diff().clamp_min(1)).T)
     return {m: torch.stack(values) for m, values in found.items()}
 
 

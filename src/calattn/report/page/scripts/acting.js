@@ -10,24 +10,15 @@
       thresholds = Array.from({ length: 100 }, (_, k) => k / 100);
     const found = thresholds.map((threshold) => profile.above(index, threshold));
     const plot = new C.Plot(svg, { width, height, left: 46 });
-    const quarters = [0, 0.25, 0.5, 0.75, 1];
     plot.axes({
-      xTicks: quarters,
-      yTicks: quarters,
-      yText: (t) => `${100 * t}`,
+      xTicks: C.QUARTERS,
+      yTicks: C.QUARTERS,
+      yText: C.hundredth,
       xLabel: `act only above this ${view.words(subject).confidence}`,
       yLabel: "%",
     });
-    plot.line(
-      thresholds,
-      found.map((one) => one.share),
-      "green",
-    );
-    plot.line(
-      thresholds,
-      found.map((one) => one.right),
-      "blue",
-    );
+    for (const [key, kind] of [["share", "green"], ["right", "blue"]])
+      plot.line(thresholds, found.map((one) => one[key]), kind);
     plot.rule(view.threshold, "current", null);
     const now = profile.above(index, view.threshold),
       said = actingSentence(subject, view.threshold, now);
@@ -37,13 +28,8 @@
       x: plot.px(threshold),
       text: actingSentence(subject, threshold, found[k]),
     }));
-    return {
-      height,
-      label: `Samples acted on, and those of them ${view.words(subject).are}, over thresholds. ${said}`,
-      items,
-      top: plot.box.top,
-      bottom: plot.box.bottom,
-    };
+    const label = `Samples acted on, and those of them ${view.words(subject).are}, over thresholds. ${said}`;
+    return { height, label, items, plot };
   }
 
   function actingSentence(subject, threshold, { count, share, right }) {

@@ -5,7 +5,7 @@
   const { h, s } = C;
 
   /** A figure that redraws itself to its width. `draw(svg, width)` returns {height, label, items}: what the chart says
-      in words, and items [{x, text}] that a pointer or the arrow keys can ask about. */
+      in words, and items [{x, text}] that a pointer or the arrow keys can ask about; their line spans the box of `plot`. */
   function chart({ name, draw, hint = null, most = 640, pick = null }) {
     const svg = s("svg", { role: "img", class: "plot", "data-chart": name });
     const readout = h("p", { class: `readout no-print${hint ? " hinted" : ""}`, "aria-live": "polite" });
@@ -30,10 +30,10 @@
     function redraw() {
       const width = held.width || seen(element.clientWidth) || 480;
       svg.replaceChildren();
-      const drawn = draw(svg, width);
-      Object.assign(held, { items: drawn.items || [], top: drawn.top || 0, bottom: drawn.bottom || drawn.height });
-      svg.setAttribute("viewBox", `0 0 ${width} ${drawn.height}`);
-      svg.setAttribute("aria-label", drawn.label);
+      const { height, label, items, plot } = draw(svg, width);
+      Object.assign(held, { items, ...(plot ? plot.box : { top: 0, bottom: height }) });
+      svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+      svg.setAttribute("aria-label", label);
       svg.style.maxWidth = `${width}px`;
       if (hint !== null) show(held.at);
     }

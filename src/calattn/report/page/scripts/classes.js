@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, whole, fixed, missing, view, panel, absent, note } = C;
+  const { h, whole, fixed, missing, view, panel, note } = C;
 
   /** A bar to the right for over-, to the left for under-confident, from one baseline; the largest gap of all fills it. */
   const gapCell = (largest) => (row) => {
@@ -13,59 +13,31 @@
   };
 
   function classColumns(largest) {
-    const share = (key, title, help) => ({
+    const count = (key, title, help) => ({ key, title, help, numeric: true, text: (row) => whole(row[key]) });
+    const share = (key, title, help, places = 1) => ({
       key,
       title,
       help,
       numeric: true,
-      value: (row) => row[key],
-      text: (row) => (missing(row[key]) ? C.DASH : fixed(100 * row[key], 1)),
+      text: (row) => (missing(row[key]) ? C.DASH : fixed(100 * row[key], places)),
     });
+    const points = "confidence minus precision, in points: positive is over-confident";
     return [
-      { key: "name", title: "Class", header: true, value: (row) => row.name, text: (row) => row.name },
-      {
-        key: "count",
-        title: "Samples",
-        numeric: true,
-        help: "samples of this class",
-        value: (row) => row.count,
-        text: (row) => whole(row.count),
-      },
-      {
-        key: "predicted",
-        title: "Predicted",
-        numeric: true,
-        help: "samples predicted to be this class",
-        value: (row) => row.predicted,
-        text: (row) => whole(row.predicted),
-      },
+      { key: "name", title: "Class", header: true },
+      count("count", "Samples", "samples of this class"),
+      count("predicted", "Predicted", "samples predicted to be this class"),
       share("recall", "Recall, %", "of this class's samples, those found"),
       share("precision", "Precision, %", "of those predicted to be this class, those correct"),
       share("said", "Confidence, %", "mean confidence where this class is predicted"),
-      {
-        key: "gap",
-        title: "Gap",
-        numeric: true,
-        help: "confidence minus precision, in points: positive is over-confident",
-        value: (row) => row.gap,
-        cell: gapCell(largest),
-      },
-      {
-        key: "ece",
-        title: "ECE, %",
-        numeric: true,
-        help: "calibration error of this class's probability",
-        value: (row) => row.ece,
-        text: (row) => (missing(row.ece) ? C.DASH : fixed(100 * row.ece, 2)),
-      },
+      { key: "gap", title: "Gap", numeric: true, help: points, cell: gapCell(largest) },
+      share("ece", "ECE, %", "calibration error of this class's probability", 2),
     ];
   }
 
   function classesPanel(subject) {
     const rows = subject.per_class;
-    if (!rows || !rows.length) return absent("classes", "Class by class");
     // Side by side there is no room for both counts.
-    const gaps = view.subjects.flatMap((one) => one.per_class || []).map((row) => Math.abs(row.gap || 0));
+    const gaps = view.subjects.flatMap((one) => one.per_class).map((row) => Math.abs(row.gap || 0));
     const columns = classColumns(Math.max(...gaps) || 1).filter((column) => !(view.several && column.key === "predicted"));
     const table = C.dataTable({ columns, rows, label: "Class by class", name: "classes" });
     const found = h("span", { class: "dim", role: "status" });

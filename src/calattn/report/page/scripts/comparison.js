@@ -4,7 +4,7 @@
   const C = window.calattn;
   const { h, view, titleLink } = C;
 
-  const titleOf = (id) => (view.subjects.find((subject) => subject.id === id) || { title: id }).title;
+  const titleOf = (id) => view.subjects.find((subject) => subject.id === id).title;
 
   function comparisonRow(row) {
     const effect = C.effectOf(row);
@@ -23,14 +23,14 @@
       h("td", { class: "numeric" }, C.metricText(row, row.a)),
       h("td", { class: "numeric" }, C.metricText(row, row.b)),
       h("td", { class: "numeric", "data-column": "p" }, C.chanceText(row.p_value)),
-      h("td", { class: "words" }, row.sentence || ""),
+      h("td", { class: "words" }, row.sentence),
     );
   }
 
   function comparisonTable(comparison) {
     const [a, b] = [comparison.a, comparison.b].map(titleOf);
     const title = `${b}, against ${a}`;
-    const heads = [
+    const columns = [
       ["Metric"],
       [`Difference, ${view.levelText.replace(" ", "\u00a0")} interval`, "numeric"],
       ["Effect"],
@@ -40,22 +40,13 @@
       ["In words", "words"],
     ];
     const name = (text) => h("span", { class: "name" }, C.breakable(text));
-    const head = h(
-      "tr",
-      {},
-      heads.map(([text, kind]) => h("th", { scope: "col", class: kind }, name(text))),
-    );
-    const table = h(
-      "table",
-      { class: "data", "data-table": "comparison" },
-      h("thead", {}, head),
-      h("tbody", {}, comparison.rows.map(comparisonRow)),
-    );
+    const heads = columns.map(([text, kind]) => h("th", { scope: "col", class: kind }, name(text)));
+    const lines = comparison.rows.map(comparisonRow);
     return h(
       "div",
       { class: "comparison", "data-comparison": comparison.b },
       h("h3", {}, C.breakable(title)),
-      C.scroller(table, { label: title }),
+      C.plainTable({ name: "comparison", label: title, heads, lines }),
     );
   }
 
@@ -118,7 +109,7 @@
         tables,
       ),
     );
-    return { element, update: () => {}, redraw: forest.redraw };
+    return { element };
   }
 
   Object.assign(C, { comparisonSection });

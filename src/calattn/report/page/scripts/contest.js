@@ -20,19 +20,9 @@
   }
 
   function contestTable(contest) {
-    const heads = ["Method", ...contest.metrics.map((one) => `${one.title}, ${one.unit}`), "fit, s"];
-    const head = heads.map((text, place) => h("th", { scope: "col", class: place ? "numeric" : null }, text));
-    const table = h(
-      "table",
-      { class: "data", "data-table": "contest" },
-      h("thead", {}, h("tr", {}, head)),
-      h(
-        "tbody",
-        {},
-        [{ method: "(as it is)", after: contest.before }, ...contest.methods].map((row) => contestRow(row, contest)),
-      ),
-    );
-    return C.scroller(table, { label: "All methods" });
+    const heads = C.headsOf(["Method", ...contest.metrics.map((one) => `${one.title}, ${one.unit}`), "fit, s"]);
+    const rows = [{ method: "(as it is)", after: contest.before }, ...contest.methods];
+    return C.plainTable({ name: "contest", label: "All methods", heads, lines: rows.map((row) => contestRow(row, contest)) });
   }
 
   /** Differences from the predictions as they are, one group a metric, methods as rows. */

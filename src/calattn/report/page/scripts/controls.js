@@ -16,28 +16,17 @@
 
   function starButtons() {
     const stars = [...view.profiles.values()].flatMap((profile) => profile.best);
-    const button = (kind, by, text) =>
-      h("button", { type: "button", [`data-${kind}`]: by, click: () => view.setOwn(by) }, text);
-    const nll = stars.length > 0;
-    if (view.several)
-      return [nll && button("own", "NLL", "each at its own T* (NLL)"), button("own", "ECE", "each at its lowest ECE")].filter(
-        Boolean,
-      );
-    return [nll && button("star", "NLL", `T* (NLL, ${stars[0].fitted_on})`), button("star", "ECE", "lowest ECE")].filter(
-      Boolean,
-    );
+    const button = (by, text) => h("button", { type: "button", "data-own": by, click: () => view.setOwn(by) }, text);
+    const nll = () => (view.several ? "each at its own T* (NLL)" : `T* (NLL, ${stars[0].fitted_on})`);
+    const ece = button("ECE", view.several ? "each at its lowest ECE" : "lowest ECE");
+    return stars.length ? [button("NLL", nll()), ece] : [ece];
   }
 
   function sliderMarks(grid) {
-    const end = grid.length - 1;
-    const at = (value) =>
-      grid.reduce(
-        (best, one, k) => (Math.abs(Math.log(one / value)) < Math.abs(Math.log(grid[best] / value)) ? k : best),
-        0,
-      );
     const mark = (value, kind) => {
-      const one = h("span", { class: `slider-mark ${kind}` });
-      one.style.left = `calc(8px + (100% - 16px) * ${(at(value) / end).toFixed(4)})`; // 16px: the thumb's width
+      const one = h("span", { class: `slider-mark ${kind}` }),
+        share = grid.indexOf(value) / (grid.length - 1);
+      one.style.left = `calc(8px + (100% - 16px) * ${share.toFixed(4)})`; // 16px: the thumb's width
       return one;
     };
     const stars = [...view.profiles.values()].flatMap((profile) =>
@@ -72,10 +61,7 @@
     return { element: h("div", { class: "temperature-field" }, label, frame, readout), update };
   }
 
-  function isOn({ star, own, reset }) {
-    const { moved } = view.live(view.subjects[0]);
-    return star || own ? view.own === (star || own) : Boolean(reset) && !view.own && !moved;
-  }
+  const isOn = ({ own }) => (own ? view.own === own : !view.own && !view.live(view.subjects[0]).moved);
 
   function controlBar() {
     const slider = temperatureSlider();

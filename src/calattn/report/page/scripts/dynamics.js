@@ -14,33 +14,21 @@
   };
 
   function drawDynamics(dynamics, name, svg, width) {
-    const [title, factor] = PANELS[name] || [name, 1],
+    const [title, factor] = PANELS[name],
       { epoch } = dynamics;
     const series = dynamics.series.filter((one) => one.panel === name);
     const known = series.flatMap((one) => one.values.filter((value) => !missing(value)));
-    const low = Math.min(...known),
-      high = Math.max(...known),
-      pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.1;
-    const first = epoch[0],
-      last = epoch[epoch.length - 1],
+    const y = [0, 1.06 * Math.max(...known) || 0.1],
+      x = [epoch[0], Math.max(epoch.at(-1), epoch[0] + 1)],
       height = 210;
-    const plot = new C.Plot(svg, {
-      width,
-      height,
-      left: 46,
-      above: 26,
-      x: [first, last > first ? last : first + 1],
-      y: [low - pad, high + pad],
-    });
-    const ticks = C.niceTicks(first, Math.max(last, first + 1), 6).filter(Number.isInteger);
+    const plot = new C.Plot(svg, { width, height, left: 46, above: 24, x, y }).title(title);
     plot.axes({
-      xTicks: ticks,
-      yTicks: C.niceTicks(low - pad, high + pad, 4),
+      xTicks: C.niceTicks(...x, 6).filter(Number.isInteger),
+      yTicks: C.niceTicks(...y, 4),
       yText: (t) => C.short(factor * t),
       xLabel: "epoch",
     });
-    svg.append(C.s("text", { class: "plot-title", x: 46, y: 13 }, title));
-    (dynamics.marks || []).forEach((mark, k) => plot.rule(mark.epoch, "mark", mark.label, { row: k % 3 }));
+    dynamics.marks.forEach((mark, k) => plot.rule(mark.epoch, "mark", mark.label, { row: k % 3 }));
     series.forEach((one, k) => plot.line(epoch, one.values, COLOURS[k % COLOURS.length]));
     const value = (one, k) => `${one.name} ${missing(one.values[k]) ? C.DASH : C.short(factor * one.values[k])}`;
     const items = epoch.map((at, k) => ({
@@ -51,28 +39,17 @@
       const there = one.values.filter((each) => !missing(each)).map((each) => C.short(factor * each));
       return `${one.name} from ${there[0]} to ${there[there.length - 1]}`;
     });
-    return {
-      height,
-      label: `${title} over ${epoch.length} epochs: ${ends.join("; ")}.`,
-      items,
-      top: plot.box.top,
-      bottom: plot.box.bottom,
-    };
+    return { height, label: `${title} over ${epoch.length} epochs: ${ends.join("; ")}.`, items, plot };
   }
 
   function dynamicsPanel(subject) {
     const { dynamics } = subject,
       title = "Training";
     if (!dynamics) return absent("dynamics", title);
-    const full = dynamics.series.filter((one) => one.values.some((value) => !missing(value)));
-    const shown = { ...dynamics, series: full };
-    const charts = [...new Set(full.map((one) => one.panel))].map((name) => {
-      const one = C.chart({
-        name: `dynamics-${name}`,
-        hint: "",
-        draw: (svg, width) => drawDynamics(shown, name, svg, width),
-      });
-      const entries = full
+    const charts = [...new Set(dynamics.series.map((one) => one.panel))].map((name) => {
+      const draw = (svg, width) => drawDynamics(dynamics, name, svg, width);
+      const one = C.chart({ name: `dynamics-${name}`, hint: "", draw });
+      const entries = dynamics.series
         .filter((series) => series.panel === name)
         .map((series, k) => [`key-${COLOURS[k % COLOURS.length]}`, series.name]);
       return h("div", {}, one.element, C.legend(entries));

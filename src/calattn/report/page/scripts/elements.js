@@ -21,8 +21,12 @@
   const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
   const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 
+  /** A name that breaks where its parts end; elsewhere only if it must. */
+  const breakable = (name) =>
+    (String(name).match(/[^/._-]*[/._-]+|[^/._-]+/g) || []).flatMap((part) => [part, h("wbr")]);
+
   let lastId = 0;
   const freshId = (stem) => `${stem}-${++lastId}`;
 
-  window.calattn = { h, s, freshId };
+  window.calattn = { h, s, breakable, freshId };
 })();

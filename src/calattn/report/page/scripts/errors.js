@@ -12,10 +12,9 @@
   }
 
   function errorsPanel(subject) {
-    const errors = subject.errors || [],
-      above = subject.errors_above;
-    const title = "Most confident errors";
-    const sentence = above ? `${aboveSentence(above)} ` : "";
+    const { errors } = subject,
+      title = "Most confident errors";
+    const sentence = `${aboveSentence(subject.errors_above)} `;
     if (!errors.length) return { element: panel("errors", title, note(`${sentence}There is no error to show.`)) };
     const place = C.atOne(subject);
     const lead = note(`${sentence}The ${whole(errors.length)} most confident errors:`);
@@ -29,9 +28,11 @@
   const gallery = (errors) =>
     C.scroller(h("ul", { class: "gallery" }, errors.map(errorCard)), { label: "Most confident errors", rows: "li" });
 
+  const line = (kind, text, chance) =>
+    h("span", { class: kind }, text, h("span", { class: "nowrap" }, C.probability(chance)));
+
   function errorCard(error) {
-    const safe = typeof error.image === "string" && error.image.startsWith("data:image/");
-    const picture = safe
+    const picture = error.image
       ? h("img", { src: error.image, alt: `${rowName(error)}, true label ${error.label}` })
       : h("span", { class: "no-picture" }, "no picture");
     return h(
@@ -41,48 +42,21 @@
       h(
         "p",
         {},
-        h(
-          "span",
-          { class: "error-said" },
-          `predicted ${error.predicted}, `,
-          h("span", { class: "nowrap" }, C.probability(error.confidence)),
-        ),
-        h(
-          "span",
-          { class: "error-is" },
-          `true label ${error.label}, `,
-          h("span", { class: "nowrap" }, C.probability(error.label_probability)),
-        ),
+        line("error-said", `predicted ${error.predicted}, `, error.confidence),
+        line("error-is", `true label ${error.label}, `, error.label_probability),
         h("span", { class: "dim" }, rowName(error)),
       ),
     );
   }
 
   function errorTable(errors) {
+    const probability = (key, title) => ({ key, title, numeric: true, text: (row) => C.probability(row[key]) });
     const columns = [
-      {
-        key: "row",
-        title: "Sample",
-        header: true,
-        value: (row) => (missing(row.index) ? row.row : row.index),
-        text: rowName,
-      },
-      { key: "predicted", title: "Predicted", value: (row) => row.predicted, text: (row) => row.predicted },
-      {
-        key: "confidence",
-        title: "Confidence",
-        numeric: true,
-        value: (row) => row.confidence,
-        text: (row) => C.probability(row.confidence),
-      },
-      { key: "label", title: "True label", value: (row) => row.label, text: (row) => row.label },
-      {
-        key: "label_probability",
-        title: "Its probability",
-        numeric: true,
-        value: (row) => row.label_probability,
-        text: (row) => C.probability(row.label_probability),
-      },
+      { key: "row", title: "Sample", header: true, value: (row) => row.index ?? row.row, text: rowName },
+      { key: "predicted", title: "Predicted" },
+      probability("confidence", "Confidence"),
+      { key: "label", title: "True label" },
+      probability("label_probability", "Its probability"),
     ];
     return C.dataTable({ columns, rows: errors, label: "Most confident errors", name: "errors" }).element;
   }

@@ -6,13 +6,10 @@
 
   const ROW = 22,
     HEAD = 24;
-  const COLOURS = { better: "green", worse: "orange", noise: "dim", differs: "ink", plain: "blue" };
+  const COLOURS = { better: "green", worse: "orange", noise: "dim", plain: "blue" };
 
-  /** What a difference means: noise, better, worse, or that it differs. */
-  function effectOf(row) {
-    if (!row.significant) return "noise";
-    return row.improved === true ? "better" : row.improved === false ? "worse" : "differs";
-  }
+  /** What a difference means: noise, better or worse. */
+  const effectOf = (row) => (row.significant ? (row.improved ? "better" : "worse") : "noise");
 
   const effectText = (row) =>
     effectOf(row) === "noise" ? (row.too_few ? "cannot tell" : "within noise") : effectOf(row);
@@ -74,7 +71,7 @@
     const plot = new C.Plot(svg, { width, top, height, left, right, above: HEAD, below: 42, x, y: [rows.length, 0] });
     plot.axes({ xTicks: C.niceTicks(x[0], x[1], narrow ? 3 : 6), xLabel: narrow ? group.unit : group.axis });
     if (at !== null) plot.rule(group.factor * at, at ? "reference" : "zero", null);
-    svg.append(s("text", { class: "plot-title", x: narrow ? 0 : left, y: top + 14 }, title));
+    plot.title(title, narrow ? 0 : left);
     rows.forEach((row, place) => drawRow(plot, row, place, { factor: group.factor, width, narrow, right }));
     return { height, plot };
   }
@@ -90,7 +87,7 @@
         for (const row of group.rows) items.push({ x: plot.px(group.factor * (row.value ?? group.at ?? 0)), text: row.text });
         top += height;
       }
-      return { height: top, label, items, top: 0, bottom: top };
+      return { height: top, label, items };
     };
     return C.chart({ name, hint: "", most: 860, draw });
   }

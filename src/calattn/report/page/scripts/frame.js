@@ -51,13 +51,13 @@
   function readDocument() {
     const found = JSON.parse(document.getElementById("document").textContent);
     const title = document.getElementById("title");
-    title.textContent = found.title;
+    title.append(...C.breakable(found.title));
     if (isNearby(found.home)) {
       title.before(h("p", { class: "home no-print" }, h("a", { href: found.home, "data-home": true }, "← all runs")));
     }
     const content = document.getElementById("content");
     if (found.schema === 1) {
-      content.append(...(found.warnings || []).map(warning));
+      content.append(...found.warnings.map(warning));
       return found;
     }
     const text =

@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, view, whole, missing, panel, absent, note } = C;
+  const { h, whole, missing, panel, absent, note } = C;
 
   const DRAWN = 15,
     NAMED = 5;
@@ -76,8 +76,8 @@
 
   function groupTable(subject, metrics) {
     const columns = [
-      { key: "group", title: "Group", header: true, value: (row) => row.group, text: (row) => row.group },
-      { key: "samples", title: "Samples", numeric: true, value: (row) => row.samples, text: (row) => whole(row.samples) },
+      { key: "group", title: "Group", header: true },
+      { key: "samples", title: "Samples", numeric: true, text: (row) => whole(row.samples) },
       ...metrics.flatMap(columnsOf),
     ];
     const { element } = C.dataTable({ columns, rows: subject.groups, label: "Every group", name: "groups" });

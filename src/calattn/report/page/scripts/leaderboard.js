@@ -10,17 +10,13 @@
   if (!page) return;
 
   const MANY = 9; // columns before some start hidden
-  const facts = [...new Set(page.rows.flatMap((row) => Object.keys(row.facts || {})))];
-  const factOf = (row, name) => (row.facts && !missing(row.facts[name]) ? row.facts[name] : null);
-  const valueOf = (row, metric) => (row.values && row.values[metric.name] ? row.values[metric.name].value : null);
-  const distinct = (name) => [
-    ...new Set(
-      page.rows
-        .map((row) => factOf(row, name))
-        .filter((value) => value !== null)
-        .map(String),
-    ),
-  ];
+  const facts = [...new Set(page.rows.flatMap((row) => Object.keys(row.facts)))];
+  const factOf = (row, name) => row.facts[name] ?? null;
+  const valueOf = (row, metric) => row.values[metric.name]?.value;
+  const distinct = (name) => {
+    const known = page.rows.map((row) => factOf(row, name)).filter((value) => value !== null);
+    return [...new Set(known.map(String))];
+  };
   const chosen = new Map(); // fact → the text it must have
 
   function titleCell(row) {
@@ -29,7 +25,7 @@
   }
 
   function metricCell(row, metric) {
-    const found = row.values ? row.values[metric.name] : null;
+    const found = row.values[metric.name];
     if (!found) return C.DASH;
     const range = C.intervalText(metric, found.low, found.high);
     const text = found.infinite ? "∞" : C.metricNumber(metric, found.value);
@@ -44,7 +40,7 @@
   function columnsOf() {
     const metrics = page.metrics.map((metric) => ({
       key: `metric-${metric.name}`,
-      title: metric.unit ? `${metric.title}, ${metric.unit}` : metric.title,
+      title: `${metric.title}, ${metric.unit}`,
       help: metric.better === "high" ? "higher is better" : "lower is better",
       numeric: true,
       metric,
@@ -60,7 +56,7 @@
       text: (row) => factText(row, name),
     }));
     return [
-      { key: "title", title: "Run", header: true, value: (row) => row.title, cell: titleCell },
+      { key: "title", title: "Run", header: true, cell: titleCell },
       ...metrics,
       ...known,
     ];
@@ -85,7 +81,7 @@
   /** The best of the rows, where its paired difference from each other one is beyond chance. */
   function clearBest(rows, metric) {
     const sign = metric.better === "high" ? -1 : 1,
-      beaten = (row) => (row.better_than || {})[metric.name] || [];
+      beaten = (row) => row.better_than[metric.name] || [];
     const [best, ...others] = [...rows].sort((a, b) => sign * (valueOf(a, metric) - valueOf(b, metric)));
     const clear = (row) => beaten(best).includes(page.rows.indexOf(row));
     return others.length && others.every(clear) ? best : null;
@@ -116,7 +112,7 @@
   function narrow() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const count = board.filter((row) => {
-      const text = [row.title, row.note || "", ...facts.map((name) => factText(row, name))].join(" ").toLowerCase();
+      const text = [row.title, row.note ?? "", ...facts.map((name) => factText(row, name))].join(" ").toLowerCase();
       return (
         words.every((word) => text.includes(word)) &&
         [...chosen].every(([name, value]) => String(factOf(row, name)) === value)
@@ -149,7 +145,7 @@
   }
 
   function showColumn(key, shown) {
-    for (const cell of board.table.querySelectorAll(`[data-column="${CSS.escape(key)}"]`)) cell.hidden = !shown;
+    for (const cell of board.element.querySelectorAll(`[data-column="${CSS.escape(key)}"]`)) cell.hidden = !shown;
   }
 
   /** Which columns to see. Of many, facts that never vary and metrics after the sixth start hidden. */
@@ -179,14 +175,10 @@
   );
   document.body.classList.add("wide");
   const remark = page.remark && h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), page.remark, ".");
-  document.getElementById("content").append(...[remark].filter(Boolean), tools, columnChooser(), h("div", { class: "board" }, board.element));
-  document.getElementById("meta").textContent = [
-    `${whole(page.rows.length)} runs`,
-    page.note,
-    `made ${C.dateText(page.made)}`,
-  ]
-    .filter(Boolean)
-    .join(" · ");
+  const parts = [remark, tools, columnChooser(), h("div", { class: "board" }, board.element)];
+  document.getElementById("content").append(...parts.filter(Boolean));
+  const meta = [`${whole(page.rows.length)} runs`, page.note, `made ${C.dateText(page.made)}`];
+  document.getElementById("meta").textContent = meta.join(" · ");
   document.getElementById("colophon").textContent =
     `Made by calattn ${page.version}. ★ marks the best of the runs shown on the same samples, where it is so by more than chance. ` +
     "In brackets: intervals. This file works without a network.";

@@ -15,7 +15,7 @@
   }
 
   function metricsPanel(subject) {
-    const rows = subject.metrics.map((metric) =>
+    const lines = subject.metrics.map((metric) =>
       h(
         "tr",
         { "data-metric": metric.name },
@@ -24,25 +24,10 @@
         h("td", { class: "numeric dim" }, C.intervalText(metric, metric.low, metric.high)),
       ),
     );
-    const heads = ["Metric", "Value", `${view.levelText} interval`].map((text, k) =>
-      h("th", { scope: "col", class: k > 0 ? "numeric" : null }, text),
-    );
-    const table = h(
-      "table",
-      { class: "data", "data-table": "metrics" },
-      h("thead", {}, h("tr", {}, heads)),
-      h("tbody", {}, rows),
-    );
-    const label = "Every number, at T = 1";
-    const arrows = note("↑ higher is better, ↓ lower is better.");
-    return {
-      element: panel(
-        "metrics",
-        label,
-        C.scroller(table, { label }),
-        arrows,
-      ),
-    };
+    const label = "Every number, at T = 1",
+      heads = C.headsOf(["Metric", "Value", `${view.levelText} interval`]);
+    const table = C.plainTable({ name: "metrics", label, heads, lines });
+    return { element: panel("metrics", label, table, note("↑ higher is better, ↓ lower is better.")) };
   }
 
   Object.assign(C, { metricsPanel });

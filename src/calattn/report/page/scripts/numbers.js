@@ -6,7 +6,13 @@
   const DASH = "–";
   const missing = (value) => value === null || value === undefined || Number.isNaN(value);
   const minus = (text) => text.replace("-", "−");
-  const fixed = (value, places) => (missing(value) ? DASH : minus(value.toFixed(places)));
+  /** Of two numbers as near, the one with an even last digit, as Python has it: the same number looks the same everywhere. */
+  function rounded(value, places) {
+    const text = value.toFixed(places);
+    const tied = Number.isInteger(value * 2 ** (places + 1)) && !Number.isInteger(value * 2 ** places);
+    return tied && Number(text.at(-1)) % 2 ? (value - Math.sign(value) * 0.4 * 10 ** -places).toFixed(places) : text;
+  }
+  const fixed = (value, places) => (missing(value) ? DASH : minus(rounded(value, places)));
   const whole = (value) => (missing(value) ? DASH : minus(Math.round(value).toLocaleString("en-US")));
   const percent = (fraction, places = 2) => (missing(fraction) ? DASH : `${fixed(100 * fraction, places)} %`);
   /** A probability that is neither 0 nor 1 never looks like it. */
@@ -27,8 +33,10 @@
     return signed && value > 0 ? `+${text}` : text;
   }
 
-  const withUnit = (metric, text) => (metric.unit && text !== DASH && text !== "∞" ? `${text} ${metric.unit}` : text);
-  const metricText = (metric, value, options) => withUnit(metric, metricNumber(metric, value, options));
+  function metricText(metric, value) {
+    const text = metricNumber(metric, value);
+    return text === DASH || text === "∞" ? text : `${text} ${metric.unit}`;
+  }
 
   function intervalText(metric, low, high, options) {
     if (missing(low) || missing(high)) return "";
@@ -36,8 +44,6 @@
   }
 
   function dateText(made) {
-    const date = new Date(made);
-    if (Number.isNaN(date.getTime())) return String(made);
     const options = {
       day: "numeric",
       month: "long",
@@ -46,7 +52,7 @@
       minute: "2-digit",
       timeZone: "UTC",
     };
-    return `${new Intl.DateTimeFormat("en-GB", options).format(date)} UTC`;
+    return `${new Intl.DateTimeFormat("en-GB", options).format(new Date(made))} UTC`;
   }
 
   Object.assign(C, {

@@ -35,16 +35,8 @@
       .toLowerCase()
       .replace(/[^a-z0-9]+/g, "-")}`;
 
-  /** A metric's title, linked to its definition where the methods have one. */
-  function titleLink(metric) {
-    const defined = view.page.methods.map(([title]) => slug(title));
-    const target = [metric.title, metric.name].map(slug).find((name) => defined.includes(name));
-    return target ? h("a", { href: `#${target}` }, metric.title) : metric.title;
-  }
+  /** A metric's title, linked to its definition. */
+  const titleLink = ({ title }) => h("a", { href: `#${slug(title)}` }, title);
 
-  /** A name that breaks where its parts end; elsewhere only if it must. */
-  const breakable = (name) =>
-    (String(name).match(/[^/._-]*[/._-]+|[^/._-]+/g) || []).flatMap((part) => [part, h("wbr")]);
-
-  Object.assign(C, { panel, absent, note, atOne, slug, titleLink, breakable });
+  Object.assign(C, { panel, absent, note, atOne, slug, titleLink });
 })();

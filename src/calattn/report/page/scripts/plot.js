@@ -4,6 +4,9 @@
   const C = window.calattn;
   const { s, freshId, missing, short } = C;
 
+  const QUARTERS = [0, 0.25, 0.5, 0.75, 1],
+    hundredth = (tick) => `${100 * tick}`;
+
   function niceTicks(low, high, about = 5) {
     const rough = (high - low) / about,
       power = 10 ** Math.floor(Math.log10(rough));
@@ -68,6 +71,12 @@
         back.append(s("text", { class: "axis", x: middle, y: box.bottom + 32, "text-anchor": "middle" }, xLabel));
       const turned = { class: "axis", "text-anchor": "middle", transform: `translate(11 ${half}) rotate(-90)` };
       if (yLabel) back.append(s("text", turned, yLabel));
+      return this;
+    }
+
+    /** A title above the box. */
+    title(text, x = this.box.left) {
+      this.labels.append(s("text", { class: "plot-title", x, y: this.box.top - 11 }, text));
       return this;
     }
 
@@ -149,5 +158,5 @@
     return `url(#${id})`;
   }
 
-  Object.assign(C, { niceTicks, Plot, hatch });
+  Object.assign(C, { QUARTERS, hundredth, niceTicks, Plot, hatch });
 })();

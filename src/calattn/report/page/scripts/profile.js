@@ -10,19 +10,25 @@
     return new Kind(bytes.buffer);
   }
 
-  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1. Drawn as accuracy over confidence, both averages
-      of the same samples: over `at`, a calibrated model would leave the diagonal wherever its confidences crowd.
-      `samples`, (Σ K)² / Σ K², is how many equally weighted ones would be as certain. */
-  function smoothCurve({ count, confidence, correct }, { bandwidth = 0.05, points = 201 } = {}) {
-    const curve = { at: [], confidence: [], accuracy: [], samples: [] };
-    const filled = [];
+  const ENOUGH = 20; // samples that a point of the smooth curve must rest on: a standard error of 11 points at most
+  const BANDWIDTH = 0.05,
+    POINTS = 201;
+
+  /** Kernel averages over fine bins, the Gaussian reflected at 0 and 1: accuracy over confidence, both averages of the same
+      samples; over `at`, a calibrated model would leave the diagonal wherever its confidences crowd. (Σ K)² / Σ K² is how many
+      equally weighted samples would be as certain; the accuracy is null where those are not enough. */
+  function smoothCurve({ count, confidence, correct }) {
+    const xs = [],
+      ys = [],
+      certain = [],
+      filled = [];
     for (let bin = 0; bin < count.length; bin++) {
       if (count[bin] > 0) filled.push([confidence[bin] / count[bin], count[bin], correct[bin]]);
     }
     const kernel = (distance) =>
-      Math.abs(distance) > 7 * bandwidth ? 0 : Math.exp(-0.5 * (distance / bandwidth) ** 2);
-    for (let place = 0; place < points; place++) {
-      const at = place / (points - 1);
+      Math.abs(distance) > 7 * BANDWIDTH ? 0 : Math.exp(-0.5 * (distance / BANDWIDTH) ** 2);
+    for (let place = 0; place < POINTS; place++) {
+      const at = place / (POINTS - 1);
       let mass = 0,
         square = 0,
         said = 0,
@@ -34,23 +40,23 @@
         said += weight * samples * mean;
         right += weight * hits;
       }
-      curve.at.push(at);
-      curve.confidence.push(mass > 0 ? said / mass : null);
-      curve.accuracy.push(mass > 0 ? right / mass : null);
-      curve.samples.push(square > 0 ? (mass * mass) / square : 0);
+      xs.push(mass > 0 ? said / mass : null);
+      ys.push(mass > 0 ? right / mass : null);
+      certain.push(square > 0 ? (mass * mass) / square : 0);
     }
-    return curve;
+    const enough = Math.min(ENOUGH, Math.max(...certain));
+    return { xs, ys: ys.map((y, k) => (certain[k] < enough ? null : y)) };
   }
 
   /** What the document says about one subject at each temperature of its grid. */
   class Profile {
     constructor({ grid, start, nll, brier, kinds, words, best, fine, equal_count: equal }) {
-      Object.assign(this, { grid, start, nll, brier, kinds, words, best: best || [], size: fine.bins });
+      Object.assign(this, { grid, start, nll, brier, kinds, words, best, size: fine.bins });
       this.curves = new Map();
       this.count = decode(fine.count, Uint32Array);
       this.confidence = decode(fine.confidence, Float32Array);
       this.correct = decode(fine.correct, Uint32Array);
-      this.equal = new Map(Object.entries(equal.values).map(([m, text]) => [Number(m), decode(text, Float32Array)]));
+      this.equal = new Map(equal.map(({ counts, values }) => [counts.length, [counts, decode(values, Float32Array)]]));
     }
 
     /** Index of the grid's temperature nearest to `value` on the logarithmic scale. */
@@ -91,10 +97,9 @@
     }
 
     countBins(index, num) {
-      const values = this.equal.get(num),
-        from = index * num * 3;
-      return Array.from({ length: num }, (_, bin) => {
-        const [count, said, right] = values.subarray(from + 3 * bin, from + 3 * bin + 3);
+      const [counts, values] = this.equal.get(num);
+      return counts.map((count, bin) => {
+        const [said, right] = values.subarray(2 * (index * num + bin));
         return { low: null, high: null, count, said: count ? said : null, right: count ? right : null };
       });
     }
@@ -154,5 +159,5 @@
     }
   }
 
-  Object.assign(C, { smoothCurve, Profile });
+  Object.assign(C, { ENOUGH, smoothCurve, Profile });
 })();

@@ -2,9 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, whole, fixed, missing, temperatureText, view, panel } = C;
-
-  const ENOUGH = 20; // samples that a point of the smooth curve must rest on: a standard error of 11 points at most
+  const { h, percent, whole, fixed, missing, temperatureText, view, panel, ENOUGH, QUARTERS, hundredth } = C;
 
   function liveStrip(subject) {
     const words = view.words(subject);
@@ -103,17 +101,13 @@
     const side = Math.min(width, 460),
       lower = 118;
     const plot = new C.Plot(svg, { width, height: side - 14, above: 8, below: 12, left: 46 });
-    const quarters = [0, 0.25, 0.5, 0.75, 1],
-      texts = (tick) => `${100 * tick}`;
-    plot.axes({ xTicks: quarters, xText: () => "", yTicks: quarters, yText: texts, yLabel: `${words.rate}, %` });
+    plot.axes({ xTicks: QUARTERS, xText: () => "", yTicks: QUARTERS, yText: hundredth, yLabel: `${words.rate}, %` });
     const bins = profile.bins(index, view.bins, view.binning);
     const ghosts = moved ? profile.bins(profile.start, view.bins, view.binning) : [];
     if (view.binning === "width") drawWidthBins(plot, svg, bins, ghosts);
     plot.segment([0, 0], [1, 1], "diagonal");
-    const curve = C.smoothCurve(profile.fine(index)),
-      enough = Math.min(ENOUGH, Math.max(...curve.samples));
-    const heights = curve.accuracy.map((y, k) => (curve.samples[k] < enough ? null : y));
-    plot.line(curve.confidence, heights, "smooth-rim").line(curve.confidence, heights, "smooth");
+    const { xs, ys } = C.smoothCurve(profile.fine(index));
+    plot.line(xs, ys, "smooth-rim").line(xs, ys, "smooth");
     const filled = bins.filter((bin) => bin.count > 0);
     const items = filled.map((bin) => ({
       x: drawConsistency(plot, bin),
@@ -130,19 +124,18 @@
       `Reliability diagram at temperature ${temperatureText(temperature)} with ${view.binsText()}: ` +
       `${meansText({ said, right }, words)}; ECE ${percent(ece)}. The bin that adds most: ` +
       `${meansText(worst, words)}, ${whole(worst.count)} samples. Below it, the histogram of ${words.it}.`;
-    return { height: side - 14 + lower, label, items, top: plot.box.top, bottom: side - 14 + lower - 36 };
+    const box = { top: plot.box.top, bottom: side - 14 + lower - 36 };
+    return { height: side - 14 + lower, label, items, plot: { box } };
   }
 
   function drawHistogram(svg, { width, top, height }, bins, said, right, words) {
     const all = bins.reduce((sum, bin) => sum + bin.count, 0);
     const most = Math.max(...bins.map((bin) => bin.count)) / all;
     const plot = new C.Plot(svg, { width, top, height, above: 8, left: 46, y: [0, most * 1.08] });
-    const quarters = [0, 0.25, 0.5, 0.75, 1];
-    const ticks = C.niceTicks(0, most, 2);
     plot.axes({
-      xTicks: quarters,
-      xText: (tick) => `${100 * tick}`,
-      yTicks: ticks,
+      xTicks: QUARTERS,
+      xText: hundredth,
+      yTicks: C.niceTicks(0, most, 2),
       yText: (t) => C.short(100 * t),
       xLabel: `${words.confidence}, %`,
       yLabel: "samples, %",
@@ -157,12 +150,10 @@
     const share = width < 440 ? 0.5 : 0.35; // of the width, that the words take
     const left = crowd(0, share) + crossed(0, share) <= crowd(1 - share, 1) + crossed(1 - share, 1); // where they hide least
     const place = { x: plot.px(left ? 0.02 : 0.98), "text-anchor": left ? "start" : "end" };
-    plot.labels.append(
-      C.s("text", { ...place, class: "note mean-said", y: plot.box.top + 12 }, `┆ ${words.mean} ${percent(said, 1)}`),
-    );
-    plot.labels.append(
-      C.s("text", { ...place, class: "note mean-right", y: plot.box.top + 27 }, `│ ${words.share} ${percent(right, 1)}`),
-    );
+    const tell = (kind, down, text) =>
+      plot.labels.append(C.s("text", { ...place, class: `note ${kind}`, y: plot.box.top + down }, text));
+    tell("mean-said", 12, `┆ ${words.mean} ${percent(said, 1)}`);
+    tell("mean-right", 27, `│ ${words.share} ${percent(right, 1)}`);
   }
 
   function reliabilityPanel(subject) {
@@ -175,14 +166,8 @@
       most: 480,
       draw: (svg, width) => drawReliability(subject, svg, width),
     });
-    const numbers = C.numbersTable("Show the numbers", [
-      "bin",
-      "samples",
-      words.mean,
-      words.share,
-      "gap",
-      "chance allows",
-    ]);
+    const heads = ["bin", "samples", words.mean, words.share, "gap", "chance allows"],
+      numbers = C.numbersTable("Show the numbers", heads);
     const key = h("div");
     function update() {
       strip.update();

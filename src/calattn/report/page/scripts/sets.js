@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, s, view, whole, percent, note } = C;
+  const { h, view, whole, percent, note } = C;
 
   const DRAWN = 10;
   const range = (low, high) => (low === high ? whole(low) : `${whole(low)}–${whole(high)}`);
@@ -39,20 +39,18 @@
 
   /** Above, how often sets of a size hold the true class; below, how many samples have such sets. */
   function drawSizes(svg, width, { by_size: found, asked, samples }) {
-    const left = 46,
-      place = { width, left, x: [0, found.length] };
-    const above = new C.Plot(svg, { ...place, height: 180, above: 24, below: 8 });
-    const below = new C.Plot(svg, { ...place, top: 180, height: 130, above: 20, below: 40, y: [0, Math.max(...found.map((one) => one.samples)) / samples] });
-    above.axes({ yTicks: [0, 0.25, 0.5, 0.75, 1], yText: (tick) => `${100 * tick}` });
+    const place = { width, left: 46, x: [0, found.length] };
+    const above = new C.Plot(svg, { ...place, height: 180, above: 24, below: 8 }).title("Coverage, %");
+    const y = [0, Math.max(...found.map((one) => one.samples)) / samples];
+    const below = new C.Plot(svg, { ...place, top: 178, height: 132, above: 22, below: 40, y }).title("Share of the samples, %");
+    above.axes({ yTicks: C.QUARTERS, yText: C.hundredth });
     below.axes({
       xTicks: found.map((_, k) => k + 0.5),
       xText: (tick) => range(found[tick - 0.5].low, found[tick - 0.5].high),
-      yTicks: C.niceTicks(...below.y, 3),
+      yTicks: C.niceTicks(...y, 3),
       yText: (tick) => C.short(100 * tick),
       xLabel: "classes in the set",
     });
-    svg.append(s("text", { class: "plot-title", x: left, y: 13 }, "Coverage, %"));
-    svg.append(s("text", { class: "plot-title", x: left, y: 193 }, "Share of the samples, %"));
     above.segment([0, asked], [found.length, asked], "reference");
     found.forEach((one, k) => {
       below.bar([k, k + 1], [0, one.samples / samples], "fill-blue-soft", { gap: 4 });
@@ -66,7 +64,7 @@
       text: `${range(one.low, one.high)} classes: ${whole(one.samples)} samples, coverage ${covered(one.coverage)}.`,
     }));
     const label = `Coverage by size of the set, asked ${percent(asked, 0)}. ${items.map((one) => one.text).join(" ")}`;
-    return { height: 310, label, items, top: above.box.top, bottom: below.box.bottom };
+    return { height: 310, label, items, plot: { box: { top: above.box.top, bottom: below.box.bottom } } };
   }
 
   /** The least covered first; those that are not drawn are in the table. */
@@ -76,8 +74,7 @@
     const drawn = rows.slice(0, DRAWN),
       rest = rows.length > DRAWN ? `, the least covered ${DRAWN} of ${whole(rows.length)}` : ", the least covered first";
     const forest = C.forestChart(`sets-${name}`, [coverageGroup(`By ${name}${rest}`, drawn, asked)], `${title} by ${name}.`);
-    const table = C.numbersTable(`Show every ${name}`, [name, "coverage, %", "interval"]);
-    table.element.querySelector("table").setAttribute("data-table", `sets-${name}`);
+    const table = C.numbersTable(`Show every ${name}`, [name, "coverage, %", "interval"], `sets-${name}`);
     table.write(
       rows.map((row) => [row.name, C.fixed(100 * row.value, 2), `[${C.fixed(100 * row.low, 2)}, ${C.fixed(100 * row.high, 2)}]`]),
     );

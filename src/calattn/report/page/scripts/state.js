@@ -6,13 +6,10 @@
   const BINS = [5, 10, 15, 20, 30]; // each divides the fine bins of a profile
   const USUAL = 15;
 
-  /** The bins that a subject's ECE was computed with, of equal width. */
-  const metricBins = (subject) => subject.bins ?? USUAL;
-
   class View {
     constructor(page) {
       const { subjects } = page,
-        first = metricBins(subjects[0]);
+        first = subjects[0].bins;
       Object.assign(this, { page, subjects, several: subjects.length > 1 });
       this.levelText = `${C.short(100 * page.level)} %`;
       this.profiles = new Map(subjects.map((subject) => [subject.id, new C.Profile(subject.temperature)]));
@@ -31,7 +28,7 @@
 
     /** Whether the live ECE of a subject has other bins than its metric. */
     rebinned(subject) {
-      return this.bins !== metricBins(subject) || this.binning !== "width";
+      return this.bins !== subject.bins || this.binning !== "width";
     }
 
     /** The temperature, confidence, accuracy, ECE and NLL of a subject as the controls stand. */
@@ -49,9 +46,9 @@
         right,
         ece,
         nll: profile.nll[index],
-        brier: (profile.brier || [])[index],
-        kind: (profile.kinds || [])[index],
-        word: (profile.words || [])[index],
+        brier: profile.brier[index],
+        kind: profile.kinds[index],
+        word: profile.words[index],
       };
     }
 

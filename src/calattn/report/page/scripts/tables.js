@@ -1,23 +1,32 @@
-/* Tables: one that sorts and filters, and a plain one that unfolds. */
+/* Tables: a plain one, one that sorts and filters, and one that unfolds. */
 (() => {
   "use strict";
   const C = window.calattn;
   const { h, missing } = C;
 
-  /** A table that sorts by any column. Columns: {key, title, text(row) | cell(row), value(row), numeric, help}.
-      Rows without a value come last whichever way it is sorted. */
-  function dataTable({ columns, rows, label, sort = null, name = null }) {
+  /** Heads of a plain table: words in the first columns, numbers in the others. */
+  const headsOf = (texts, words = 1) =>
+    texts.map((text, place) => h("th", { scope: "col", class: place < words ? null : "numeric" }, text));
+
+  function plainTable({ name, label, heads, lines }) {
+    const table = h("table", { class: "data", "data-table": name }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, lines));
+    return C.scroller(table, { label });
+  }
+
+  /** A table that sorts by any column. Columns: {key, title, numeric, help} and, where it is not `row[key]`, value(row); what is
+      shown of it is text(row) or cell(row). Rows without a value come last whichever way it is sorted. */
+  function dataTable({ columns: given, rows, label, sort = null, name }) {
+    const columns = given.map((column) => ({ value: (row) => row[column.key], ...column }));
     const lineOf = (row) => h("tr", {}, ...columns.map((column) => cellOf(column, row)));
     const entries = rows.map((row) => ({ row, line: lineOf(row) }));
-    const body = h("tbody", {}, ...entries.map((entry) => entry.line));
     const held = { sort };
 
     function order(key, descending) {
       const column = columns.find((one) => one.key === key);
       const sorted = [...entries].sort((a, b) => compare(column.value(a.row), column.value(b.row), descending));
       held.sort = { key, descending };
-      body.append(...sorted.map((entry) => entry.line));
-      for (const cell of head.children) {
+      element.querySelector("tbody").append(...sorted.map((entry) => entry.line));
+      for (const cell of heads) {
         const mine = cell.dataset.column === key;
         if (mine) cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
         else cell.removeAttribute("aria-sort");
@@ -29,12 +38,10 @@
       order(key, again ? !held.sort.descending : Boolean(numeric));
     }
 
-    const head = h("tr", {}, ...columns.map((column) => headOf(column, () => click(column))));
+    const heads = columns.map((column) => headOf(column, () => click(column)));
+    const element = plainTable({ name, label, heads, lines: entries.map((entry) => entry.line) });
     if (sort) order(sort.key, sort.descending);
-    const caption = h("caption", { class: "visually-hidden" }, label);
-    const table = h("table", { class: "data", "data-table": name }, caption, h("thead", {}, head), body);
-    const element = C.scroller(table, { label });
-    return { element, table, entries, order, filter: (passes) => filter(entries, passes) };
+    return { element, entries, filter: (passes) => filter(entries, passes) };
   }
 
   /** Show the rows that pass; returns how many do. */
@@ -54,7 +61,7 @@
   }
 
   function cellOf(column, row) {
-    const content = column.cell ? column.cell(row) : column.text(row);
+    const content = (column.cell || column.text || column.value)(row);
     const attributes = { class: column.numeric ? "numeric" : null, "data-column": column.key };
     return column.header ? h("th", { ...attributes, scope: "row" }, content) : h("td", attributes, content);
   }
@@ -69,26 +76,12 @@
   }
 
   /** A plain table of texts under a summary that opens it. */
-  function numbersTable(summary, heads) {
-    const body = h("tbody");
-    const head = h(
-      "tr",
-      {},
-      heads.map((text) => h("th", { scope: "col", class: "numeric" }, text)),
-    );
-    const table = C.scroller(h("table", { class: "data" }, h("thead", {}, head), body), { label: summary });
-    const write = (rows) =>
-      body.replaceChildren(
-        ...rows.map((row) =>
-          h(
-            "tr",
-            {},
-            row.map((text) => h("td", { class: "numeric" }, text)),
-          ),
-        ),
-      );
+  function numbersTable(summary, heads, name = null) {
+    const table = plainTable({ name, label: summary, heads: headsOf(heads, 0), lines: [] });
+    const line = (row) => h("tr", {}, row.map((text) => h("td", { class: "numeric" }, text)));
+    const write = (rows) => table.querySelector("tbody").replaceChildren(...rows.map(line));
     return { element: h("details", { class: "numbers" }, h("summary", {}, summary), table), write };
   }
 
-  Object.assign(C, { dataTable, numbersTable });
+  Object.assign(C, { dataTable, headsOf, numbersTable, plainTable });
 })();

@@ -4,8 +4,6 @@
   const C = window.calattn;
   const { h, percent, missing, temperatureText, view, panel, note } = C;
 
-  const T_TICKS = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50];
-
   /** The top of an axis from zero that shows what matters: NLL at T = 0.1 can be a hundred times the one at T*. */
   function usefulTop(values, start) {
     const known = values.filter((value) => !missing(value));
@@ -16,75 +14,91 @@
     return (Math.min(high, Math.max(2 * first, 2 * low, low + 3 * (first - low))) || 0.01) * 1.06;
   }
 
-  function drawCurve(subject, svg, width, { curve, title, text, places, by, last }) {
-    const { profile, index, temperature } = view.live(subject),
-      values = curve(subject);
-    const height = (last ? 206 : 178) + (view.several ? 0 : 64);
-    const tops = view.subjects.map((one) => usefulTop(curve(one), view.profiles.get(one.id).start));
-    const y = [0, Math.max(...tops)]; // one scale for all
-    const ends = [profile.grid[0], profile.grid[profile.grid.length - 1]];
-    const plot = new C.Plot(svg, { width, height, x: ends, y, log: true, above: 24, below: last ? 40 : 20, left: 46 });
-    const ticks = C.niceTicks(y[0], y[1], 4);
+  /** The two curves: by what they are named, and for each subject their values, which text(value) prints on the axis. */
+  const CURVES = [
+    {
+      by: "ECE",
+      title: () => `ECE, % (${view.binsText()})`,
+      values: (one) => view.profiles.get(one.id).eces(view.bins, view.binning),
+      text: (value) => C.short(100 * value),
+      last: false,
+    },
+    {
+      by: "NLL",
+      title: () => "NLL, nats",
+      values: (one) => view.profiles.get(one.id).nll,
+      text: C.short,
+      last: true,
+    },
+  ];
+
+  /** Axes of a curve of all subjects, from zero on one scale, with a line at T = 1. */
+  function curvePlot(svg, width, height, { title, values, text, last }) {
+    const { grid } = view.profiles.get(view.subjects[0].id),
+      x = [grid[0], grid.at(-1)];
+    const y = [0, Math.max(...view.subjects.map((one) => usefulTop(values(one), view.profiles.get(one.id).start)))];
+    const plot = new C.Plot(svg, { width, height, x, y, log: true, above: 24, below: last ? 40 : 20, left: 46 });
     plot.axes({
-      xTicks: T_TICKS.filter((tick) => tick >= ends[0] && tick <= ends[1]),
-      yTicks: ticks,
+      xTicks: [0.1, 0.2, 0.5, 1, 2, 5, 10],
+      yTicks: C.niceTicks(...y, 4),
       yText: text,
       xLabel: last ? "temperature T" : null,
     });
-    svg.append(C.s("text", { class: "plot-title", x: 46, y: 13 }, title));
-    plot.rule(1, "faint", null);
-    plot.line(profile.grid, values, "blue");
-    const mine = by === "ECE" ? [lowestOf(profile)] : profile.best.filter((best) => best.by === by);
+    return plot.title(title()).rule(1, "faint", null);
+  }
+
+  /** A dot where a subject stands on its curve, if that is on the chart. */
+  function markHere(plot, subject, values, kind) {
+    const { index, temperature } = view.live(subject);
+    if (!missing(values[index]) && values[index] <= plot.y[1]) plot.dot(temperature, values[index], kind, 4.5);
+  }
+
+  function drawCurve(subject, svg, width, curve) {
+    const { profile, index, temperature } = view.live(subject),
+      { by, last } = curve,
+      values = curve.values(subject);
+    const height = (last ? 206 : 178) + (view.several ? 0 : 64);
+    const plot = curvePlot(svg, width, height, curve).line(profile.grid, values, "blue");
+    const mine = by === "ECE" ? [lowestOf(profile)] : profile.best;
     for (const best of mine) {
       const name = by === "ECE" ? "lowest at" : "T*";
       plot.rule(best.value, "star", `${name} ${temperatureText(best.value)}`, { left: best.value < temperature });
     }
     plot.rule(temperature, "current", null);
-    if (!missing(values[index]) && values[index] <= y[1]) plot.dot(temperature, values[index], "dot-current", 4.5);
+    markHere(plot, subject, values, "dot-current");
+    const places = (value, infinite) => (by === "ECE" ? percent(value) : view.nllText(subject, value, infinite));
     const items = profile.grid.map((one, k) => ({
       x: plot.px(one),
       value: one,
-      text: `T = ${temperatureText(one)}: ${by} ${missing(values[k]) ? "∞" : places(values[k])}.`,
+      text: `T = ${temperatureText(one)}: ${by} ${places(values[k])}.`,
     }));
     const stars = mine.map((best) => ` It is lowest near T = ${temperatureText(best.value)}.`).join("");
-    const said = (k) => (missing(values[k]) ? "infinite" : places(values[k]));
+    const said = (k) => places(values[k], "infinite");
     const here = `${said(index)} at T = ${temperatureText(temperature)}`;
-    const label = `${title}: ${said(profile.start)} at T = 1, ${here}.${stars}`;
-    return { height, label, items, top: plot.box.top, bottom: plot.box.bottom };
+    const label = `${curve.title()}: ${said(profile.start)} at T = 1, ${here}.${stars}`;
+    return { height, label, items, plot };
   }
 
   const lowestOf = (profile) => {
     const index = profile.lowest(view.bins, view.binning);
-    return { by: "ECE", index, value: profile.grid[index], least: profile.eces(view.bins, view.binning)[index] };
+    return { value: profile.grid[index], least: profile.eces(view.bins, view.binning)[index] };
   };
 
-  function curveCharts(subject) {
-    const ece = () => ({
-      curve: (one) => view.profiles.get(one.id).eces(view.bins, view.binning),
-      title: `ECE, % (${view.binsText()})`,
-      text: (t) => C.short(100 * t),
-      places: percent,
-      by: "ECE",
-      last: false,
-    });
-    const nll = () => ({
-      curve: (one) => view.profiles.get(one.id).nll,
-      title: "NLL, nats",
-      text: C.short,
-      places: (v) => view.nllText(subject, v),
-      by: "NLL",
-      last: true,
-    });
-    const pick = (item) => view.setTemperature(item.value);
-    const chart = (name, curve) =>
-      C.chart({ name, hint: "", pick, draw: (svg, width) => drawCurve(subject, svg, width, curve()) });
-    return [chart("ece-temperature", ece), chart("nll-temperature", nll)];
-  }
+  /** The two charts that `draw(svg, width, curve)` draws, which T is dragged along. */
+  const curveCharts = (stem, draw) =>
+    CURVES.map((curve) =>
+      C.chart({
+        name: stem(curve.by.toLowerCase()),
+        hint: "",
+        pick: (item) => view.setTemperature(item.value),
+        draw: (svg, width) => draw(svg, width, curve),
+      }),
+    );
 
   function temperaturePanel(subject) {
     const profile = view.profiles.get(subject.id),
-      charts = curveCharts(subject);
-    const beyond = subject.temperature.beyond || [];
+      charts = curveCharts((by) => `${by}-temperature`, (...place) => drawCurve(subject, ...place));
+    const { beyond } = subject.temperature;
     const none = "No T* is marked: no temperature from 0.1 to 10 has the lowest NLL for these predictions.";
     const lowest = note();
     const element = panel(
@@ -135,5 +149,5 @@
   const beyondNote = (best) =>
     note(`The lowest ${best.by} lies beyond the curve, at T = ${temperatureText(best.value)} (${best.fitted_on}).`);
 
-  Object.assign(C, { T_TICKS, usefulTop, temperaturePanel });
+  Object.assign(C, { curveCharts, curvePlot, markHere, temperaturePanel });
 })();
