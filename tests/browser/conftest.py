@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from calattn.report.page import page_html, write_page
 from tests.browser import chromium
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator:
+    if reason := chromium.missing():
+        pytest.skip(f"browser: {reason}")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
@@ -44,3 +47,13 @@ def opened(browser) -> Iterator[Callable]:
     for context in contexts:
         context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def page_of(opened, tmp_path) -> Callable:
+    """page_of(document, width=…, scheme=…) gives the page of a document."""
+
+    def open_page(document: dict, **options: object):
+        return opened(write_page(page_html(document), tmp_path / "p.html"), **options)
+
+    return open_page

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from calattn.report.page.writing import leaderboard_html, write_page
-from tests.browser import chromium
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
 METRICS = [
     {"name": "accuracy", "title": "accuracy", "factor": 100, "places": 2, "unit": "%", "better": "high"},

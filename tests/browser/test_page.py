@@ -14,9 +14,6 @@ from PIL import Image
 
 import calattn
 from calattn.report.page import Exhibit, build_document, page_html, write_page
-from tests.browser import chromium
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
 NASTY = "<script>alert(1)</script>"
 CLASSES = (NASTY, "cat", "</script>", "dog & co", '"quoted"', "émoji 🐦")
@@ -92,18 +89,23 @@ def shown(page, name: str, subject: str = "s0") -> float:
     return float(page.locator(f"[data-subject={subject}] [data-live={name}]").first.get_attribute("data-value"))
 
 
+def settled(page) -> None:
+    """Waits until the page has redrawn."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def slide(page, place: int) -> float:
     """Moves the slider to a place of its grid; gives the temperature that the page then shows."""
     page.locator("[data-control=temperature]").evaluate(
         "(input, place) => { input.value = place; input.dispatchEvent(new Event('input', {bubbles: true})); }", place
     )
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    settled(page)
     return shown(page, "temperature")
 
 
 def choose(page, control: str, value: str) -> None:
     page.locator(f"[data-control={control}]").first.select_option(value)
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    settled(page)
 
 
 def test_the_slider_moves_the_numbers_to_what_python_computes(opened, single, predictions):
@@ -135,12 +137,12 @@ def test_bins_and_binning_recompute_the_error(opened, single, predictions):
 def test_the_best_temperature_is_a_button_away_and_says_where_it_was_fitted(opened, single, predictions):
     page = opened(single)
     page.locator("button[data-own=NLL]").first.click()
-    page.wait_for_timeout(50)
+    settled(page)
     best = calattn.posthoc.TemperatureScaling().fit(predictions).temperature_
     assert shown(page, "temperature") == pytest.approx(best, rel=1e-9)
     assert "chosen on the very data it is shown on" in page.locator("[data-panel=temperature]").inner_text()
     page.locator("button[data-reset]").click()
-    page.wait_for_timeout(50)
+    settled(page)
     assert shown(page, "temperature") == 1.0
 
 
@@ -148,10 +150,10 @@ def test_the_keyboard_moves_the_slider(opened, single):
     page = opened(single)
     page.locator("[data-control=temperature]").focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(50)
+    settled(page)
     first = shown(page, "temperature")
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(50)
+    settled(page)
     assert 1 < first < shown(page, "temperature") < 1.2
 
 
@@ -164,7 +166,7 @@ def test_acting_above_a_confidence_counts_the_samples(opened, single, prediction
             "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', {bubbles: true})); }",
             threshold,
         )
-        page.wait_for_timeout(50)
+        settled(page)
         confidence, right, _ = at(predictions, shown(page, "temperature"))
         above = confidence > threshold
         sentence = page.locator("[data-live=acting]").first
@@ -228,15 +230,6 @@ def test_a_phone_needs_no_sideways_scrolling(opened, single, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_printing_hides_the_controls_and_keeps_the_charts(opened, single):
-    page = opened(single)
-    assert page.locator(".controls").is_visible()
-    page.emulate_media(media="print")
-    assert not page.locator(".controls").is_visible()
-    assert page.locator("[data-panel=reliability] svg").first.is_visible()
-    assert len(page.pdf()) > 20_000
-
-
 def test_every_panel_of_a_calattn_run_is_there(opened, single):
     page = opened(single)
     panels = {element.get_attribute("data-panel") for element in page.locator("[data-panel]").all()}
@@ -257,30 +250,30 @@ def test_binomial_quantiles_are_scipys(opened, single):
                 assert abs(found - expected) <= (0 if n * p * (1 - p) <= 25 else 1), (n, p, q)
 
 
-def test_several_stand_side_by_side_with_their_differences(opened, tmp_path):
+def test_several_stand_side_by_side_with_their_differences(page_of):
     a, b = made(boost=1.0), made(boost=1.0, seed=0)
     b = b.replace(logits=b.logits / 2)
     differences = {1: calattn.compare(a, b, num_bootstrap=100)}
     document = build_document([exhibit(a, "A"), exhibit(b, "B")], comparisons=differences)
-    page = opened(write_page(page_html(document), tmp_path / "two.html"))
+    page = page_of(document)
     boxes = [page.locator(f"[data-subject={name}]").bounding_box() for name in ("s0", "s1")]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"] + 1
     row = page.locator("[data-table=comparison] [data-metric=nll]").text_content()
     assert "better" in row
     assert f"{differences[1]['nll'].difference:+.3f}".replace("-", "−") in row
     page.locator("button[data-own=NLL]").click()
-    page.wait_for_timeout(50)
+    settled(page)
     first, second = (shown(page, "temperature", name) for name in ("s0", "s1"))
     assert first == pytest.approx(2 * second, rel=1e-6)
-    phone = opened(tmp_path / "two.html", width=390)
+    phone = page_of(document, width=390)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
     boxes = [phone.locator(f"[data-subject={name}]").bounding_box() for name in ("s0", "s1")]
     assert boxes[1]["x"] == pytest.approx(boxes[0]["x"], abs=1)
 
 
-def test_a_stated_probability_of_zero_does_not_break_the_page(opened, tmp_path):
+def test_a_stated_probability_of_zero_does_not_break_the_page(page_of):
     p = calattn.Predictions.from_probs(torch.tensor([[1.0, 0.0]] * 20), torch.tensor([0] * 19 + [1]))
-    page = opened(write_page(page_html(build_document([exhibit(p)])), tmp_path / "zero.html"))
+    page = page_of(build_document([exhibit(p)]))
     assert "∞" in page.locator("[data-metric=nll]").first.inner_text()
 
 

@@ -7,11 +7,8 @@ import re
 import pytest
 
 import calattn
-from calattn.report.page import Exhibit, build_document, page_html, write_page, writing
-from tests.browser import chromium
+from calattn.report.page import Exhibit, build_document, writing
 from tests.browser.test_page import at, choose, ece, made, shown
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
 
 def document(p: calattn.Predictions, **options: object) -> dict:
@@ -24,9 +21,9 @@ def document(p: calattn.Predictions, **options: object) -> dict:
 
 
 @pytest.mark.parametrize(("bins", "start"), [(15, 15), (20, 20), (25, 15)])
-def test_the_page_starts_with_the_bins_of_the_metric(opened, tmp_path, bins, start):
+def test_the_page_starts_with_the_bins_of_the_metric(page_of, bins, start):
     p = made()
-    page = opened(write_page(page_html(document(p, num_bins=bins)), tmp_path / "p.html"))
+    page = page_of(document(p, num_bins=bins))
     confidence, right, _ = at(p, 1.0)
     assert page.locator("[data-control=bins]").input_value() == str(start)
     assert shown(page, "ece") == pytest.approx(ece(confidence, right, start), abs=2e-5)
@@ -47,23 +44,23 @@ def text(p: calattn.Predictions, bins: int) -> str:
     return f"{100 * ece(confidence, right, bins):.2f} %"
 
 
-def test_the_two_series_of_the_scale_have_a_chart_each(opened, tmp_path):
-    page = opened(write_page(page_html(document(made())), tmp_path / "p.html"))
+def test_the_two_series_of_the_scale_have_a_chart_each(page_of):
+    page = page_of(document(made()))
     for name, title in (("scale", "1/s, mean"), ("scale_cv", "s, coefficient of variation")):
         assert page.locator(f"[data-chart=dynamics-{name}] .plot-title").text_content() == title
 
 
-def test_a_document_of_another_schema_is_refused_in_words(opened, tmp_path):
-    page = opened(write_page(page_html(document(made()) | {"schema": 2}), tmp_path / "p.html"))
+def test_a_document_of_another_schema_is_refused_in_words(page_of):
+    page = page_of(document(made()) | {"schema": 2})
     assert "got schema 2" in page.locator(".notice").first.inner_text()
     assert page.locator(".panel").count() == 0
     page.locator("#theme").select_option("dark")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_repeated_heads_print(opened, tmp_path):
+def test_repeated_heads_print(page_of):
     """Chromium leaves buttons out of a head that it repeats: on paper they must be no boxes of their own."""
-    page = opened(write_page(page_html(document(made())), tmp_path / "p.html"))
+    page = page_of(document(made()))
     display = "getComputedStyle(document.querySelector('.sorter')).display"
     assert page.evaluate(display) != "contents"
     page.emulate_media(media="print")

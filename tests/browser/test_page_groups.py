@@ -8,11 +8,8 @@ import torch
 import calattn
 from calattn.posthoc import PredictionSets, contest, sets_after
 from calattn.report.contest import sets_document
-from calattn.report.page import Exhibit, build_document, page_html, write_page
-from tests.browser import chromium
+from calattn.report.page import Exhibit, build_document
 from tests.browser.test_page import made
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
 NIGHT = "night <b>camera</b>"
 
@@ -36,13 +33,10 @@ def grouped():
     return p, camera, calattn.evaluate(p, groups=camera, num_bootstrap=100)
 
 
-def test_the_group_page(opened, tmp_path, grouped):
+def test_the_group_page(page_of, grouped):
     p, _, evaluation = grouped
-    page = opened(
-        write_page(
-            page_html(build_document([Exhibit(title="p", predictions=p, evaluation=evaluation)])), tmp_path / "g.html"
-        )
-    )
+    document = build_document([Exhibit(title="p", predictions=p, evaluation=evaluation)])
+    page = page_of(document)
     panel = page.locator("[data-panel=groups]")
     said = panel.locator(".sentence").inner_text()
     assert f"by more than chance: {NIGHT} (accuracy, NLL, " in said
@@ -62,19 +56,19 @@ def test_the_group_page(opened, tmp_path, grouped):
         assert cells["nll"].startswith(f"{nll.value:.3f} [{nll.low:.3f}, {nll.high:.3f}]")
         assert float(cells["nll-from"].replace("−", "-")) == pytest.approx(apart.difference, abs=6e-4)
         assert cells["nll-p"] == ("< 0.001" if apart.p_value < 0.0005 else f"{apart.p_value:.2g}")
-    phone = opened(tmp_path / "g.html", width=390)
+    phone = page_of(document, width=390)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_groups_without_resamples_have_no_verdict(opened, tmp_path, grouped):
+def test_groups_without_resamples_have_no_verdict(page_of, grouped):
     p, camera, _ = grouped
     shown = Exhibit(title="p", predictions=p, evaluation=calattn.evaluate(p, groups=camera, num_bootstrap=0))
-    page = opened(write_page(page_html(build_document([shown])), tmp_path / "g.html"))
+    page = page_of(build_document([shown]))
     assert "no group can be told from chance" in page.locator("[data-panel=groups]").inner_text()
     assert {dot["kind"] for dot in dots(page, "groups")} == {"noise"}
 
 
-def test_prediction_sets_of_three_scores(opened, tmp_path, grouped):
+def test_prediction_sets_of_three_scores(page_of, grouped):
     p, camera, _ = grouped
     p = p.replace(class_names=(*map("class {}".format, range(5)), "<script>"))
     row = contest(p, methods=["temperature"], num_bootstrap=0).rows[0]
@@ -82,7 +76,7 @@ def test_prediction_sets_of_three_scores(opened, tmp_path, grouped):
     reports = sets_after(row, None, several, groups=camera)
     first, *others = (sets_document("temperature", *each) for each in zip(several, reports, strict=True))
     document = build_document([Exhibit(title="p", predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=0))])
-    page = opened(write_page(page_html(document | {"sets": first | {"others": others}}), tmp_path / "s.html"))
+    page = page_of(document | {"sets": first | {"others": others}})
     panel = page.locator("[data-panel=sets]")
     assert panel.locator(".sentence").text_content() == f"P{first['words'][1:]}."
     words = [dot["word"] for dot in dots(page, "sets")]

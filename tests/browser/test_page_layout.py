@@ -6,10 +6,7 @@ import pytest
 
 import calattn
 from calattn.report.page import build_document, page_html, write_page
-from tests.browser import chromium
-from tests.browser.test_page import exhibit, made, slide
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
+from tests.browser.test_page import exhibit, made, settled, slide
 
 LONG = ("runs/resnet110_cifar100.focal-3/seed_0", "runs/resnet110_cifar100.calattn-3/seed_0")
 
@@ -34,10 +31,6 @@ def unfolded(page):
     """The page with the tables of the comparison open."""
     page.locator("details.tables > summary").click()
     return page
-
-
-def settled(page) -> None:
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def frame(page, table: str):
@@ -95,14 +88,14 @@ def test_filtering_leaves_no_fade_over_the_few_that_are_left(opened, one):
     page = opened(one)
     assert "below" in edges(page, "classes")
     page.locator("[data-control=class-filter]").fill("39")
-    page.wait_for_timeout(50)
+    settled(page)
     assert edges(page, "classes") == set()
 
 
-def test_the_metrics_are_never_cut(opened, tmp_path):
+def test_the_metrics_are_never_cut(page_of):
     document = build_document([exhibit(made())])
     document["subjects"][0]["metrics"] *= 3
-    page = opened(write_page(page_html(document), tmp_path / "p.html"), height=500)
+    page = page_of(document, height=500)
     assert edges(page, "metrics") == set()
     box = page.locator(".panel-metrics .scroller").first
     assert box.evaluate("(box) => box.scrollHeight - box.clientHeight") == 0
@@ -140,13 +133,11 @@ def test_a_phone_shows_metric_difference_and_effect_first(opened, two):
 
 
 @pytest.mark.parametrize("place", [1, -2])
-def test_the_label_of_the_best_temperature_stays_in_its_chart(opened, tmp_path, place):
+def test_the_label_of_the_best_temperature_stays_in_its_chart(page_of, place):
     document = build_document([exhibit(made())])
     found = document["subjects"][0]["temperature"]
-    index = range(len(found["grid"]))[place]
-    star = {"value": found["grid"][index], "index": index, "fitted_on": "validation"}
-    found["best"] = [{"by": by, **star} for by in ("ECE", "NLL")]
-    page = opened(write_page(page_html(document), tmp_path / "p.html"))
+    found["best"] = {"value": found["grid"][place], "fitted_on": "validation"}
+    page = page_of(document)
     for at in (60, 0, len(found["grid"]) - 1):
         slide(page, at)
         for name in ("ece", "nll"):

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import calattn
-from calattn.report.page import build_document, page_html, write_page
-from tests.browser import chromium
+from calattn.report.page import build_document
 from tests.browser.test_page import at, choose, exhibit, made
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
 MORE, LESS = "confidence above accuracy", "confidence below accuracy"
 BINS = 5
@@ -27,13 +24,13 @@ def bins_of(p: calattn.Predictions, binning: str, least: int = 1) -> list[tuple[
 
 
 @pytest.fixture
-def shown(opened, tmp_path):
+def shown(page_of):
     """shown(factor) gives predictions with logits times `factor`, and their page."""
 
     def show(factor: float, *, binning: str = "width", **options: object):
         p = made(3000, boost=1.0)
         p = p.replace(logits=factor * p.logits)
-        page = opened(write_page(page_html(build_document([exhibit(p)])), tmp_path / f"{factor}.html"), **options)
+        page = page_of(build_document([exhibit(p)]), **options)
         choose(page, "bins", str(BINS))
         choose(page, "binning", binning)
         return p, page

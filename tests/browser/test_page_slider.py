@@ -12,10 +12,7 @@ from calattn.report.contest import contest_document
 from calattn.report.page import build_document, page_html, write_page
 from calattn.report.page.document import contest_entry
 from calattn.report.verdict import verdict_of
-from tests.browser import chromium
-from tests.browser.test_page import exhibit, made, shown, slide
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
+from tests.browser.test_page import exhibit, made, settled, shown, slide
 
 LONG = "runs/resnet110_cifar100.focal-3_with_a_very_long_name_that_goes_on_and_on/seed_0.npz"
 
@@ -46,10 +43,6 @@ def scaled(p: calattn.Predictions, temperature: float) -> calattn.Predictions:
     return p.replace(logits=p.logits / temperature)
 
 
-def frame(page) -> None:
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
 @pytest.mark.parametrize("place", [20, 75, 110])
 def test_the_headline_and_the_cards_are_those_of_python_at_that_temperature(opened, one, p, place):
     page = opened(one)
@@ -71,7 +64,7 @@ def test_the_headline_and_the_cards_are_those_of_python_at_that_temperature(open
         assert card.inner_text() == text
     assert page.locator("[data-card=ece] .card-now").inner_text().startswith(f"at T = 1: {100 * own.value:.2f} % [")
     page.locator("button[data-reset]").click()
-    frame(page)
+    settled(page)
     assert headline.text_content() == before
 
 
@@ -86,11 +79,11 @@ def test_the_temperature_is_dragged_along_the_curve(opened, one):
     seen = []
     for x in across[1:]:
         page.mouse.move(x, box["y"] + 60)
-        frame(page)
+        settled(page)
         seen.append(shown(page, "temperature"))
     page.mouse.up()
     page.mouse.move(across[0], box["y"] + 60)
-    frame(page)
+    settled(page)
     assert 1 < seen[0] < seen[1] == shown(page, "temperature")
 
 
@@ -99,7 +92,7 @@ def test_a_link_keeps_the_temperature_and_the_bins(opened, one):
     temperature = slide(page, 80)
     page.locator("[data-control=bins]").select_option("30")
     page.locator("[data-control=binning]").select_option("count")
-    frame(page)
+    settled(page)
     address = page.url.partition("#")[2]
     assert address == f"T={temperature:.5g}&bins=30&binning=count"
     ece = shown(page, "ece")
@@ -111,7 +104,7 @@ def test_a_link_keeps_the_temperature_and_the_bins(opened, one):
     again.locator("button[data-reset]").click()
     again.locator("[data-control=bins]").select_option("15")
     again.locator("[data-control=binning]").select_option("width")
-    frame(again)
+    settled(again)
     assert "#" not in again.url
     for wrong in ("T=-3", "T=x&bins=7", "binning=<script>", "threshold=2", "method-ece"):
         again.goto(f"{one.as_uri()}#{wrong}")
@@ -146,8 +139,12 @@ def test_charts_are_copied_or_saved_as_svg_and_as_png(opened, one, tmp_path):
 def test_nothing_speaks_of_a_slider_on_paper(opened, one):
     page = opened(one)
     assert "slider" in page.locator("[data-panel=summary]").inner_text()
+    assert page.locator(".controls").is_visible()
     page.emulate_media(media="print")
     assert "slider" not in page.locator("body").inner_text().lower()
+    assert not page.locator(".controls").is_visible()
+    assert page.locator("[data-panel=reliability] svg").is_visible()
+    assert len(page.pdf()) > 20_000
 
 
 def test_what_belongs_together_stays_on_one_sheet(opened, three):
@@ -203,11 +200,11 @@ def test_three_have_an_overview_that_follows_the_slider_and_the_rest_is_folded(o
     assert page.locator("[data-chart=overlay] path.line:not(.overlay-rim)").count() == 3
     slide_to = page.locator("button[data-own=ECE]")
     slide_to.click()
-    frame(page)
+    settled(page)
     lowest = [overview(page, name, "ece") for name in ("s0", "s1", "s2")]
     assert max(lowest) < 0.04, "each at the T that is best for it"
     page.locator("button[data-reset]").click()
-    frame(page)
+    settled(page)
     for name, temperature in (("s0", 1.0), ("s1", 2.0), ("s2", 8.0)):
         want = calattn.evaluate(scaled(p, temperature), metrics=["ece", "nll", "brier"], num_bootstrap=0)
         for metric, row in want.items():
@@ -217,7 +214,7 @@ def test_three_have_an_overview_that_follows_the_slider_and_the_rest_is_folded(o
         words = page.locator(f"[data-overview={name}] [data-live=verdict]").inner_text()
         assert verdict_of(scaled(p, temperature))["headline"].startswith(f"{words}: ")
     page.locator("[data-overview=s1] a").click()
-    frame(page)
+    settled(page)
     assert page.locator("[data-subject=s1] [data-chart=reliability]").is_visible()
     assert not page.locator("[data-subject=s0] [data-chart=reliability]").is_visible()
     page.locator("details.tables > summary").click()
@@ -242,9 +239,9 @@ def test_long_names_wrap_on_a_phone(opened, three, width):
         assert box["width"] > width / 2
 
 
-def test_curves_of_several_share_one_scale(opened, tmp_path, p, differences):
+def test_curves_of_several_share_one_scale(page_of, p, differences):
     pair = build_document([exhibit(p, "a"), exhibit(scaled(p, 8.0), "b")], comparisons={1: differences[2]})
-    page = opened(write_page(page_html(pair), tmp_path / "two.html"))
+    page = page_of(pair)
     for name in ("ece", "nll"):
         ticks = [
             page.locator(f"[data-subject={subject}] [data-chart={name}-temperature] .tick").all_text_contents()
@@ -272,13 +269,13 @@ def test_gaps_of_classes_start_from_one_line_and_are_in_proportion(opened, one):
         assert right - left == pytest.approx(max(1, wide / 2 * abs(gap) / largest), abs=1.5)
 
 
-def test_a_contest_is_a_page(opened, tmp_path, p):
+def test_a_contest_is_a_page(page_of, p):
     found = contest(p, methods=["temperature", "histogram", "isotonic"], num_bootstrap=100)
     rows = [row for row in found.rows if row.method == found.ranking[0]]
     exhibits = [exhibit(p, "as it is"), *(exhibit(row.predictions, row.method) for row in rows)]
     document = build_document(exhibits, comparisons={1: rows[0].from_before})
     document["contest"] = contest_entry(contest_document(found), found.before.options)
-    page = opened(write_page(page_html(document), tmp_path / "p.html"))
+    page = page_of(document)
     table = page.locator("[data-table=contest] tbody tr")
     assert [line.get_attribute("data-method") for line in table.all()] == ["(as it is)", *found.ranking]
     assert "leads" in table.nth(1).inner_text()

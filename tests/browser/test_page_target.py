@@ -5,26 +5,20 @@ from __future__ import annotations
 import pytest
 
 import calattn
-from calattn.report.page import Exhibit, build_document, page_html, write_page
-from tests.browser import chromium
+from calattn.report.page import Exhibit, build_document
 from tests.browser.test_page import slide
 from tests.report.test_page_offset import binary
 
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
 
-
-@pytest.fixture
-def page_of(opened, tmp_path):
-    def open_page(p, target, **options):
-        found = Exhibit(title="it", predictions=p, evaluation=calattn.evaluate(p, target=target, num_bootstrap=0))
-        return opened(write_page(page_html(build_document([found])), tmp_path / "p.html"), **options)
-
-    return open_page
+def about(p: calattn.Predictions, target: int | str) -> dict:
+    evaluation = calattn.evaluate(p, target=target, num_bootstrap=0)
+    return build_document([Exhibit(title="it", predictions=p, evaluation=evaluation)])
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_the_words_are_about_the_class(page_of, width):
-    page = page_of(binary(lambda true: true + 1.2, n=4000, class_names=("fine", "fraud")), "fraud", width=width)
+    p = binary(lambda true: true + 1.2, n=4000, class_names=("fine", "fraud"))
+    page = page_of(about(p, "fraud"), width=width)
     panels = page.locator("[data-panel]").evaluate_all("all => all.map((one) => one.dataset.panel)")
     assert panels == ["summary", "reliability", "temperature", "acting", "metrics", "provenance"]
     assert "P(fraud) against “the label is fraud”" in page.locator("#meta").inner_text()
@@ -43,7 +37,7 @@ def test_the_words_are_about_the_class(page_of, width):
 
 def test_the_slider_moves_the_ece_of_the_class(page_of):
     p = binary(lambda true: true + 1, mean=0.0, n=4000)
-    page = page_of(p, 1)
+    page = page_of(about(p, 1))
     slide(page, 30)
     shown = {
         name: float(page.locator(f"[data-live={name}]").get_attribute("data-value"))
@@ -61,7 +55,7 @@ def test_the_slider_moves_the_ece_of_the_class(page_of):
 
 def test_acting_on_the_class(page_of):
     p = binary(lambda true: true, mean=0.0, n=4000)
-    page = page_of(p, 1)
+    page = page_of(about(p, 1))
     above = p.probs[:, 1] > 0.5
     said = page.locator("[data-live=acting]")
     assert float(said.get_attribute("data-coverage")) == pytest.approx(float(above.double().mean()), abs=1e-3)

@@ -6,19 +6,8 @@ import pytest
 import torch
 
 import calattn
-from calattn.report.page import build_document, page_html, write_page
-from tests.browser import chromium
-from tests.browser.test_page import at, choose, ece, exhibit, made, shown, slide
-
-pytestmark = pytest.mark.skipif(chromium.missing() is not None, reason=f"browser: {chromium.missing()}")
-
-
-@pytest.fixture
-def page_of(opened, tmp_path):
-    def open_page(document: dict, **options: object):
-        return opened(write_page(page_html(document), tmp_path / "p.html"), **options)
-
-    return open_page
+from calattn.report.page import build_document
+from tests.browser.test_page import at, choose, ece, exhibit, made, settled, shown, slide
 
 
 def test_the_live_nll_looks_like_the_metric(page_of):
@@ -40,7 +29,7 @@ def test_what_does_not_follow_the_slider_says_so(page_of):
     assert place.is_visible()
     assert place.inner_text() == "at T = 1"
     page.locator("button[data-reset]").click()
-    page.wait_for_timeout(50)
+    settled(page)
     assert not place.is_visible()
 
 
@@ -91,7 +80,7 @@ def test_the_lowest_ece_is_the_lowest_of_the_curve_that_is_shown(page_of, bins):
     page = page_of(build_document([exhibit(p)]))
     choose(page, "bins", bins)
     page.locator("button[data-own=ECE]").click()
-    page.wait_for_timeout(50)
+    settled(page)
     found, at_lowest = shown(page, "ece"), shown(page, "temperature")
     grid = page.evaluate("window.calattn.view.profiles.get('s0').grid")
     curve = []
@@ -113,7 +102,7 @@ def test_one_best_temperature_is_used_for_all(page_of):
     button = page.locator("[data-subject=s1] button[data-all=NLL]")
     assert button.inner_text() == "use for all"
     button.click()
-    page.wait_for_timeout(50)
+    settled(page)
     best = calattn.posthoc.TemperatureScaling().fit(b).temperature_
     assert shown(page, "temperature", "s1") == pytest.approx(best, rel=1e-9)
     assert shown(page, "temperature", "s0") == pytest.approx(best, rel=0.03)  # the nearest of its own grid
@@ -122,12 +111,11 @@ def test_one_best_temperature_is_used_for_all(page_of):
 def test_the_best_temperature_may_lie_beyond_the_slider(page_of):
     document = build_document([exhibit(made())])
     found = document["subjects"][0]["temperature"]
-    found["best"] = []
-    found["beyond"] = [{"by": "NLL", "value": 10.84, "fitted_on": "validation"}]
+    found["best"] = {"value": 10.84, "fitted_on": "validation"}
     text = page_of(document).locator("[data-panel=temperature]").inner_text()
     assert "The lowest NLL lies beyond the curve, at T = 10.8 (validation)." in text
     assert "No T* is marked" not in text
-    found["beyond"] = []
+    found["best"] = None
     assert "No T* is marked" in page_of(document).locator("[data-panel=temperature]").inner_text()
 
 

@@ -64,7 +64,7 @@ def test_a_page_of_a_run_has_all_that_the_run_knows(capsys, tmp_path, run):
     assert [mark["label"] for mark in subject["dynamics"]["marks"]] == ["best-ece"]
     assert subject["scale"] is not None
     assert subject["errors"][0]["image"].startswith("data:image/png;base64,")
-    assert {each["fitted_on"] for each in subject["temperature"]["best"]} <= {"validation"}
+    assert subject["temperature"]["best"]["fitted_on"] == "validation"
 
 
 def test_the_picture_is_that_of_the_sample(run):
@@ -107,7 +107,7 @@ def test_a_validation_file_marks_the_temperature(capsys, tmp_path, npz):
     ran(capsys, "evaluate", npz, "--ts", "--validation", validation, "--html", tmp_path / "p.html", "--bootstrap", 0)
     first, scaled = document_in(tmp_path / "p.html")["subjects"]
     wanted = calattn.posthoc.TemperatureScaling().fit(p).temperature_
-    best = {each["by"]: each for each in first["temperature"]["best"]}["NLL"]
+    best = first["temperature"]["best"]
     assert best["fitted_on"] == "validation"
     assert best["value"] == pytest.approx(wanted, rel=1e-6)
     assert "applied before" in dict(scaled["provenance"])["temperature"]
@@ -395,8 +395,7 @@ def test_two_validation_files_go_to_their_own_subjects(capsys, tmp_path, npz):
     ran(capsys, "evaluate", npz, npz, *flags, "--html", tmp_path / "p.html", "--bootstrap", 0)
     shown = document_in(tmp_path / "p.html")["subjects"]
     for place, (_, fitted) in enumerate(files):
-        best = {each["by"]: each for each in shown[2 * place]["temperature"]["best"]}["NLL"]
-        assert best["value"] == pytest.approx(fitted.temperature_, rel=1e-6)
+        assert shown[2 * place]["temperature"]["best"]["value"] == pytest.approx(fitted.temperature_, rel=1e-6)
 
 
 def test_a_contest_is_written_as_a_page_and_as_a_table(capsys, tmp_path, npz):

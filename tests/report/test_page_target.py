@@ -61,7 +61,7 @@ def test_what_is_about_the_predicted_class_is_left_out():
     assert about_top <= without.keys()
     assert not about_top & with_target.keys()
     assert (with_target["target"], without["target"]) == ("3", None)
-    assert [best["by"] for best in with_target["temperature"]["best"]] == ["NLL"]
+    assert with_target["temperature"]["best"]["fitted_on"] == "these predictions"
     assert with_target["cards"] == ["ece", "nll", "brier"]
 
 

@@ -22,14 +22,7 @@ from calattn.metrics.state import METRICS, WITH_EVENT, Options
 from calattn.posthoc import FitWarning, TemperatureScaling
 from calattn.report.evaluations import described, described_groups, summary
 from calattn.report.page import panels
-from calattn.report.page.temperatures import (
-    HIGHEST,
-    LOWEST,
-    OCTAVE,
-    TemperatureProfile,
-    slider_grid,
-    temperature_profile,
-)
+from calattn.report.page.temperatures import OCTAVE, TemperatureProfile, slider_grid, temperature_profile
 from calattn.report.style import percent, unit_of
 from calattn.report.verdict import Gaps, event_words, finding, short, verdict_of, words_of
 from calattn.types import Predictions
@@ -118,8 +111,8 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     collector = classes.collector()
     columns = columns_in(shown, target, visit=collector if target is None else None)
     collector.finish()
-    best, beyond = _best_temperatures(exhibit, shown)
-    grid = slider_grid([each["value"] for each in best], octave=octave)
+    best = _best_temperature(exhibit, shown)
+    grid = slider_grid([] if best is None else [best["value"]], octave=octave)
     profile = temperature_profile(shown, columns, grid, target=target)
     total = evaluation.num_samples
     part = f"drawn from {len(shown):,} of {total:,} samples, chosen at random" if len(shown) < total else None
@@ -137,7 +130,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "cards": [name for name in CARDS if name in evaluation.rows],
         "temperature": profile.as_dict()
         | _verdicts(profile, None if target is None else short(panels.name_of(shown, target)))
-        | {"best": [_placed(each, profile.grid) for each in best], "beyond": beyond},
+        | {"best": best},
         **({} if target is not None else _of_predicted_class(exhibit, shown, columns, classes, chosen)),
         "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
         "provenance": [[name, str(value)] for name, value in exhibit.provenance],
@@ -198,25 +191,17 @@ def _verdicts(profile: TemperatureProfile, target: str | None) -> dict[str, list
     return {"kinds": kinds, "words": words}
 
 
-def _best_temperatures(exhibit: Exhibit, shown: Predictions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """T* by NLL, fitted on validation where there is one: on the slider, or beyond it. None where there is no optimum."""
+def _best_temperature(exhibit: Exhibit, shown: Predictions) -> dict[str, Any] | None:
+    """T* by NLL, fitted on validation where there is one; it may lie beyond the slider. None where there is no optimum."""
     on, where = (exhibit.validation, "validation") if exhibit.validation is not None else (shown, "these predictions")
     chosen = drawn(len(on))
     on = on if chosen is None else on.select(chosen)
     if not bool((on.logits.gather(1, on.labels.unsqueeze(1)) > -torch.inf).all()):  # NLL is infinite at every T
-        return [], []
+        return None
     with catch_warnings():  # no optimum is a fact about the predictions: the page then marks none
         simplefilter("ignore", FitWarning)
         fitted = TemperatureScaling().fit(on)
-    if not fitted.converged_:
-        return [], []
-    best = [{"by": "NLL", "value": float(fitted.temperature_), "fitted_on": where}]
-    return (best, []) if LOWEST <= fitted.temperature_ <= HIGHEST else ([], best)
-
-
-def _placed(best: dict[str, Any], grid: tuple[float, ...]) -> dict[str, Any]:
-    nearest = min(range(len(grid)), key=lambda place: abs(grid[place] - best["value"]))
-    return best | {"index": nearest, "value": grid[nearest]}
+    return {"value": float(fitted.temperature_), "fitted_on": where} if fitted.converged_ else None
 
 
 def _metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
@@ -228,24 +213,20 @@ def _metrics(evaluation: Evaluation) -> list[dict[str, Any]]:
             "infinite": math.isinf(row.value),
             "low": finite(row.low),
             "high": finite(row.high),
-            "better": better_end(name),
         }
         for name, row in evaluation.rows.items()
     ]
 
 
-def better_end(name: str) -> str:
-    return "low" if METRICS[name].better == "lower" else "high"
-
-
 def printed(name: str, options: Options) -> dict[str, Any]:
-    """A metric's title, and how its value is printed."""
+    """A metric's title, how its value is printed, and which end of it is better."""
     factor, places, unit = unit_of(name)
     return {
         "title": METRICS.title(name, options),
         "factor": factor,
         "places": places,
         "unit": "%" if unit == "points" else unit,
+        "better": "low" if METRICS[name].better == "lower" else "high",
     }
 
 

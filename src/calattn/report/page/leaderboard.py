@@ -13,7 +13,7 @@ from calattn.comparison.trainings import Training, remark_on
 from calattn.distribution import version
 from calattn.metrics.evaluation import Evaluation
 from calattn.report.evaluations import beats
-from calattn.report.page.document import better_end, finite, printed
+from calattn.report.page.document import finite, printed
 
 _FIRST = ("accuracy", "nll", "nll_ts", "ece", "ece_ts", "brier")
 # What is shown after temperature scaling too: column → metric and heading.
@@ -103,7 +103,7 @@ def _metrics(rows: Sequence[Standing]) -> list[dict[str, Any]]:
         return []
     metrics: dict[str, dict[str, Any]] = {}
     for name in measured.rows:
-        metrics[name] = {"name": name, **printed(name, measured.options), "better": better_end(name)}
+        metrics[name] = {"name": name, **printed(name, measured.options)}
         for scaled, (metric, heading) in SCALED.items():
             if metric == name and any(row.scaled is not None for row in rows):
                 metrics[scaled] = metrics[name] | {"name": scaled, "title": heading}

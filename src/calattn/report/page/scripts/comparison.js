@@ -92,24 +92,11 @@
       h("summary", {}, "Show every number of the comparison"),
       comparisons.map(comparisonTable),
     );
-    const element = h(
-      "section",
-      { class: "comparisons", "aria-label": "Comparison" },
-      h("h2", {}, "What differs, and what is noise"),
-      h(
-        "div",
-        { class: "panel panel-forest", "data-panel": "forest" },
-        summaries,
-        remark ? h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), remark, ".") : null,
-        forest.element,
-        C.note(
-          `Paired differences with ${view.levelText} intervals, all at T = 1: as the files are. `,
-          "An interval that crosses zero is within noise.",
-        ),
-        tables,
-      ),
-    );
-    return { element };
+    const crossing =
+      `Paired differences with ${view.levelText} intervals, all at T = 1: as the files are. ` +
+      "An interval that crosses zero is within noise.";
+    const body = [summaries, C.remarkText(remark), forest.element, C.note(crossing), tables];
+    return C.section("forest", "Comparison", "What differs, and what is noise", body);
   }
 
   Object.assign(C, { comparisonSection });

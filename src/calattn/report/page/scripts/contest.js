@@ -48,21 +48,9 @@
       said = contest.verdict.map((text) => h("p", { class: "sentence" }, text, "."));
     const forest = groups.length ? C.forestChart("contest", groups, `All methods. ${contest.verdict.join(". ")}.`) : null;
     const skipped = contest.skipped.map(({ method, reason }) => C.note(`${method} was skipped: ${reason}.`));
-    const element = h(
-      "section",
-      { class: "comparisons", "aria-label": "Methods" },
-      h("h2", {}, "Which calibrator helps?"),
-      h(
-        "div",
-        { class: "panel panel-contest", "data-panel": "contest" },
-        said,
-        forest && forest.element,
-        forest && C.note(`Paired differences with ${view.levelText} intervals; one that crosses zero is within noise.`),
-        contestTable(contest),
-        skipped,
-      ),
-    );
-    return { element };
+    const crossing = `Paired differences with ${view.levelText} intervals; one that crosses zero is within noise.`;
+    const pictured = forest && [forest.element, C.note(crossing)];
+    return C.section("contest", "Methods", "Which calibrator helps?", said, pictured, contestTable(contest), skipped);
   }
 
   Object.assign(C, { contestSection });

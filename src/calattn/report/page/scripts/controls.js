@@ -14,8 +14,10 @@
     return { element, update: () => (select.value = String(value())) };
   }
 
+  const bestOnes = () => [...view.profiles.values()].map((profile) => profile.best).filter(Boolean);
+
   function starButtons() {
-    const stars = [...view.profiles.values()].flatMap((profile) => profile.best);
+    const stars = bestOnes();
     const button = (by, text) => h("button", { type: "button", "data-own": by, click: () => view.setOwn(by) }, text);
     const nll = () => (view.several ? "each at its own T* (NLL)" : `T* (NLL, ${stars[0].fitted_on})`);
     const ece = button("ECE", view.several ? "each at its lowest ECE" : "lowest ECE");
@@ -29,9 +31,7 @@
       one.style.left = `calc(8px + (100% - 16px) * ${share.toFixed(4)})`; // 16px: the thumb's width
       return one;
     };
-    const stars = [...view.profiles.values()].flatMap((profile) =>
-      profile.best.map((best) => mark(best.value, "star-mark")),
-    );
+    const stars = bestOnes().map((best) => mark(best.value, "star-mark"));
     return h("span", { class: "slider-marks", "aria-hidden": "true" }, mark(1, "one-mark"), stars);
   }
 

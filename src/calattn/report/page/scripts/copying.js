@@ -22,13 +22,10 @@
       }
     });
     copy.querySelectorAll(".cursor").forEach((one) => one.remove());
-    for (const [name, value] of [["xmlns", "http://www.w3.org/2000/svg"], ["width", width], ["height", height]])
-      copy.setAttribute(name, String(value));
+    for (const [name, value] of Object.entries({ width, height })) copy.setAttribute(name, String(value));
     copy.removeAttribute("style");
-    const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    for (const [name, value] of [["width", width], ["height", height]]) paper.setAttribute(name, String(value));
-    paper.style.fill = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
-    copy.prepend(paper);
+    const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
+    copy.prepend(C.s("rect", { width, height, style: `fill:${paper}` }));
     return new XMLSerializer().serializeToString(copy);
   }
 
@@ -71,13 +68,8 @@
   }
 
   function copyButtons(svg, name) {
-    const png = async ({ currentTarget }) =>
-      take(
-        currentTarget,
-        await pngBlob(svg),
-        (blob) => navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]),
-        `${name}.png`,
-      );
+    const written = (blob) => navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+    const png = async ({ currentTarget }) => take(currentTarget, await pngBlob(svg), written, `${name}.png`);
     const text = ({ currentTarget }) => {
       const blob = new Blob([svgText(svg)], { type: "image/svg+xml" });
       return take(currentTarget, blob, async () => navigator.clipboard.writeText(await blob.text()), `${name}.svg`);
@@ -87,5 +79,5 @@
     return h("span", { class: "copying no-print" }, button("PNG", png), button("SVG", text));
   }
 
-  Object.assign(C, { copyButtons, svgText });
+  Object.assign(C, { copyButtons });
 })();

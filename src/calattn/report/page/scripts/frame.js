@@ -48,6 +48,10 @@
   const warning = (text) =>
     h("p", { class: "notice warning", role: "note", "data-warning": true }, h("strong", {}, "Warning: "), text);
 
+  /** The caveat of single trainings, where there is one. */
+  const remarkText = (remark) =>
+    remark && h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), remark, ".");
+
   function readDocument() {
     const found = JSON.parse(document.getElementById("document").textContent);
     const title = document.getElementById("title");
@@ -76,5 +80,5 @@
     }, 500);
   }
 
-  Object.assign(C, { themeSwitch, printing, isNearby, readDocument, announce });
+  Object.assign(C, { themeSwitch, printing, isNearby, remarkText, readDocument, announce });
 })();

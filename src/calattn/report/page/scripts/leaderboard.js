@@ -174,8 +174,7 @@
     found,
   );
   document.body.classList.add("wide");
-  const remark = page.remark && h("p", { class: "note-text", "data-remark": true }, h("strong", {}, "Note: "), page.remark, ".");
-  const parts = [remark, tools, columnChooser(), h("div", { class: "board" }, board.element)];
+  const parts = [C.remarkText(page.remark), tools, columnChooser(), h("div", { class: "board" }, board.element)];
   document.getElementById("content").append(...parts.filter(Boolean));
   const meta = [`${whole(page.rows.length)} runs`, page.note, `made ${C.dateText(page.made)}`];
   document.getElementById("meta").textContent = meta.join(" · ");

@@ -44,30 +44,10 @@
   }
 
   function dateText(made) {
-    const options = {
-      day: "numeric",
-      month: "long",
-      year: "numeric",
-      hour: "2-digit",
-      minute: "2-digit",
-      timeZone: "UTC",
-    };
-    return `${new Intl.DateTimeFormat("en-GB", options).format(new Date(made))} UTC`;
+    const format = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
+    return `${format.format(new Date(made))} UTC`;
   }
 
-  Object.assign(C, {
-    DASH,
-    missing,
-    fixed,
-    whole,
-    percent,
-    probability,
-    temperatureText,
-    chanceText,
-    short,
-    metricNumber,
-    metricText,
-    intervalText,
-    dateText,
-  });
+  Object.assign(C, { DASH, missing, fixed, whole, percent, probability, temperatureText, chanceText, short });
+  Object.assign(C, { metricNumber, metricText, intervalText, dateText });
 })();

@@ -29,9 +29,6 @@
 
   const columns = view.subjects.map((subject) => ({ subject, panels: panelsOf(subject) }));
   const controls = C.controlBar();
-  const comparison = view.page.comparisons.length && !view.page.contest ? C.comparisonSection() : null; // it says it
-  const contest = view.page.contest ? C.contestSection(view.page.contest) : null;
-  const sets = view.page.sets ? C.setsSection(view.page.sets) : null;
   const overview = view.several ? C.overviewSection() : null;
   let waiting = false;
 
@@ -101,9 +98,9 @@
     const content = document.getElementById("content");
     document.body.classList.add(many ? "many" : view.several ? "several" : "single");
     const parts = [
-      contest && contest.element,
-      sets && sets.element,
-      comparison && comparison.element,
+      view.page.contest && C.contestSection(view.page.contest),
+      view.page.sets && C.setsSection(view.page.sets),
+      view.page.comparisons.length && !view.page.contest && C.comparisonSection(), // a contest says it
       controls.element,
       overview && overview.element,
       h("div", { class: "subjects" }, columns.map(columnOf)),

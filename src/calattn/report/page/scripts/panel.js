@@ -21,6 +21,12 @@
     return { element };
   }
 
+  /** A section that is of all subjects together: its title and one panel. */
+  function section(name, label, title, ...children) {
+    const box = h("div", { class: `panel panel-${name}`, "data-panel": name }, children);
+    return h("section", { class: "comparisons", "aria-label": label }, h("h2", {}, title), box);
+  }
+
   const note = (...text) => h("p", { class: "note-text" }, text);
 
   /** "at T = 1" beside what does not follow the slider, seen while the slider stands elsewhere. Its place is kept:
@@ -38,5 +44,5 @@
   /** A metric's title, linked to its definition. */
   const titleLink = ({ title }) => h("a", { href: `#${slug(title)}` }, title);
 
-  Object.assign(C, { panel, absent, note, atOne, slug, titleLink });
+  Object.assign(C, { panel, section, absent, note, atOne, slug, titleLink });
 })();

@@ -51,7 +51,8 @@
   /** What the document says about one subject at each temperature of its grid. */
   class Profile {
     constructor({ grid, start, nll, brier, kinds, words, best, fine, equal_count: equal }) {
-      Object.assign(this, { grid, start, nll, brier, kinds, words, best, size: fine.bins });
+      Object.assign(this, { grid, start, nll, brier, kinds, words, size: fine.bins });
+      this.best = best && grid.includes(best.value) ? best : null; // where the slider can stand
       this.curves = new Map();
       this.count = decode(fine.count, Uint32Array);
       this.confidence = decode(fine.confidence, Float32Array);

@@ -68,12 +68,12 @@
   }
 
   /** The least covered first; those that are not drawn are in the table. */
-  function parts(name, title, found, asked) {
+  function parts(name, found, asked) {
     const rows = found.sort(([, a], [, b]) => a.value - b.value).map(([key, each]) => coverageRow(key, each, asked));
     if (!rows.length) return [];
     const drawn = rows.slice(0, DRAWN),
       rest = rows.length > DRAWN ? `, the least covered ${DRAWN} of ${whole(rows.length)}` : ", the least covered first";
-    const forest = C.forestChart(`sets-${name}`, [coverageGroup(`By ${name}${rest}`, drawn, asked)], `${title} by ${name}.`);
+    const forest = C.forestChart(`sets-${name}`, [coverageGroup(`By ${name}${rest}`, drawn, asked)], `Coverage by ${name}.`);
     const table = C.numbersTable(`Show every ${name}`, [name, "coverage, %", "interval"], `sets-${name}`);
     table.write(
       rows.map((row) => [row.name, C.fixed(100 * row.value, 2), `[${C.fixed(100 * row.low, 2)}, ${C.fixed(100 * row.high, 2)}]`]),
@@ -87,28 +87,24 @@
     const classes = Object.entries(sets.by_class).map(([k, found]) => [names ? names[Number(k)] : k, found]);
     const scores = C.forestChart("sets", scoreGroups(several), several.map((one) => one.words).join(". "));
     const sizes = C.chart({ name: "sets-size", hint: "", draw: (svg, width) => drawSizes(svg, width, sets) });
-    const element = h(
-      "section",
-      { class: "comparisons", "aria-label": "Prediction sets" },
-      h("h2", {}, "How large must sets be to hold the true class?"),
+    const groups = parts("group", Object.entries(sets.by_group), sets.asked);
+    return C.section(
+      "sets",
+      "Prediction sets",
+      "How large must sets be to hold the true class?",
+      h("p", { class: "sentence" }, sets.words[0].toUpperCase(), sets.words.slice(1), "."),
+      scores.element,
       h(
         "div",
-        { class: "panel panel-sets", "data-panel": "sets" },
-        h("p", { class: "sentence" }, sets.words[0].toUpperCase(), sets.words.slice(1), "."),
-        scores.element,
-        h(
-          "div",
-          { class: "pair" },
-          h("div", {}, h("h3", {}, `Coverage by size (${sets.score.toUpperCase()})`), sizes.element),
-          h("div", {}, parts("group", "Coverage", Object.entries(sets.by_group), sets.asked), parts("class", "Coverage", classes, sets.asked)),
-        ),
-        note(
-          `Dashed: the ${percent(sets.asked, 0)} that were asked, which is a promise for all samples together, not for each size, class or `,
-          "group. Orange: the 95 % interval lies below it, as one in forty does by chance.",
-        ),
+        { class: "pair" },
+        h("div", {}, h("h3", {}, `Coverage by size (${sets.score.toUpperCase()})`), sizes.element),
+        h("div", {}, groups, parts("class", classes, sets.asked)),
+      ),
+      note(
+        `Dashed: the ${percent(sets.asked, 0)} that were asked, which is a promise for all samples together, not for each size, class or `,
+        "group. Orange: the 95 % interval lies below it, as one in forty does by chance.",
       ),
     );
-    return { element };
   }
 
   Object.assign(C, { setsSection });

@@ -78,9 +78,8 @@
     setOwn(by) {
       this.own = by;
       for (const [id, profile] of this.profiles) {
-        const best = profile.best.find((one) => one.by === by);
-        const lowest = by === "ECE" ? profile.lowest(this.bins, this.binning) : profile.start;
-        this.at.set(id, best ? best.index : lowest);
+        const best = profile.best ? profile.grid.indexOf(profile.best.value) : profile.start;
+        this.at.set(id, by === "ECE" ? profile.lowest(this.bins, this.binning) : best);
       }
       this.changed();
     }

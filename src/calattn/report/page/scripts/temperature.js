@@ -59,11 +59,10 @@
       values = curve.values(subject);
     const height = (last ? 206 : 178) + (view.several ? 0 : 64);
     const plot = curvePlot(svg, width, height, curve).line(profile.grid, values, "blue");
-    const mine = by === "ECE" ? [lowestOf(profile)] : profile.best;
-    for (const best of mine) {
-      const name = by === "ECE" ? "lowest at" : "T*";
+    const best = by === "ECE" ? lowestOf(profile) : profile.best,
+      name = by === "ECE" ? "lowest at" : "T*";
+    if (best)
       plot.rule(best.value, "star", `${name} ${temperatureText(best.value)}`, { left: best.value < temperature });
-    }
     plot.rule(temperature, "current", null);
     markHere(plot, subject, values, "dot-current");
     const places = (value, infinite) => (by === "ECE" ? percent(value) : view.nllText(subject, value, infinite));
@@ -72,10 +71,10 @@
       value: one,
       text: `T = ${temperatureText(one)}: ${by} ${places(values[k])}.`,
     }));
-    const stars = mine.map((best) => ` It is lowest near T = ${temperatureText(best.value)}.`).join("");
+    const lowest = best ? ` It is lowest near T = ${temperatureText(best.value)}.` : "";
     const said = (k) => places(values[k], "infinite");
     const here = `${said(index)} at T = ${temperatureText(temperature)}`;
-    const label = `${curve.title()}: ${said(profile.start)} at T = 1, ${here}.${stars}`;
+    const label = `${curve.title()}: ${said(profile.start)} at T = 1, ${here}.${lowest}`;
     return { height, label, items, plot };
   }
 
@@ -98,7 +97,7 @@
   function temperaturePanel(subject) {
     const profile = view.profiles.get(subject.id),
       charts = curveCharts((by) => `${by}-temperature`, (...place) => drawCurve(subject, ...place));
-    const { beyond } = subject.temperature;
+    const { best } = subject.temperature;
     const none = "No T* is marked: no temperature from 0.1 to 10 has the lowest NLL for these predictions.";
     const lowest = note();
     const element = panel(
@@ -106,9 +105,7 @@
       "What would one temperature change?",
       charts.map((one) => one.element),
       h("p", { class: "note-text no-print" }, "Drag along a curve to change T."),
-      profile.best.map(starNote),
-      beyond.map(beyondNote),
-      profile.best.length + beyond.length ? null : note(none),
+      best ? (profile.best ? starNote(best) : beyondNote(best)) : note(none),
       lowest,
     );
     function update() {
@@ -122,7 +119,7 @@
   }
 
   function starNote(best) {
-    const value = `T* = ${temperatureText(best.value)} has the lowest ${best.by} on ${best.fitted_on}.`;
+    const value = `T* = ${temperatureText(best.value)} has the lowest NLL on ${best.fitted_on}.`;
     const all = view.several ? [" ", useForAll(best)] : null;
     if (best.fitted_on !== "these predictions")
       return note(`${value} It was chosen without the samples shown here.`, all);
@@ -139,7 +136,7 @@
       {
         type: "button",
         class: "small no-print",
-        "data-all": best.by,
+        "data-all": "NLL",
         title: `Show all of them at T = ${temperatureText(best.value)}`,
         click: () => view.setTemperature(best.value),
       },
@@ -147,7 +144,7 @@
     );
 
   const beyondNote = (best) =>
-    note(`The lowest ${best.by} lies beyond the curve, at T = ${temperatureText(best.value)} (${best.fitted_on}).`);
+    note(`The lowest NLL lies beyond the curve, at T = ${temperatureText(best.value)} (${best.fitted_on}).`);
 
   Object.assign(C, { curveCharts, curvePlot, markHere, temperaturePanel });
 })();
