@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 import calattn
 from calattn.metrics.columns import columns_of
 from calattn.report.page import Exhibit, build_document
-from calattn.report.verdict import ClassOne, Gaps, p_of_bias, verdict
+from calattn.report.verdict import ClassOne, Gaps, p_of_bias, verdict, verdict_of
 
 
 def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, seed: int = 0, **fields: object):
@@ -22,9 +22,8 @@ def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, 
     return calattn.Predictions(logits=torch.stack([torch.zeros_like(stated), stated], 1), labels=labels, **fields)
 
 
-def said_of(p: calattn.Predictions, name: str = "1") -> dict[str, str]:
-    event = columns_of(p.logits, p.labels, "logits", target=1)
-    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=ClassOne(name, event))
+def said_of(p: calattn.Predictions) -> dict[str, str]:
+    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=ClassOne.of(p))
 
 
 @pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "lowers"), (0.5, "under", "raises")])
@@ -95,5 +94,12 @@ def test_the_page_says_it_by_the_name_of_the_class():
     assert document_of(named)["subjects"][0]["verdict"]["headline"].startswith("P(fraud) is much too high: averages ")
     stated = calattn.Predictions.from_probs(named.probs, named.labels)
     assert document_of(stated)["subjects"][0]["verdict"]["kind"] == "offset"
+    slider = document_of(named)["subjects"][0]["temperature"]
+    for place in (0, len(slider["grid"]) // 2, -1):
+        scaled = verdict_of(named.replace(logits=named.logits / slider["grid"][place]))
+        assert slider["verdicts"][place]["headline"] == scaled["headline"]
+    at_best = slider["verdicts"][slider["grid"].index(slider["best"]["value"])]
+    assert at_best["kind"] == "offset"
+    assert "too high: averages" in at_best["headline"], "not of the confidence, which T* mends"
     three = calattn.Predictions(logits=torch.randn(300, 3), labels=torch.randint(3, (300,)))
     assert "averages" not in document_of(three)["subjects"][0]["verdict"]["detail"]

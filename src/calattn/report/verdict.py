@@ -28,6 +28,7 @@ _COMPARE = "calattn calibrate --method all compares all methods."
 _EFFECT = "The slider shows the effect of one temperature."
 _ONE_SAMPLE = {
     "kind": "none",
+    "words": "one sample is too few",
     "headline": "one sample is too few",
     "detail": "Calibration is about how often predictions of the same confidence are correct. Use more samples.",
     "hint": "",
@@ -171,10 +172,20 @@ def event_words(found: Finding, name: str) -> str:
 
 
 class ClassOne(NamedTuple):
-    """Class 1 of two: what it is called, and the columns of P(1) against "the label is 1"."""
+    """Class 1 of two: its name, the gaps of P(1) against "the label is 1", and whether no temperature would close them."""
 
     name: str
-    columns: Columns
+    gaps: Gaps
+    biased: bool
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> Self | None:
+        """None of more classes."""
+        if predictions.num_classes != 2:
+            return None
+        name = "1" if predictions.class_names is None else predictions.class_names[1]
+        columns = columns_in(predictions, target=1).cpu()
+        return cls(short(name), Gaps.of(columns), p_of_bias(columns) < _RARE)
 
 
 def verdict_of(
@@ -189,17 +200,16 @@ def verdict_of(
     'strongly over-confident: confidence 98.2 %, accuracy 33.3 %'
     """
     number, name = target_of(target, source)
-    called, binary = (
-        short(str(number) if name is None else name),
-        isinstance(source, Predictions) and source.num_classes == 2,
-    )
+    whole = source if isinstance(source, Predictions) else None
     if gaps is None:
         columns = (columns_in(part, number).cpu() for part in parts_of(source))
         gaps = torch.stack([Gaps.of(part).sums for part in columns]).sum(dim=0)
     if number is None:
-        return verdict(Gaps(gaps), event=_class_one(source) if isinstance(source, Predictions) else None)
-    event = ClassOne(called, columns_in(source, number).cpu()) if binary and isinstance(source, Predictions) else None
-    return event_verdict(Gaps(gaps), called, binary=event)
+        return verdict(Gaps(gaps), event=None if whole is None else ClassOne.of(whole))
+    # Of more than two classes a temperature is no factor of the log-odds, which the test of a bias rests on.
+    binary = whole is not None and whole.num_classes == 2
+    biased = binary and p_of_bias(columns_in(whole, number).cpu()) < _RARE
+    return event_verdict(Gaps(gaps), short(str(number) if name is None else name), biased=biased)
 
 
 def short(name: str) -> str:
@@ -208,15 +218,9 @@ def short(name: str) -> str:
     return name if len(name) <= 16 else f"{name[:15]}…"
 
 
-def _class_one(predictions: Predictions) -> ClassOne | None:
-    if predictions.num_classes != 2:
-        return None
-    name = "1" if predictions.class_names is None else predictions.class_names[1]
-    return ClassOne(short(name), columns_in(predictions, target=1).cpu())
-
-
 def verdict(gaps: Gaps, *, event: ClassOne | None = None) -> dict[str, str]:
-    """kind (over, under, mixed, calibrated, unclear, offset, none), a headline, what it rests on, and a hint for screens.
+    """kind (over, under, mixed, calibrated, unclear, offset, none), words, the same with numbers as a headline, what it
+    rests on, and a hint for screens.
 
     Of two classes (`event`), offset: mean P(1) differs from the share of class 1 by more than chance, and no temperature
     would explain it; that is the headline unless the confidence is off by more than twice as much.
@@ -226,10 +230,10 @@ def verdict(gaps: Gaps, *, event: ClassOne | None = None) -> dict[str, str]:
     found = _of_confidence(gaps)
     if event is None:
         return found
-    own = Gaps.of(event.columns)
+    own = event.gaps
     gap, error = own.mean_gap()
     numbers = f"P({event.name}) {_averages(own, event.name)}"
-    if finding(own, own.matters()).kind not in ("over", "under") or p_of_bias(event.columns) >= _RARE:
+    if finding(own, own.matters()).kind not in ("over", "under") or not event.biased:
         return found | {"detail": f"{found['detail']} {numbers}."}
     if abs(gaps.mean_gap()[0]) > 2 * abs(gap):
         detail = f"{found['detail']} But {numbers}: {_between(gap, error)} (95 %). {_NO_TEMPERATURE}"
@@ -237,13 +241,9 @@ def verdict(gaps: Gaps, *, event: ClassOne | None = None) -> dict[str, str]:
     return _of_event(own, event.name, remedy=_NO_TEMPERATURE)
 
 
-def event_verdict(gaps: Gaps, name: str, *, binary: ClassOne | None = None) -> dict[str, str]:
-    """The verdict on P(class) alone, whatever class is predicted; of `binary` problems, with the test of a bias."""
-    if gaps.samples < 2:
-        return _ONE_SAMPLE
-    # Of more than two classes a temperature is no factor of the log-odds, which the test of a bias rests on.
-    offset = binary is not None and p_of_bias(binary.columns) < _RARE
-    return _of_event(gaps, name, remedy=_NO_TEMPERATURE if offset else _COMPARE)
+def event_verdict(gaps: Gaps, name: str, *, biased: bool = False) -> dict[str, str]:
+    """The verdict on P(class) alone, whatever class is predicted; `biased` where no temperature would close the gap."""
+    return _ONE_SAMPLE if gaps.samples < 2 else _of_event(gaps, name, remedy=_NO_TEMPERATURE if biased else _COMPARE)
 
 
 def _of_confidence(gaps: Gaps) -> dict[str, str]:
@@ -258,8 +258,12 @@ def _of_confidence(gaps: Gaps) -> dict[str, str]:
         detail = _mixed(gaps)
     else:
         detail = _calm(gaps, found, "the confidence", "the accuracy")
-    headline = f"{words_of(found)}: confidence {100 * said:.1f} %, accuracy {100 * right:.1f} %"
-    return {"kind": found.kind, "headline": headline, "detail": detail, "hint": hint}
+    numbers = f"confidence {100 * said:.1f} %, accuracy {100 * right:.1f} %"
+    return _said(found.kind, words_of(found), numbers, detail, hint)
+
+
+def _said(kind: str, words: str, numbers: str, detail: str, hint: str) -> dict[str, str]:
+    return {"kind": kind, "words": words, "headline": f"{words}: {numbers}", "detail": detail, "hint": hint}
 
 
 def _of_event(gaps: Gaps, name: str, *, remedy: str) -> dict[str, str]:
@@ -273,12 +277,7 @@ def _of_event(gaps: Gaps, name: str, *, remedy: str) -> dict[str, str]:
     else:
         detail = _calm(gaps, found, f"P({name})", f"the share of class {name}")
     kind = "offset" if found.kind in ("over", "under") else found.kind
-    return {
-        "kind": kind,
-        "headline": f"{event_words(found, name)}: {_averages(gaps, name)}",
-        "detail": detail,
-        "hint": hint,
-    }
+    return _said(kind, event_words(found, name), _averages(gaps, name), detail, hint)
 
 
 def _averages(gaps: Gaps, name: str) -> str:

@@ -24,7 +24,7 @@ from calattn.report.evaluations import described, described_groups, summary
 from calattn.report.page import panels
 from calattn.report.page.temperatures import OCTAVE, TemperatureProfile, slider_grid, temperature_profile
 from calattn.report.style import percent, unit_of
-from calattn.report.verdict import Gaps, event_words, finding, short, verdict_of, words_of
+from calattn.report.verdict import ClassOne, Gaps, event_verdict, short, verdict, verdict_of
 from calattn.types import Predictions
 
 SCHEMA = 1
@@ -107,6 +107,7 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
     shown = exhibit.predictions if chosen is None else exhibit.predictions.select(chosen)
     evaluation = exhibit.evaluation
     target = evaluation.options.target
+    name = None if target is None else short(panels.name_of(shown, target))
     classes = ClassBins.empty(shown.num_classes, evaluation.options.num_bins)
     collector = classes.collector()
     columns = columns_in(shown, target, visit=collector if target is None else None)
@@ -123,14 +124,12 @@ def _subject(exhibit: Exhibit, octave: int) -> dict[str, Any]:
         "class_names": None if shown.class_names is None else list(shown.class_names),
         "shown": part,
         "bins": evaluation.options.num_bins,
-        "target": None if target is None else short(panels.name_of(shown, target)),
+        "target": name,
         "verdict": verdict_of(shown, target=target),
         "metrics": _metrics(evaluation),
         "groups": finite(described_groups(evaluation)),
         "cards": [name for name in CARDS if name in evaluation.rows],
-        "temperature": profile.as_dict()
-        | _verdicts(profile, None if target is None else short(panels.name_of(shown, target)))
-        | {"best": best},
+        "temperature": profile.as_dict() | {"verdicts": _verdicts(profile, shown, name), "best": best},
         **({} if target is not None else _of_predicted_class(exhibit, shown, columns, classes, chosen)),
         "dynamics": panels.dynamics(exhibit.log, exhibit.marks),
         "provenance": [[name, str(value)] for name, value in exhibit.provenance],
@@ -180,15 +179,17 @@ def sampled(blocks: Iterable[Predictions], total: int) -> tuple[Predictions, Int
     return Predictions.cat(parts), rows
 
 
-def _verdicts(profile: TemperatureProfile, target: str | None) -> dict[str, list[str]]:
-    """What the headline says at each temperature: the kind of the verdict, and its words without numbers."""
-    kinds, words = [], []
-    for sums in zip(profile.count, profile.confidence, profile.correct, strict=True):
+def _verdicts(profile: TemperatureProfile, shown: Predictions, name: str | None) -> list[dict[str, str]]:
+    """The verdict at each temperature: its kind, its words, and the headline with its numbers; `name` is the target's."""
+    event = ClassOne.of(shown) if name is None else None
+    found = []
+    for temperature, *sums in zip(profile.grid, profile.count, profile.confidence, profile.correct, strict=True):
         gaps = Gaps.of_bins(*sums)
-        found = None if gaps.samples < 2 else finding(gaps) if target is None else finding(gaps, gaps.matters())
-        kinds.append("none" if found is None else found.kind)
-        words.append("" if found is None else words_of(found) if target is None else event_words(found, target))
-    return {"kinds": kinds, "words": words}
+        if event is not None and event.biased:  # else nothing is said of class 1
+            scaled = shown.replace(logits=shown.logits / temperature)
+            event = event._replace(gaps=Gaps.of(columns_in(scaled, target=1).cpu()))
+        found.append(verdict(gaps, event=event) if name is None else event_verdict(gaps, name))
+    return [{key: each[key] for key in ("kind", "words", "headline")} for each in found]
 
 
 def _best_temperature(exhibit: Exhibit, shown: Predictions) -> dict[str, Any] | None:

@@ -73,9 +73,9 @@
     const link = h("a", { href: `#subject-${subject.id}`, click: unfold }, C.breakable(subject.title));
     const line = h("tr", { "data-overview": subject.id }, h("th", { scope: "row" }, link), h("td", {}, thumb.svg), cells);
     function update() {
-      const { word, temperature, right, ece, nll, brier } = view.live(subject);
+      const { verdict, temperature, right, ece, nll, brier } = view.live(subject);
       thumb.update(subject, place);
-      const texts = [word, temperatureText(temperature), percent(right), percent(ece), view.nllText(subject, nll), percent(brier)];
+      const texts = [verdict.words, temperatureText(temperature), percent(right), percent(ece), view.nllText(subject, nll), percent(brier)];
       const values = [null, temperature, right, ece, nll, brier];
       cells.forEach((cell, k) => {
         cell.textContent = texts[k];

@@ -50,8 +50,8 @@
 
   /** What the document says about one subject at each temperature of its grid. */
   class Profile {
-    constructor({ grid, start, nll, brier, kinds, words, best, fine, equal_count: equal }) {
-      Object.assign(this, { grid, start, nll, brier, kinds, words, size: fine.bins });
+    constructor({ grid, start, nll, brier, verdicts, best, fine, equal_count: equal }) {
+      Object.assign(this, { grid, start, nll, brier, verdicts, size: fine.bins });
       this.best = best && grid.includes(best.value) ? best : null; // where the slider can stand
       this.curves = new Map();
       this.count = decode(fine.count, Uint32Array);

@@ -47,8 +47,7 @@
         ece,
         nll: profile.nll[index],
         brier: profile.brier[index],
-        kind: profile.kinds[index],
-        word: profile.words[index],
+        verdict: profile.verdicts[index],
       };
     }
 

@@ -2,21 +2,19 @@
 (() => {
   "use strict";
   const C = window.calattn;
-  const { h, percent, whole, temperatureText, view, note, titleLink } = C;
+  const { h, whole, temperatureText, view, note, titleLink } = C;
 
   function verdictBox(subject) {
-    const { kind, headline, detail, hint } = subject.verdict,
-      words = view.words(subject);
+    const { kind, headline, detail, hint } = subject.verdict;
     const line = h("p", { class: "headline", "data-live": "headline" }),
       beneath = h("p", { class: "detail", "data-live": "detail" });
     const element = h("div", {}, line, beneath);
     function update() {
       const now = view.live(subject);
-      const means = `${words.mean} ${percent(now.said, 1)}, ${words.share} ${percent(now.right, 1)}`;
-      const found = now.moved && now.word ? now.kind : kind;
+      const found = now.moved ? now.verdict.kind : kind;
       element.className = `verdict verdict-${found}`;
       element.setAttribute("data-verdict", found);
-      line.textContent = now.moved ? `At T = ${temperatureText(now.temperature)}, ${now.word}: ${means}` : headline;
+      line.textContent = now.moved ? `At T = ${temperatureText(now.temperature)}, ${now.verdict.headline}` : headline;
       beneath.classList.toggle("ghost-text", now.moved);
       if (now.moved) beneath.textContent = `At T = 1, ${headline}. ${detail}`;
       else beneath.replaceChildren(detail, hint ? h("span", { class: "no-print" }, ` ${hint}`) : "");
