@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
@@ -84,6 +85,7 @@ def build_document(
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "title": title or ", ".join(exhibit.title for exhibit in exhibits),
         "level": first.level,
+        "z": NormalDist().inv_cdf((1 + first.level) / 2),
         "home": home,
         "warnings": list(warnings),
         "subjects": subjects,

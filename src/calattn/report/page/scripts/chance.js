@@ -3,22 +3,6 @@
   "use strict";
   const C = window.calattn;
 
-  /** Φ⁻¹(q): Newton's steps rise to the root without overshooting, since Φ is concave right of 0. */
-  function normalQuantile(q) {
-    if (q < 0.5) return -normalQuantile(1 - q);
-    let z = 0;
-    for (let step = 0; step < 60; step++) {
-      let term = z,
-        sum = z;
-      for (let k = 1; Math.abs(term) > 1e-17 && k < 200; k++) sum += term *= (z * z) / (2 * k + 1);
-      const density = Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI);
-      const change = (q - 0.5 - density * sum) / density;
-      z += change;
-      if (Math.abs(change) < 1e-12) break;
-    }
-    return z;
-  }
-
   /** The smallest k with P(X ≤ k) ≥ q for X ~ Binomial(n, p), by adding up the probabilities of the rarer outcome. */
   function exactQuantile(q, n, p) {
     const rare = Math.min(p, 1 - p),
@@ -46,18 +30,18 @@
     if (p >= 1) return n;
     const variance = n * p * (1 - p);
     if (variance <= 25) return exactQuantile(q, n, p);
-    const z = normalQuantile(q),
+    const z = q < 0.5 ? -C.view.page.z : C.view.page.z, // of the page's level
       deviation = Math.sqrt(variance),
       skew = (1 - 2 * p) / deviation;
     const place = n * p + deviation * (z + (skew * (z * z - 1)) / 6);
     return Math.min(n, Math.max(0, Math.ceil(place - 0.5)));
   }
 
-  /** Accuracies that a calibrated model would show in a bin, `level` of the time. */
-  function consistency(count, said, level = 0.95) {
-    const tail = (1 - level) / 2;
+  /** Accuracies that a calibrated model would show in a bin, the page's level of the time. */
+  function consistency(count, said) {
+    const tail = (1 - C.view.page.level) / 2;
     return [tail, 1 - tail].map((q) => binomialQuantile(q, count, said) / count);
   }
 
-  Object.assign(C, { normalQuantile, binomialQuantile, consistency });
+  Object.assign(C, { binomialQuantile, consistency });
 })();

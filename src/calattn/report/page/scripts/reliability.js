@@ -46,8 +46,8 @@
   const meansText = ({ said, right }, { confidence, rate }) =>
     `mean ${confidence} ${percent(said, 1)}, ${rate} ${percent(right, 1)}`;
 
-  function binText(bin, place, level, words) {
-    const [low, high] = C.consistency(bin.count, bin.said, level);
+  function binText(bin, place, words) {
+    const [low, high] = C.consistency(bin.count, bin.said);
     const range = `${words.confidence} ${fixed(bin.low, 2)}–${fixed(bin.high, 2)}`;
     const name = bin.low === null ? `Bin ${place + 1} of ${view.bins}` : range[0].toUpperCase() + range.slice(1);
     const chance = `chance alone: ${percent(low, 1)} to ${percent(high, 1)}`;
@@ -86,7 +86,7 @@
   }
 
   function drawConsistency(plot, bin) {
-    const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
+    const [low, high] = C.consistency(bin.count, bin.said);
     const middle = bin.low === null ? bin.said : (bin.low + bin.high) / 2;
     const x = plot.px(middle),
       y0 = plot.py(low),
@@ -111,7 +111,7 @@
     const filled = bins.filter((bin) => bin.count > 0);
     const items = filled.map((bin) => ({
       x: drawConsistency(plot, bin),
-      text: binText(bin, bins.indexOf(bin), view.page.level, words),
+      text: binText(bin, bins.indexOf(bin), words),
     }));
     if (view.binning === "count") drawCountBins(plot, bins, ghosts);
     const beneath = { width, top: side - 14, height: lower };
@@ -201,7 +201,7 @@
   function binRow(bin, place) {
     const name = bin.low === null ? `${place + 1}` : `${fixed(bin.low, 3)}–${fixed(bin.high, 3)}`;
     if (!bin.count) return [name, "0", C.DASH, C.DASH, C.DASH, C.DASH];
-    const [low, high] = C.consistency(bin.count, bin.said, view.page.level);
+    const [low, high] = C.consistency(bin.count, bin.said);
     const range = `${fixed(100 * low, 1)} – ${fixed(100 * high, 1)}`;
     return [
       name,
