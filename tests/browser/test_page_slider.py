@@ -7,6 +7,7 @@ import re
 import pytest
 
 import calattn
+from calattn import distribution
 from calattn.posthoc import contest
 from calattn.report.contest import contest_document
 from calattn.report.page import build_document, page_html, write_page
@@ -152,6 +153,8 @@ def test_what_belongs_together_stays_on_one_sheet(opened, three):
     page.emulate_media(media="print")
     for part in ("h2", "h3", ".panel-overlay", ".panel-overview", ".comparison", ".panel-forest > .chart"):
         assert page.locator(part).first.evaluate("(one) => getComputedStyle(one).breakInside") == "avoid", part
+    assert not page.locator("#colophon").is_visible(), "one line would fill a sheet by itself"
+    assert page.locator("#meta").inner_text().endswith(f"UTC by calattn {distribution.version()}")
 
 
 def points(page, chart: str) -> list[dict]:

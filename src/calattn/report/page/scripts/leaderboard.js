@@ -20,7 +20,8 @@
   const chosen = new Map(); // fact → the text it must have
 
   function titleCell(row) {
-    const title = C.isNearby(row.href) ? h("a", { href: row.href }, row.title) : row.title;
+    const name = C.breakable(row.title),
+      title = C.isNearby(row.href) ? h("a", { href: row.href }, name) : name;
     return [title, row.note ? h("span", { class: "why" }, row.note) : null];
   }
 
@@ -176,10 +177,10 @@
   document.body.classList.add("wide");
   const parts = [C.remarkText(page.remark), tools, columnChooser(), h("div", { class: "board" }, board.element)];
   document.getElementById("content").append(...parts.filter(Boolean));
-  const meta = [`${whole(page.rows.length)} runs`, page.note, `made ${C.dateText(page.made)}`];
+  const meta = [`${whole(page.rows.length)} runs`, page.note, C.madeText(page)];
   document.getElementById("meta").textContent = meta.join(" · ");
   document.getElementById("colophon").textContent =
-    `Made by calattn ${page.version}. ★ marks the best of the runs shown on the same samples, where it is so by more than chance. ` +
+    `★ marks the best of the runs shown on the same samples, where it is so by more than chance. ` +
     "In brackets: intervals. This file works without a network.";
   narrow();
 })();

@@ -43,11 +43,11 @@
     return `[${metricNumber(metric, low, options)}, ${metricNumber(metric, high, options)}]`;
   }
 
-  function dateText(made) {
+  function madeText({ made, version }) {
     const format = new Intl.DateTimeFormat("en-GB", { dateStyle: "long", timeStyle: "short", timeZone: "UTC" });
-    return `${format.format(new Date(made))} UTC`;
+    return `made ${format.format(new Date(made))} UTC by calattn ${version}`;
   }
 
   Object.assign(C, { DASH, missing, fixed, whole, percent, probability, temperatureText, chanceText, short });
-  Object.assign(C, { metricNumber, metricText, intervalText, dateText });
+  Object.assign(C, { metricNumber, metricText, intervalText, madeText });
 })();

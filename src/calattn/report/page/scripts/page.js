@@ -83,15 +83,14 @@
   }
 
   function writeFrame() {
-    const { made, version } = view.page,
-      one = view.subjects[0];
+    const one = view.subjects[0];
     const facts = view.several
       ? [`${view.subjects.length} sets of predictions`]
       : [`${whole(one.samples)} samples`, `${whole(one.classes)} classes`];
     if (!C.missing(one.target)) facts.push(`P(${one.target}) against “the label is ${one.target}”`);
-    document.getElementById("meta").textContent = [...facts, `made ${C.dateText(made)}`].join(" · ");
+    document.getElementById("meta").textContent = [...facts, C.madeText(view.page)].join(" · ");
     document.getElementById("colophon").textContent =
-      `Made by calattn ${version}. In brackets: ${view.levelText} intervals. This file works without a network.`;
+      `In brackets: ${view.levelText} intervals. This file works without a network.`;
   }
 
   function build() {
