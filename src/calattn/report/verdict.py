@@ -207,8 +207,7 @@ def verdict_of(
     if number is None:
         return verdict(Gaps(gaps), event=None if whole is None else ClassOne.of(whole))
     # Of more than two classes a temperature is no factor of the log-odds, which the test of a bias rests on.
-    binary = whole is not None and whole.num_classes == 2
-    biased = binary and p_of_bias(columns_in(whole, number).cpu()) < _RARE
+    biased = whole is not None and whole.num_classes == 2 and p_of_bias(columns_in(whole, number).cpu()) < _RARE
     return event_verdict(Gaps(gaps), short(str(number) if name is None else name), biased=biased)
 
 
