@@ -15,28 +15,11 @@ from calattn.errors import InputError
 from calattn.files import atomic
 from calattn.posthoc import CALIBRATORS, PredictionSets, files, load
 from tests.cli_runner import predictions, write_npz
+from tests.faults.mutations import OTHER_VALUES, mutated
 from tests.faults.tally import count, times
 from tests.forking import Forked
 
 CLASSES, WIDTH = 4, 3
-WRONG = (
-    None,
-    True,
-    -1,
-    0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    10**12,
-    10**400,
-    "x",
-    "",
-    [],
-    [1],
-    {},
-    {"a": 1},
-    [[[[]]]],
-)
 
 
 def made_up(n: int = 60, classes: int = CLASSES) -> calattn.Predictions:
@@ -63,24 +46,6 @@ def applied(fitted, classes):
     return made if isinstance(made, torch.Tensor) else made.probs
 
 
-def mutated(data: bytes, draw: random.Random) -> bytes:
-    """Bits flipped, bytes cut off, left out, doubled, zeroed or made up; a length that is not the header's."""
-    at = draw.randrange(len(data)) if draw.random() < 0.5 else draw.randrange(min(len(data), 1500))
-    length = draw.choice((1, 1, 2, 8, 100))
-    return draw.choice(
-        (
-            lambda: data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :],
-            lambda: data[:at],
-            lambda: data[:at] + data[at + length :],
-            lambda: data[: at + length] + data[at:],
-            lambda: data[:at] + bytes(length) + data[at + length :],
-            lambda: data[:at] + draw.randbytes(length) + data[at + length :],
-            lambda: struct.pack("<Q", draw.choice((0, 7, 2**31, 2**63, 2**64 - 1))) + data[8:],
-            lambda: draw.randbytes(length),
-        )
-    )()
-
-
 def rewritten(data: bytes, draw: random.Random) -> bytes:
     """Values of the header or of a tensor changed by somebody who can compute checksums."""
     size = struct.unpack("<Q", data[:8])[0]
@@ -91,7 +56,7 @@ def rewritten(data: bytes, draw: random.Random) -> bytes:
     if draw.random() < 0.2:
         del place[key]
     else:
-        place[key] = draw.choice(WRONG)
+        place[key] = draw.choice(OTHER_VALUES)
     written = json.dumps(text)
     if draw.random() < 0.1:
         written = draw.choice(("[" * 100_000, '{"a":' * 100_000, "null", "[]", written[:-1], ""))

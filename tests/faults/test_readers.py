@@ -35,6 +35,7 @@ from calattn.files.predictions import load_predictions, save_predictions
 from calattn.files.probabilities import write_probabilities
 from calattn.readers import read_predictions, stream_predictions
 from calattn.types import Predictions
+from tests.faults.mutations import mutated
 from tests.faults.tally import count, times
 
 ROWS, CLASSES = 40, 3
@@ -112,29 +113,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 CHECKED = ("a.npz", "a.csv.gz", "a.parquet", "a.pt", "folder")
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    raw = bytearray(data)
-    place = chance.randrange(len(raw))
-    match chance.randrange(7):
-        case 0:
-            raw[place] ^= 1 << chance.randrange(8)
-        case 1:
-            raw[place] = chance.randrange(256)
-        case 2:
-            del raw[place:]
-        case 3:
-            del raw[place : place + chance.randrange(1, 64)]
-        case 4:
-            raw[place:place] = chance.randbytes(chance.randrange(1, 64))
-        case 5:  # a size or an offset that is out of all bounds
-            word = chance.choice([b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\0" * 8, struct.pack("<Q", 1 << 42)])
-            raw[place : place + 8] = word[: len(raw[place : place + 8])]
-        case 6:
-            other = chance.randrange(len(raw))
-            raw[place : place + 32] = raw[other : other + 32]
-    return bytes(raw)
-
-
 def plausible(name: str, found: Values, want: Values) -> bool:
     """Whether values that read well are those of the file, but for the few bytes that were changed."""
     if name in CHECKED:
@@ -198,16 +176,12 @@ def archive(path: Path, **members: bytes) -> Path:
     return path
 
 
-def zeros(size: int) -> bytes:
-    return bytes(size)
-
-
 def with_names(path: Path, size: int) -> Path:
     members = {
         "logits": npy("<f4", LOGITS.shape, LOGITS.tobytes()),
         "labels": npy("<i8", LABELS.shape, LABELS.tobytes()),
     }
-    return archive(path, **members, class_names=npy(f"<U{size // 4}", (1,), zeros(size)))
+    return archive(path, **members, class_names=npy(f"<U{size // 4}", (1,), bytes(size)))
 
 
 def long_text(path: Path, start: bytes, size: int) -> Path:
@@ -218,35 +192,25 @@ def long_text(path: Path, start: bytes, size: int) -> Path:
     return path
 
 
-def safetensors_claim(path: Path) -> Path:
-    header = json.dumps({"logits": {"dtype": "F32", "shape": [1 << 40, 3], "data_offsets": [0, 3 << 42]}}).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header)
-    return path
-
-
-def huge_header(path: Path) -> Path:
-    path.write_bytes(struct.pack("<Q", 1 << 50) + b"{}")
-    return path
-
-
 def written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
 
 
-LABEL_ROWS = npy("<i8", (1000,), zeros(8000))
+CLAIM = json.dumps({"logits": {"dtype": "F32", "shape": [1 << 40, 3], "data_offsets": [0, 3 << 42]}}).encode()
+LABEL_ROWS = npy("<i8", (1000,), bytes(8000))
 BOMBS: dict[str, Callable[[Path], Path]] = {
     "class names of 400 MB each": lambda f: with_names(f / "a.npz", 400 << 20),
     "labels of 100 kB each": lambda f: archive(
-        f / "a.npz", logits=npy("<f4", (400, 2), zeros(3200)), labels=npy("<U25000", (400,), zeros(40_000_000))
+        f / "a.npz", logits=npy("<f4", (400, 2), bytes(3200)), labels=npy("<U25000", (400,), bytes(40_000_000))
     ),
     "a Fortran array of 400 MB": lambda f: archive(
-        f / "a.npz", logits=npy("<f4", (1000, 100_000), zeros(400_000_000), fortran=True), labels=LABEL_ROWS
+        f / "a.npz", logits=npy("<f4", (1000, 100_000), bytes(400_000_000), fortran=True), labels=LABEL_ROWS
     ),
     "an .npy header of terabytes": lambda f: written(f / "a.npy", npy("<f4", (1 << 40, 3))),
     "an .npz header of terabytes": lambda f: archive(f / "a.npz", logits=npy("<f4", (1 << 40, 3)), labels=LABEL_ROWS),
-    "safetensors of terabytes": lambda f: safetensors_claim(f / "a.safetensors"),
-    "a safetensors header of petabytes": lambda f: huge_header(f / "a.safetensors"),
+    "safetensors of terabytes": lambda f: written(f / "a.safetensors", struct.pack("<Q", len(CLAIM)) + CLAIM),
+    "a safetensors header of petabytes": lambda f: written(f / "a.safetensors", struct.pack("<Q", 1 << 50) + b"{}"),
     "a first line of 300 MB": lambda f: long_text(f / "a.csv.gz", b"logit_0,", 300 << 20),
     "a second line of 300 MB": lambda f: long_text(f / "a.csv.gz", b"logit_0,logit_1,label\n0.5,", 300 << 20),
     "a line of 50 MB": lambda f: written(f / "a.csv", b"logit_0,logit_1,label\n1,2,0\n" + b"1" * (50 << 20)),
@@ -510,21 +474,6 @@ def test_a_full_disk_keeps_the_old_folder(tmp_path: Path) -> None:
     count("full disk", "writing predictions", injected=4)
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    folder = save_predictions(version(1), tmp_path / "p")
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "mkdir", refused)  # whoever runs the tests may be root, whom no mode stops
-        for target in (folder, tmp_path / "a.csv"):
-            with pytest.raises(PermissionError), atomic_write(target):
-                pass
-        with pytest.raises(PermissionError, match="/p"):
-            save_predictions(version(2), folder, overwrite=True)
-    assert float(load_predictions(folder).logits[0, 0]) == 1.0
-
-
 def test_2_gb_of_memory_are_enough_for_a_larger_file(tmp_path: Path) -> None:
     rows, classes = 300_000, 2000  # 2.4 GB of zeros, compressed
     if not times(0, 1):
@@ -533,8 +482,8 @@ def test_2_gb_of_memory_are_enough_for_a_larger_file(tmp_path: Path) -> None:
         with file.open("logits.npy", "w", force_zip64=True) as member:
             member.write(npy("<f4", (rows, classes)))
             for _ in range(rows // 1000):
-                member.write(zeros(4000 * classes))
-        file.writestr("labels.npy", npy("<i8", (rows,), zeros(8 * rows)))
+                member.write(bytes(4000 * classes))
+        file.writestr("labels.npy", npy("<i8", (rows,), bytes(8 * rows)))
     extra = (2 << 30) if times(0, 1) else 300 << 20
     assert limited(lambda: sum(map(len, stream_predictions(tmp_path / "a.npz"))), extra=extra, seconds=200) == rows
     found = limited(lambda: outcome(tmp_path / "a.npz"), extra=extra, seconds=200)

@@ -28,6 +28,7 @@ from tests.sweeps.workers import Forked
 
 FORK = multiprocessing.get_context("fork")
 ONLY = ("plain-seed0", "ours-seed0")
+NAMES = "abcdef"  # of jobs
 
 
 @pytest.fixture
@@ -133,53 +134,64 @@ def nodes() -> Iterator[Any]:
         yield made
 
 
+class RayKiller:
+    """Kills a Ray worker, or a node with all its processes, at one random moment after the other; then lets the jobs go."""
+
+    def __init__(self, what: str, nodes: Any, folder: Path, kills: int) -> None:
+        self._of_nodes, self._nodes, self._folder, self._left = what == "a Ray node", nodes, folder, kills
+        self._draw, self.second = random.Random(what), SecondNode(nodes)
+        self._plan()
+
+    def _plan(self) -> None:
+        self._moment = time.monotonic() + self._draw.uniform(0, 3)
+
+    def __call__(self) -> None:
+        if not self._left:
+            (self._folder / "go").touch()
+        elif time.monotonic() > self._moment and self._kills():
+            self._left -= 1
+            self._plan()
+
+    def _kills(self) -> bool:
+        if self._of_nodes:
+            self.second.lose()
+            self.second = SecondNode(self._nodes)
+            return True
+        workers = [worker for name in NAMES for each in tries(name, self._folder) if (worker := worker_of(each))]
+        if workers:
+            os.kill(self._draw.choice(workers), signal.SIGKILL)
+        return bool(workers)
+
+
 @needs_ray
 @pytest.mark.parametrize("what", ["a Ray worker", "a Ray node"])
 def test_jobs_whose_ray_worker_or_node_is_killed(nodes, tmp_path, what):
-    """Jobs of nothing but their own process: what a run resumes to is tested above."""
+    """Jobs of nothing but their own process, which waits until the last kill: what a run resumes to is tested above."""
     import ray
 
     from calattn.sweeps.on_ray import OnRay
 
-    random_, lost, repeats = random.Random(2), list[str](), times(1, 6)
-    for number in range(repeats):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        second, after, hit = SecondNode(nodes), random_.randint(1, 4), list[bool]()
-        names = "abcdef"
-
-        def kill(
-            second: SecondNode = second,
-            folder: Path = folder,
-            after: int = after,
-            hit: list[bool] = hit,
-            names: str = names,
-        ) -> None:
-            started = [name for name in names if tries(name, folder)]
-            if len(started) >= after and not hit:
-                hit.append(True)
-                if what == "a Ray node":
-                    second.lose()
-                else:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(parent_of(tries(started[-1], folder)[-1]), signal.SIGKILL)
-                (folder / "go").touch()
-
-        failed = run_jobs([job(name, folder, does="waits once") for name in names], OnRay(ray), retries=2, tick=kill)
-        lost += [f"{number}: {failed}"] if failed else []
-        deadline = time.monotonic() + 60
-        while not all(gone(each) for name in names for each in tries(name, folder)):
-            if time.monotonic() > deadline:
-                lost.append(f"{number}: orphans")
-                break
-            time.sleep(0.05)
-        second.lose()
-    count("SIGKILL", what, injected=repeats, lost=len(lost))
+    kills, jobs = times(2, 60), [job(name, tmp_path, does="waits once") for name in NAMES]
+    killer = RayKiller(what, nodes, tmp_path, kills)
+    failed = run_jobs(jobs, OnRay(ray), retries=kills, tick=killer)
+    started = [number for name in NAMES for number in tries(name, tmp_path)]
+    lost, deadline = [f"failed: {failed}"] if failed else [], time.monotonic() + 60
+    while left := [number for number in started if not gone(number)]:
+        if time.monotonic() > deadline:
+            lost.append(f"orphans: {left}")
+            break
+        time.sleep(0.05)
+    killer.second.lose()
+    count("SIGKILL", what, injected=kills, lost=len(lost))
     assert not lost
+    # A worker that is killed always had a job; a node may have died before it got one.
+    assert len(started) >= len(NAMES) + (kills if what == "a Ray worker" else 1)
 
 
-def parent_of(number: int) -> int:
-    """Of a process that may just have ended."""
+def worker_of(number: int) -> int | None:
+    """The Ray worker that waits for a job's process; None where either has just ended."""
     with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
-    return 2**30
+        parent = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        if Path(f"/proc/{parent}/cmdline").read_bytes().startswith(b"ray::"):
+            return parent
+    return None

@@ -117,59 +117,52 @@ def _reader_left(error: BaseException) -> bool:
 
 def code_of(error: BaseException) -> int:
     """The exit code of an error: 2 if the caller can fix the input, 1 if the world has to change, 70 if we have to."""
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else FAILED
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return INTERRUPTED
-    if isinstance(error, MethodFailed):
-        return error.code
-    if _signals and _unexpected(error):
-        return 128 + _signals[-1]
-    if isinstance(error, BrokenPipeError):
-        return BROKEN_PIPE
-    if (number := _signal_of(error)) is not None:
-        return 128 + number
-    # An OSError that is a ValueError too (a checkpoint that could not be written) is the world's doing, unless a path is wrong.
-    named_wrongly = FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
-    if isinstance(error, _CLICK | named_wrongly) or (isinstance(error, ValueError) and not isinstance(error, OSError)):
-        return WRONG_INPUT
-    # torch's out-of-memory error is a RuntimeError; naming the class would import torch for every `--help`.
-    if isinstance(error, OSError | MemoryError | ArithmeticError) or _out_of_memory(error) or _not_installed(error):
-        return FAILED
-    if _lost_peer(error):
-        return FAILED
-    return BUG
+    return _judged(error)[0]
 
 
 def message_of(error: BaseException) -> str:
     """One line for an error, in the words of the command line."""
-    if code_of(error) in _STOPPED and _signal_of(error) is None:
-        return _STOPPED[code_of(error)]
-    if _lost_peer(error):
-        return f"another process of this run has ended, see its own message ({_one_line(error)[:120]})"
-    if isinstance(error, _CLICK):
-        return _usage(error)
+    return _judged(error)[1]
+
+
+def _judged(error: BaseException) -> tuple[int, str]:
+    said, stopped_by = _one_line(error), _signal_of(error)
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else FAILED
+        return code, _STOPPED.get(code, said)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED, _STOPPED[INTERRUPTED]
     if isinstance(error, MethodFailed):
-        return str(error)
+        return error.code, str(error)
+    if stopped_by is not None:
+        return 128 + stopped_by, said
+    # Imports and compiled functions that were cut short raise anything, torch a plain ValueError too.
+    if _signals and not isinstance(error, InputError | OSError):
+        return 128 + _signals[-1], _STOPPED[128 + _signals[-1]]
+    if isinstance(error, _CLICK):
+        return WRONG_INPUT, _usage(error)
+    if _lost_peer(error):
+        return FAILED, f"another process of this run has ended, see its own message ({said[:120]})"
     if isinstance(error, MemoryError) or _out_of_memory(error):
-        return (
-            f"out of memory: {_one_line(error)}; use a smaller batch or a smaller file, or a machine with more memory"
-        )
+        return FAILED, f"out of memory: {said}; use a smaller batch or a smaller file, or a machine with more memory"
     if _not_installed(error):
-        return f"{_one_line(error)}; install what is missing; calattn doctor shows how"
-    if _signal_of(error) is not None:
-        return _one_line(error)
-    if code_of(error) == BUG:
-        text = _one_line(error)
-        text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-        return f"{type(error).__name__}: {text}; this is a bug in calattn, please rerun with --debug and report it"
+        return FAILED, f"{said}; install what is missing; calattn doctor shows how"
+    if not isinstance(error, ValueError | OSError | ArithmeticError):
+        text = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+        return BUG, f"{type(error).__name__}: {text}; this is a bug in calattn, please rerun with --debug and report it"
     if callable(details := getattr(error, "errors", None)):  # pydantic's, which has one entry a field
-        return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in details())
-    if isinstance(error, OSError) and error.errno is not None:
-        return _system(error)
-    if not str(error).strip():
-        return f"{_one_line(error)}; rerun with --debug to see where it comes from"
-    return _one_line(error)
+        said = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in details())
+    elif isinstance(error, OSError) and error.errno is not None:
+        said = _system(error)
+    elif not str(error).strip():
+        said = f"{said}; rerun with --debug to see where it comes from"
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE, said
+    # An OSError that is a ValueError too (a checkpoint that could not be written) is the world's doing, unless a path is wrong.
+    named_wrongly = FileNotFoundError | FileExistsError | NotADirectoryError | IsADirectoryError
+    if isinstance(error, named_wrongly) or (isinstance(error, ValueError) and not isinstance(error, OSError)):
+        return WRONG_INPUT, said
+    return FAILED, said
 
 
 def tell(message: str, *, as_json: bool, code: int) -> None:
@@ -185,18 +178,8 @@ def tell(message: str, *, as_json: bool, code: int) -> None:
 # What Python calls otherwise than the command line; an argument that is neither here nor in `_ALIKE` has no flag.
 _FLAGS = {"num_bins": "--bins", "num_bootstrap": "--bootstrap", "ignore_index": "--ignore-label", "root": "--data-root"}
 _ALIKE = {"kind", "columns", "labels", "label_offset", "class_names", "ignore", "features", "sum_tolerance", "floor"}
-_ALIKE |= {
-    "delimiter",
-    "header",
-    "level",
-    "threshold",
-    "bandwidth",
-    "target",
-    "fraction",
-    "folds",
-    "overwrite",
-    "source",
-}
+_ALIKE |= {"delimiter", "header", "level", "threshold", "bandwidth", "target", "fraction", "folds", "overwrite"}
+_ALIKE.add("source")
 _PLACEHOLDER = {"class_names": "A,B,…", "header": "A,B,…"}  # a NAME for all others
 _IN_FILE = {"features": "as an array named features (calattn predict --features)"}  # what no flag can give
 
@@ -262,11 +245,6 @@ def _system(error: OSError) -> str:
         return _one_line(error)
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes | os.PathLike) else ""
     return f"{where}{_SYSTEM[error.errno]}"
-
-
-def _unexpected(error: BaseException) -> bool:
-    """What imports and compiled functions that were cut short raise: anything, torch a plain ValueError too."""
-    return not isinstance(error, InputError | OSError) and _signal_of(error) is None
 
 
 def _signal_of(error: BaseException) -> int | None:

@@ -136,31 +136,22 @@ def made_folder(folder: Path) -> Iterator[None]:
 def partial_file(target: Path, *, shown: PathArg | None = None) -> Iterator[Path]:
     """A path with the target's name, in a folder beside it that is removed at the end of the block.
 
-    Whatever else a writer makes there (safetensors, a file of its own that it renames) goes with it. Errors name the target
-    as `shown`, where that is given.
+    Whatever else a writer makes there (safetensors, a file of its own that it renames) goes with it. Errors about it name the
+    target as `shown`, where that is given.
     """
-    with contextlib.nullcontext() if shown is None else speaking_of(shown, instead_of=target.parent / _own_name()):
-        tidy(target.parent)
-        folder = target.parent / f"{_own_name()}-{secrets.token_hex(6)}"
-        folder.mkdir()
-        try:
-            yield folder / target.name
-        finally:
-            remove(folder)
-
-
-@contextlib.contextmanager
-def speaking_of(path: PathArg, *, instead_of: Path) -> Iterator[None]:
-    """Errors about temporary names, which start with `instead_of`, name what the caller named."""
+    tidy(target.parent)
+    folder = target.parent / f"{_own_name()}-{secrets.token_hex(6)}"
     try:
-        yield
+        folder.mkdir()
+        yield folder / target.name
     except OSError as error:
         named = error.filename
-        if isinstance(named, str | bytes | os.PathLike) and os.fsdecode(named).startswith(str(instead_of)):
-            error.filename, error.filename2 = os.fspath(path), None
-        elif named is None and error.errno in _OF_WRITING:
-            error.filename = os.fspath(path)
+        ours = isinstance(named, str | bytes | os.PathLike) and os.fsdecode(named).startswith(str(folder))
+        if shown is not None and (ours or (named is None and error.errno in _OF_WRITING)):
+            error.filename, error.filename2 = os.fspath(shown), None
         raise
+    finally:
+        remove(folder)
 
 
 def commit(partial: Path, target: Path) -> None:

@@ -101,7 +101,7 @@ def save_blocks(blocks: Iterable[Predictions], path: PathArg, *, rows: int | Non
                     with _disk(folder, part):
                         file.add(_tensors(block, part))
             with locked(folder), contextlib.ExitStack() as undo:  # each removes what no manifest names
-                before = _referenced(_replaceable(folder, overwrite))
+                before = _replaceable(folder, overwrite)
                 files = {}
                 for part, file in row_files.items():
                     files[part] = entry = _kept(folder, part, file)
@@ -340,29 +340,25 @@ def _load_part(folder: Path, manifest: Mapping[str, Any], part: str, verify: boo
     return tensors
 
 
-def _replaceable(folder: Path, overwrite: bool) -> dict[str, Any] | None:
-    """The manifest about to be replaced, if any; refuses what is not ours or not to be overwritten."""
+def _replaceable(folder: Path, overwrite: bool) -> set[str]:
+    """The tensor files about to be replaced; refuses what is not ours or not to be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file; predictions are saved as a folder, choose another name")
     if not folder.exists():
-        return None
+        return set()
     others = [p.name for p in folder.iterdir() if not (p.name == MANIFEST or _is_ours(p))]
     if others:
         raise FileExistsError(f"{folder} holds other things ({others[0]!r}); choose a folder of its own")
     if not (folder / MANIFEST).exists():
-        return None
+        return set()
     if not overwrite:
         raise PredictionsExist(
             f"{folder} already holds predictions", remedy=("pass ", Args(overwrite=True), " to replace them")
         )
     try:
-        return read_manifest(folder)
+        return {entry["name"] for entry in read_manifest(folder)["files"].values()}
     except PredictionFileError:
-        return None  # damaged: replacing it is what overwrite=True asks for
-
-
-def _referenced(manifest: Mapping[str, Any] | None) -> set[str]:
-    return set() if manifest is None else {str(entry["name"]) for entry in manifest["files"].values()}
+        return set()  # damaged: replacing it is what overwrite=True asks for
 
 
 def _clean(folder: Path, now: set[str]) -> None:

@@ -142,8 +142,6 @@ class NumpyFile(FieldFile):
     def _damage(self) -> Iterator[None]:
         try:
             yield
-        except PredictionFileError:
-            raise
         except _ZIP_DAMAGE as error:
             raise not_whole(self.address, self.path.suffix, error) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from calattn.files.predictions import PredictionFileError
 from calattn.readers.choice import ReadOptions
 from calattn.readers.fields import FieldFile
 from calattn.readers.reading import opened_source
-from calattn.readers.shards import Shards
 from calattn.registry import nearest
 
 
@@ -26,19 +25,12 @@ def read_column(path: PathArg, name: str, options: ReadOptions | None = None) ->
     >>> read_column(path, "camera").tolist()
     ['left', 'right']
     """
-    source = opened_source(path, options or ReadOptions(), lambda file: _check(file, name))
-    if not isinstance(source, Shards):
-        _check(source, name)
+    source, _ = opened_source(path, options or ReadOptions(), lambda file: _check(file, name))
     blocks = [np.asarray(block[name]).reshape(-1) for block in source.blocks({name: "label"}, 1 << 18)]
     return np.concatenate(blocks)
 
 
-@dataclasses.dataclass
-class _Column:
-    values: tuple[str]
-
-
-def _check(source: FieldFile, name: str) -> _Column:
+def _check(source: FieldFile, name: str) -> SimpleNamespace:
     if name not in source.fields:
         near = nearest(name, source.fields)
         remedy = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(list(source.fields)[:12])}"
@@ -48,4 +40,4 @@ def _check(source: FieldFile, name: str) -> _Column:
         problem = f"{name!r} is {field}, one value per row is needed"
         also = ("name another column with ", Args(group=...))
         raise PredictionFileError(problem, subject=source.address, remedy=also)
-    return _Column((name,))
+    return SimpleNamespace(values=(name,))

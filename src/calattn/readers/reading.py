@@ -44,8 +44,7 @@ def stream_predictions(
         checks.positive_int(rows_per_block, "rows_per_block")
     given, ignored = _given_labels(options.labels), _ignored(options.ignore_index)
     chosen = functools.partial(choose, options=options, labels_given=given is not None, ignored=ignored)
-    source = opened_source(path, options, chosen)
-    choice = source.chosen if isinstance(source, Shards) else chosen(source)
+    source, choice = opened_source(path, options, chosen)
     return PredictionStream(source, choice, options, labels=given, rows_per_block=rows_per_block)
 
 
@@ -73,14 +72,16 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
 
 def opened_source(
     path: PathArg | Sequence[PathArg], options: ReadOptions, chosen: Callable[[FieldFile], Any]
-) -> FieldFile:
-    """The file, or all shards as one; what is `chosen` in each of them has to be the same."""
+) -> tuple[FieldFile, Any]:
+    """The file, or all shards as one, and what is `chosen` in it, which has to be the same in all."""
     named = [path] if isinstance(path, str | os.PathLike) else list(path)
     found = [each for one in named for each in find_shards(one)]
     text: dict[str, Any] = {"delimiter": options.delimiter, "header": options.header}
     if len(found) == 1 and not is_remote(found[0]):
-        return opened_file(Path(found[0]), **text)
-    return Shards(found, chosen, address=", ".join(map(str, named)), text=text)
+        file = opened_file(Path(found[0]), **text)
+        return file, chosen(file)
+    shards = Shards(found, chosen, address=", ".join(map(str, named)), text=text)
+    return shards, shards.chosen
 
 
 def _given_labels(labels: LabelsArg) -> Values | None:

@@ -137,8 +137,8 @@ class PredictionStream:
     def _doubts(self, suspicion: _Suspicion) -> Iterator[InputWarning]:
         if suspicion.text and not self._source.is_ours:
             remedy = ("if they are, every number here is wrong; pass ", Args(labels="…"), " with the true ones")
-            problem = f"{self._name_of_labels} {suspicion.text}"
-            yield InputWarning(problem, subject=self.address, remedy=remedy)
+            labels = "the labels" if self._choice.labels is None else repr(self._choice.labels)
+            yield InputWarning(f"{labels} {suspicion.text}", subject=self.address, remedy=remedy)
         if abs(self._farthest_sum - 1) > _ROUNDING:
             yield InputWarning(
                 f"each row of probabilities was divided by its sum, which is as far from 1 as {self._farthest_sum:.3g}",
@@ -178,10 +178,6 @@ class PredictionStream:
         name = self._choice.labels or ""
         blocks = self._source.blocks({name: "label"}, self.rows_per_block)
         return distinct_labels((raw[name] for raw in blocks), self.ignored)
-
-    @property
-    def _name_of_labels(self) -> str:
-        return "the labels" if self._choice.labels is None else repr(self._choice.labels)
 
     def _labels_of(self, raw: dict[str, Values], start: int, count: int) -> Values | None:
         labels = self._labels[start : start + count] if self._labels is not None else raw.get(self._choice.labels or "")

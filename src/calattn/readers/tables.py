@@ -69,11 +69,11 @@ class CsvFile(FieldFile):
         header: Sequence[str] | None = None,
     ) -> None:
         super().__init__(path, address)
-        plain = path.name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
+        tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
         self._header = None if header is None else list(header)
         self._check_text()
         self._longest = 0
-        self._delimiter = delimiter or ("\t" if plain.endswith((".tsv", ".tab")) else _delimiter_in(self._first_line()))
+        self._delimiter = delimiter or ("\t" if tabs else _delimiter_in(self._first_line()))
         first, *lines = self._first_lines()
         if self._header is not None:
             first, lines = self._header, [first, *lines]
