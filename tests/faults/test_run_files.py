@@ -91,6 +91,8 @@ def mutations(text: str, count: int, *, structured: Any, dump: Callable[[Any], s
         b"\0",
     )
     yield content.replace(b": ", b": " + b"[" * 50_000, 1)
+    top = structured if isinstance(structured, dict) else {}
+    yield from (dump(top | {key: value}).encode() for key in top for value in (None, float("-inf"), 10**400))
     for _ in range(count):
         if chance.random() < 0.5:
             yield mutated(content, chance)

@@ -153,14 +153,15 @@ class RayKiller:
             self._plan()
 
     def _kills(self) -> bool:
-        if self._of_nodes:
+        workers = [worker for name in NAMES for each in tries(name, self._folder) if (worker := worker_of(each))]
+        if not self._of_nodes and workers:
+            os.kill(self._draw.choice(workers), signal.SIGKILL)
+            return True
+        if self._of_nodes and (self._left % 2 == 0 or len(workers) == 2):  # every second node has a job when it is lost
             self.second.lose()
             self.second = SecondNode(self._nodes)
             return True
-        workers = [worker for name in NAMES for each in tries(name, self._folder) if (worker := worker_of(each))]
-        if workers:
-            os.kill(self._draw.choice(workers), signal.SIGKILL)
-        return bool(workers)
+        return False
 
 
 @needs_ray
@@ -171,7 +172,7 @@ def test_jobs_whose_ray_worker_or_node_is_killed(nodes, tmp_path, what):
 
     from calattn.sweeps.on_ray import OnRay
 
-    kills, jobs = times(2, 60), [job(name, tmp_path, does="waits once") for name in NAMES]
+    kills, jobs = times(2, 50), [job(name, tmp_path, does="waits once") for name in NAMES]
     killer = RayKiller(what, nodes, tmp_path, kills)
     failed = run_jobs(jobs, OnRay(ray), retries=kills, tick=killer)
     started = [number for name in NAMES for number in tries(name, tmp_path)]
@@ -184,8 +185,7 @@ def test_jobs_whose_ray_worker_or_node_is_killed(nodes, tmp_path, what):
     killer.second.lose()
     count("SIGKILL", what, injected=kills, lost=len(lost))
     assert not lost
-    # A worker that is killed always had a job; a node may have died before it got one.
-    assert len(started) >= len(NAMES) + (kills if what == "a Ray worker" else 1)
+    assert len(started) >= len(NAMES) + (kills if what == "a Ray worker" else kills // 2)
 
 
 def worker_of(number: int) -> int | None:

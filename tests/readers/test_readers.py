@@ -384,171 +384,150 @@ def test_class_columns_are_sorted_by_number_not_by_name_or_place(tmp_path):
     assert chosen.logits[0].tolist() == [2, 0]
 
 
-# Content (the text of a .csv file, or the arrays of an .npz file), options, message.
-FAULTS = {
-    "no header": ("0.1,0.9,1\n0.2,0.8,0\n", {}, r"has no header: its first line is 0\.1.*header="),
-    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", {}, 'pass delimiter=";"'),
-    "sep line": ("sep=;\nprob_0;prob_1;label\n0,5;0,5;1\n", {}, "first line is not column names but 'sep=.*remove"),
+# Content (the text of a .csv file, or the arrays of an .npz file), message, options if any.
+FAULTS: dict[str, tuple] = {
+    "no header": ("0.1,0.9,1\n0.2,0.8,0\n", r"has no header: its first line is 0\.1.*header="),
+    "two marks": ("prob_0;prob|1;label\n0,5;0,5;1\n", 'pass delimiter=";"'),
+    "sep line": ("sep=;\nprob_0;prob_1;label\n0,5;0,5;1\n", "first line is not column names but 'sep=.*remove"),
     "headerless semicolons": (
         "0,25;0,75;1\n",
-        {"header": ["prob_0", "prob_1", "label"]},
         r"'25;0' is not a number; if columns are separated by ';', pass delimiter=\";\"",
+        {"header": ["prob_0", "prob_1", "label"]},
     ),
     "thousands or decimals": (
         "logit_0;logit_1;label\n1,234;2,345;1\n",
-        {},
         "'1,234' is not a number; it has a decimal comma",
     ),
-    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", {}, "'0,5' is not a number; it has a decimal comma"),
+    "points and commas": ("prob_0;prob_1;label\n0.5;0,5;1\n", "'0,5' is not a number; it has a decimal comma"),
     "a late point": (
         "prob_0;prob_1;label\n" + "0,5;0,5;1\n" * 60 + "0.5;0,5;1\n",
-        {},
         "line 62, column 'prob_0': '0.5' has a decimal point, and numbers in lines above have decimal commas",
     ),
-    "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", {}, "several columns named 'prob_0'"),
-    "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", {}, "not numbered 0…1: 1 is missing"),
-    "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", {}, "numbered 1…2; pass label_offset=1"),
-    "stranger": ("prob_0,prob_1,prob_max,label\n0.5,0.5,0.5,1\n", {}, "'prob_max' is among numbered"),
-    "plain numbers": ("0,1,label\n0.5,0.5,1\n", {}, _EITHER),
+    "repeated": ("prob_0,prob_0,label\n0.5,0.5,1\n", "several columns named 'prob_0'"),
+    "gap": ("prob_0,prob_2,label\n0.5,0.5,1\n", "not numbered 0…1: 1 is missing"),
+    "from one": ("prob_1,prob_2,label\n0.5,0.5,1\n", "numbered 1…2; pass label_offset=1"),
+    "stranger": ("prob_0,prob_1,prob_max,label\n0.5,0.5,0.5,1\n", "'prob_max' is among numbered"),
+    "plain numbers": ("0,1,label\n0.5,0.5,1\n", _EITHER),
     "both kinds": (
         "logit_0,prob_1,label\n0.5,0.5,1\n",
-        {"columns": ["logit_0", "prob_1"]},
         f"does not say .*{_EITHER}",
+        {"columns": ["logit_0", "prob_1"]},
     ),
-    "too many fields": ("prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,1,9\n", {}, "line 3: 4 fields where the header has 3"),
-    "not a number": (
-        "prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n",
-        {},
-        "line 3, column 'prob_1': 'oops' is not a number",
-    ),
-    "empty cell": ("prob_0,prob_1,label\n0.5,,1\n", {}, r"probs\[0, 1\] is nan"),
-    "empty label": ("prob_0,prob_1,label\n0.5,0.5,\n", {}, r"labels\[0\] is missing"),
-    "unknown name": (
-        "prob_a,prob_b,label\n0.5,0.5,c\n",
-        {},
-        r"labels\[0\] is c and is not among the class names \(a, b\)",
-    ),
-    "names unknown": ("prob_0,prob_1,label\n0.5,0.5,cow\n", {}, "labels are text such as 'cow'; pass class_names"),
-    "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", {}, r"labels\[0\] is 0.5 and is not a whole number"),
-    "negative label": ("prob_0,prob_1,label\n0.5,0.5,-1\n", {}, r"labels\[0\] is -1 and is outside \[0, 1\]"),
-    "logits as probs": ("a,b,label\n2,-1,0\n", {"columns": ["a", "b"], "kind": "probs"}, "negative entry; pass kind"),
-    "header only": ("prob_0,prob_1,label\n", {}, "column names but no rows"),
-    "names of columns": (",zed,label\n0,0.5,1\n", {}, r"It has: '', zed, label$"),
-    "rounded": ("prob_a,prob_b,prob_c,label\n0.332,0.332,0.332,a\n", {}, "sums to 0.996, not 1;.*larger sum_tolerance"),
+    "too many fields": ("prob_0,prob_1,label\n0.5,0.5,1\n0.5,0.5,1,9\n", "line 3: 4 fields where the header has 3"),
+    "not a number": ("prob_0,prob_1,label\n0.5,0.5,1\n0.5,oops,1\n", "line 3, column 'prob_1': 'oops' is not a number"),
+    "empty cell": ("prob_0,prob_1,label\n0.5,,1\n", r"probs\[0, 1\] is nan"),
+    "empty label": ("prob_0,prob_1,label\n0.5,0.5,\n", r"labels\[0\] is missing"),
+    "unknown name": ("prob_a,prob_b,label\n0.5,0.5,c\n", r"labels\[0\] is c and is not among the class names \(a, b\)"),
+    "names unknown": ("prob_0,prob_1,label\n0.5,0.5,cow\n", "labels are text such as 'cow'; pass class_names"),
+    "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", r"labels\[0\] is 0.5 and is not a whole number"),
+    "negative label": ("prob_0,prob_1,label\n0.5,0.5,-1\n", r"labels\[0\] is -1 and is outside \[0, 1\]"),
+    "logits as probs": ("a,b,label\n2,-1,0\n", "negative entry; pass kind", {"columns": ["a", "b"], "kind": "probs"}),
+    "header only": ("prob_0,prob_1,label\n", "column names but no rows"),
+    "names of columns": (",zed,label\n0,0.5,1\n", r"It has: '', zed, label$"),
+    "rounded": ("prob_a,prob_b,prob_c,label\n0.332,0.332,0.332,a\n", "sums to 0.996, not 1;.*larger sum_tolerance"),
     "three rows can count": (
         "nr,cat,dog,label\n0,1,0,cat\n1,0,1,dog\n2,1,0,cat\n",
-        {"columns": "*", "kind": "logits"},
         r"'nr' counts the rows \(0, 1, 2, …\)",
+        {"columns": "*", "kind": "logits"},
     ),
     "rounded per cent": (
         "prob_0,prob_1,prob_2,y\n33.3,33.3,33.3,0\n",
-        {},
         r"sums to 99.9, not 1; these look like per cent",
     ),
     "per cent": (
         {"probs": PROBS * 100, "y": LABELS},
-        {},
         r"probs\[0\] sums to 100, not 1; these look like per cent: divide by 100$",
     ),
-    "90 is not 100": ({"probs": PROBS * 90, "y": LABELS}, {}, r'sums to 90, not 1; pass kind="logits"'),
+    "90 is not 100": ({"probs": PROBS * 90, "y": LABELS}, r'sums to 90, not 1; pass kind="logits"'),
     "binary per cent": (
         {"probs": np.array([0.5, 97.5]), "y": np.array([0, 1])},
-        {"kind": "probs"},
         r"probs\[1\] is 97.5, not in \[0, 1\]; divide by 100 if it is per cent, or pass kind",
+        {"kind": "probs"},
     ),
-    "above per cent": ({"probs": np.array([0.5, 101.0]), "y": np.array([0, 1])}, {"kind": "probs"}, _NOT_A_PROBABILITY),
-    "below per cent": ({"probs": np.array([97.5, -1.0]), "y": np.array([0, 1])}, {"kind": "probs"}, _NOT_A_PROBABILITY),
+    "above per cent": ({"probs": np.array([0.5, 101.0]), "y": np.array([0, 1])}, _NOT_A_PROBABILITY, {"kind": "probs"}),
+    "below per cent": ({"probs": np.array([97.5, -1.0]), "y": np.array([0, 1])}, _NOT_A_PROBABILITY, {"kind": "probs"}),
     "no column for a label": (
         {"logits": RNG.normal(size=(10, 9)), "y": np.arange(10)},
-        {},
         r"labels\[9\] is 9 and is outside \[0, 8\]; there are 9 class columns but a label 9: is a column missing\?",
     ),
-    "no classes": ({"logits": LOGITS[:, :0], "y": LABELS}, {}, "'logits' has 0 classes; save one column per class"),
+    "no classes": ({"logits": LOGITS[:, :0], "y": LABELS}, "'logits' has 0 classes; save one column per class"),
     "multi-label": (
         {"probs": np.array([[0.9, 0.8, 0.48]]), "labels": np.array([[1, 1, 0]])},
-        {},
         "multi-label files are not read",
     ),
-    "fewer labels": ({"logits": LOGITS, "labels": LABELS[:-1]}, {}, "'labels' has 22 rows but 'logits' has 23"),
-    "wide labels": (
-        {"logits": LOGITS, "y": np.eye(5)[LABELS]},
-        {},
-        "not one class per row, nor one-hot with 4 classes",
-    ),
-    "three axes": ({"logits": LOGITS[None], "y": LABELS}, {}, r"must be numbers of shape \[n, c\]"),
-    "three names": ({"logits": LOGITS, "y": LABELS}, {"class_names": ["a", "b", "c"]}, "3 class names for 4 classes"),
+    "fewer labels": ({"logits": LOGITS, "labels": LABELS[:-1]}, "'labels' has 22 rows but 'logits' has 23"),
+    "three axes": ({"logits": LOGITS[None], "y": LABELS}, r"must be numbers of shape \[n, c\]"),
+    "three names": ({"logits": LOGITS, "y": LABELS}, "3 class names for 4 classes", {"class_names": ["a", "b", "c"]}),
     "near name": (
         {"logits": LOGITS, "y": LABELS},
-        {"columns": "logit", "kind": "logits"},
         r"did you mean 'logits'\? It has: logits",
+        {"columns": "logit", "kind": "logits"},
     ),
     "two logits": (
         {"test_logits": LOGITS, "val_logits": LOGITS, "y": LABELS},
-        {},
         "several fields could be the logits: 'test_logits' or 'val_logits'; pass columns",
     ),
-    "two labels": ({"logits": LOGITS, "y": LABELS, "target": LABELS}, {}, "'y' and 'target' could both be the labels"),
-    "unknown names": ({"zed": LOGITS, "y": LABELS}, {}, r"nothing is named like.*It has: zed \(float32 \[23, 4\]\), y"),
-    "unknown kind": ({"zed": LOGITS, "y": LABELS}, {"columns": "zed"}, "'zed' does not say what it is; pass kind="),
+    "two labels": ({"logits": LOGITS, "y": LABELS, "target": LABELS}, "'y' and 'target' could both be the labels"),
+    "unknown names": ({"zed": LOGITS, "y": LABELS}, r"nothing is named like.*It has: zed \(float32 \[23, 4\]\), y"),
+    "unknown kind": ({"zed": LOGITS, "y": LABELS}, "'zed' does not say what it is; pass kind=", {"columns": "zed"}),
     "unknown labels": (
         {"zed": LOGITS, "y": LABELS},
-        {"columns": "zed", "kind": "logits", "labels": "true"},
         "labels names 'true'",
+        {"columns": "zed", "kind": "logits", "labels": "true"},
     ),
-    **{key: ({key: LOGITS, "labels": LABELS}, {}, _EITHER) for key in ("outputs", "scores", "arr_0", "y_pred")},
+    **{key: ({key: LOGITS, "labels": LABELS}, _EITHER) for key in ("outputs", "scores", "arr_0", "y_pred")},
+    "top classes alone": (
+        "file,temperature,top1,top1_probability\na.png,1.5,cat,0.75\n",
+        "only the likeliest classes of new images .*no labels; save all probabilities",
+        {"columns": "*", "kind": "probs"},
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(tmp_path, fault):
-    content, options, message = FAULTS[fault]
-    fails(message, written(tmp_path, content), **options)
+    content, message, *options = FAULTS[fault]
+    fails(message, written(tmp_path, content), **dict(*options))
 
 
-FAULTS["top classes alone"] = (
-    "file,temperature,top1,top1_probability\na.png,1.5,cat,0.75\n",
-    {"columns": "*", "kind": "probs"},
-    "only the likeliest classes of new images .*no labels; save all probabilities",
-)
-
-# Content and options that read it, with the probabilities and labels that come back.
-READ = {
-    "tiny": ("prob_0,prob_1,label\n1e-60,1,0\n", {}, [[1e-60, 1]], [0]),
-    "three digits": ("prob_a,prob_b,label\n0.333,0.6665,a\n", {}, [[0.333 / 0.9995, 0.6665 / 0.9995]], [0]),
-    "two digits": ("prob_a,prob_b,prob_c,label\n0.33,0.33,0.33,a\n", {"sum_tolerance": 0.02}, [[1 / 3] * 3], [0]),
-    "numbered labels": ("0,1,2\n0.25,0.75,1\n", {"kind": "probs", "labels": "2"}, [[0.25, 0.75]], [1]),
-    "hard": ("cat,dog,label\n1,0,cat\n0,1,dog\n", {"columns": "*", "kind": "probs"}, [[1, 0], [0, 1]], [0, 1]),
-    "no header": ("0.1,0.9,1\n", {"header": ["prob_0", "prob_1", "label"]}, [[0.1, 0.9]], [1]),
-    "delimiter": ("prob_1;prob_2;label\n0.1;0.9;2\n", {"delimiter": ";", "label_offset": 1}, [[0.1, 0.9]], [1]),
-    "whole floats": ("0,1,label\n0.1,0.9,1.0\n", {"kind": "probs"}, [[0.1, 0.9]], [1]),
+# Content, the probabilities and labels that come back, and the options that read it.
+READ: dict[str, tuple] = {
+    "tiny": ("prob_0,prob_1,label\n1e-60,1,0\n", [[1e-60, 1]], [0]),
+    "three digits": ("prob_a,prob_b,label\n0.333,0.6665,a\n", [[0.333 / 0.9995, 0.6665 / 0.9995]], [0]),
+    "two digits": ("prob_a,prob_b,prob_c,label\n0.33,0.33,0.33,a\n", [[1 / 3] * 3], [0], {"sum_tolerance": 0.02}),
+    "numbered labels": ("0,1,2\n0.25,0.75,1\n", [[0.25, 0.75]], [1], {"kind": "probs", "labels": "2"}),
+    "hard": ("cat,dog,label\n1,0,cat\n0,1,dog\n", [[1, 0], [0, 1]], [0, 1], {"columns": "*", "kind": "probs"}),
+    "no header": ("0.1,0.9,1\n", [[0.1, 0.9]], [1], {"header": ["prob_0", "prob_1", "label"]}),
+    "delimiter": ("prob_1;prob_2;label\n0.1;0.9;2\n", [[0.1, 0.9]], [1], {"delimiter": ";", "label_offset": 1}),
+    "whole floats": ("0,1,label\n0.1,0.9,1.0\n", [[0.1, 0.9]], [1], {"kind": "probs"}),
     "byte order mark": (
         "\ufeffout_cat,out_dog,label\r\n0.1,0.9,dog\r\n",
-        {"columns": "out_*", "kind": "probs"},
         [[0.1, 0.9]],
         [1],
+        {"columns": "out_*", "kind": "probs"},
     ),
-    "as from_probs": ({"probs": np.array([[0.5, 0.50009]]), "y": np.array([0])}, {}, [[0.5, 0.50009]], [0]),
+    "as from_probs": ({"probs": np.array([[0.5, 0.50009]]), "y": np.array([0])}, [[0.5, 0.50009]], [0]),
     "two labels": (
         {"probs": PROBS[:2], "y": np.array([1, 2]), "target": np.array([0, 0])},
-        {"labels": "y"},
         PROBS[:2],
         [1, 2],
+        {"labels": "y"},
     ),
     "two probs": (
         {"test_probs": PROBS[:1], "p": PROBS[1:2], "y": LABELS[:1]},
-        {"columns": "p"},
         PROBS[1:2],
         LABELS[:1],
+        {"columns": "p"},
     ),
-    "unknown names": ({"zed": PROBS, "q": LABELS}, {"columns": "zed", "kind": "probs", "labels": "q"}, PROBS, LABELS),
-    "generic": ({"scores": PROBS, "y": LABELS}, {"kind": "probs"}, PROBS, LABELS),
+    "unknown names": ({"zed": PROBS, "q": LABELS}, PROBS, LABELS, {"columns": "zed", "kind": "probs", "labels": "q"}),
+    "generic": ({"scores": PROBS, "y": LABELS}, PROBS, LABELS, {"kind": "probs"}),
 }
 
 
 @pytest.mark.parametrize("case", READ)
 def test_remedies_work(tmp_path, case):
-    content, options, probs, labels = READ[case]
-    read = read_predictions(written(tmp_path, content), **options)
+    content, probs, labels, *options = READ[case]
+    read = read_predictions(written(tmp_path, content), **dict(*options))
     np.testing.assert_allclose(read.probs.numpy(), probs, rtol=1e-6)
     assert read.labels.tolist() == list(labels)
 

@@ -28,7 +28,12 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    checks = {
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 3,
+    }  # a lost node is noticed within seconds
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": checks}
+    made = Cluster(initialize_head=True, head_node_args=head)
     try:
         ray.init(made.address, log_to_driver=False, logging_level=logging.ERROR)
         yield made
@@ -43,8 +48,7 @@ class SecondNode:
     """Another node with one core, which is lost when a test says so."""
 
     def __init__(self, nodes: Any) -> None:
-        self._nodes, self._node = nodes, nodes.add_node(num_cpus=1)
-        nodes.wait_for_nodes()
+        self._nodes, self._node = nodes, nodes.add_node(num_cpus=1)  # waits until the node is there
         self.lost = False
 
     def lose(self) -> None:

@@ -77,7 +77,8 @@ def reported(*, as_json: bool, debug: bool) -> Iterator[ExitCode]:
     """Whatever the block raises becomes a line on stderr and a code; our own warnings become lines too."""
     with readers_may_leave() as outcome, warnings.catch_warnings(), _logged():
         warnings.simplefilter("default")
-        warnings.showwarning = cast(Any, _warn_in_debug if debug else _warner())
+        if not debug:
+            warnings.showwarning = cast(Any, _warner())
         try:
             yield outcome
             sys.stdout.flush()
@@ -319,10 +320,6 @@ def _warner() -> Callable[..., None]:
             _warning_line(line)
 
     return warn
-
-
-def _warn_in_debug(message: Warning | str, category: type[Warning], filename: str, line: int, *_: Any) -> None:
-    sys.stderr.write(warnings.formatwarning(message, category, filename, line))
 
 
 def failure_of(error: Exception, method: object) -> MethodFailed:

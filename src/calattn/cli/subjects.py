@@ -153,7 +153,7 @@ class PredictionSet:
 
         A split under all corruptions has the columns "corruption" and "image", and its clusters are its images.
         """
-        from calattn.readers.column import read_column
+        from calattn.readers.reading import read_column
 
         named = {"groups": groups, "clusters": clusters or ("image" if self._corrupted else None)}
         wanted = {what: name for what, name in named.items() if name is not None}

@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calattn.errors import InputError
-from calattn.files.atomic import PathArg, atomic_write, is_partial, remove_stale
+from calattn.files.atomic import PathArg, atomic_write, is_partial, remove
 
 FORMAT = "calattn-checkpoint"
 VERSION = 1
@@ -194,8 +194,9 @@ class CheckpointFolder:
             with contextlib.suppress(CheckpointError, OSError):
                 named = named | {record["file"] for record in _header(path)["best"].values()}
         keep = named | {path.name for path in kept}
-        mine = (path for path in self.path.iterdir() if is_checkpoint_file(path) and path.name not in keep)
-        remove_stale(mine, older_than=-1.0)
+        for path in list(self.path.iterdir()):
+            if is_checkpoint_file(path) and path.name not in keep:
+                remove(path)
 
 
 def is_checkpoint_file(path: Path) -> bool:
@@ -205,8 +206,9 @@ def is_checkpoint_file(path: Path) -> bool:
 
 def remove_unfinished(folder: Path) -> None:
     """What a killed writer left: the only one that may call this is the writer, or who holds its lock."""
-    found = folder.iterdir() if folder.is_dir() else ()
-    remove_stale([path for path in found if is_partial(path) or path.name.startswith(".tmp")], older_than=-1.0)
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if is_partial(path) or path.name.startswith(".tmp"):
+            remove(path)
 
 
 def _step(path: Path) -> int:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
@@ -180,18 +180,11 @@ def tidy(folder: Path) -> None:
         return
     _tidied.add(folder)
     with contextlib.suppress(OSError):  # a folder that may not be read, or another writer that does the same
-        for partial in [each for each in folder.iterdir() if is_partial(each) and _is_stale(each, STALE_SECONDS)]:
+        for partial in [each for each in folder.iterdir() if is_partial(each) and is_stale(each)]:
             for old in partial.glob(f"{_REPLACED}/*"):
                 if not (folder / old.name).exists():
                     old.rename(folder / old.name)
             remove(partial)
-
-
-def remove_stale(paths: Iterable[Path], *, older_than: float = STALE_SECONDS) -> None:
-    """Removes those of our leftovers whose writer is dead, or which have not been touched for `older_than` seconds."""
-    for path in paths:
-        if _is_stale(path, older_than):
-            remove(path)
 
 
 def remove(path: Path) -> None:
@@ -221,7 +214,8 @@ def _own_name() -> str:
     return f"{_PARTIAL}{_machine()}-{os.getpid()}"
 
 
-def _is_stale(path: Path, older_than: float) -> bool:
+def is_stale(path: Path) -> bool:
+    """Whether the writer of one of our leftovers is dead, or has not touched it for an hour."""
     machine, _, process = path.name.removeprefix(_PARTIAL).partition("-")
     if machine == _machine():
         try:
@@ -231,7 +225,7 @@ def _is_stale(path: Path, older_than: float) -> bool:
         except (OSError, ValueError, OverflowError):
             pass
     with contextlib.suppress(OSError):
-        return time.time() - max(each.stat().st_mtime for each in (path, *path.rglob("*"))) > older_than
+        return time.time() - max(each.stat().st_mtime for each in (path, *path.rglob("*"))) > STALE_SECONDS
     return False
 
 

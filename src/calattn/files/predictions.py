@@ -31,11 +31,11 @@ from calattn.files.atomic import (
     atomic_write,
     commit,
     is_partial,
+    is_stale,
     locked,
     made_folder,
     partial_file,
     remove,
-    remove_stale,
 )
 from calattn.files.rows import RowFile
 from calattn.types import Predictions
@@ -364,9 +364,8 @@ def _replaceable(folder: Path, overwrite: bool) -> set[str]:
 def _clean(folder: Path, now: set[str]) -> None:
     """Remove the replaced version, and what killed saves left."""
     for path in list(folder.iterdir()):
-        if _TENSOR_FILE.fullmatch(path.name) and path.name not in now:
+        if is_stale(path) if is_partial(path) else _TENSOR_FILE.fullmatch(path.name) and path.name not in now:
             remove(path)
-    remove_stale(filter(is_partial, folder.iterdir()))
 
 
 def _is_ours(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Reading: a path and what the caller knows about it in, predictions out, at once or as a stream."""
+"""Reading: a path and what the caller knows about it in, predictions out, at once or as a stream; or one column beside them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from calattn.readers.fields import FieldFile, Values
 from calattn.readers.formats import opened_file, why_missing
 from calattn.readers.shards import Shards, find_shards, is_remote
 from calattn.readers.stream import PredictionStream
+from calattn.registry import nearest
 from calattn.types import Predictions
 
 
@@ -44,7 +46,7 @@ def stream_predictions(
         checks.positive_int(rows_per_block, "rows_per_block")
     given, ignored = _given_labels(options.labels), _ignored(options.ignore_index)
     chosen = functools.partial(choose, options=options, labels_given=given is not None, ignored=ignored)
-    source, choice = opened_source(path, options, chosen)
+    source, choice = _opened(path, options, chosen)
     return PredictionStream(source, choice, options, labels=given, rows_per_block=rows_per_block)
 
 
@@ -63,6 +65,20 @@ def read_predictions(
     return stream_predictions(path, options, **changes).whole()
 
 
+def read_column(path: PathArg, name: str, options: ReadOptions | None = None) -> np.ndarray:
+    """The values of a column, one per row of the file; numbers in text files come as text.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = path.write_text("prob_0,prob_1,label,camera\\n0.9,0.1,0,left\\n0.4,0.6,1,right\\n")
+    >>> read_column(path, "camera").tolist()
+    ['left', 'right']
+    """
+    source, _ = _opened(path, options or ReadOptions(), lambda file: _column(file, name))
+    blocks = [np.asarray(block[name]).reshape(-1) for block in source.blocks({name: "label"}, 1 << 18)]
+    return np.concatenate(blocks)
+
+
 def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     found = (given,) if isinstance(given, int | np.integer) else tuple(given)
     if wrong := [each for each in found if isinstance(each, bool) or not isinstance(each, int | np.integer)]:
@@ -70,7 +86,7 @@ def _ignored(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(each) for each in found)
 
 
-def opened_source(
+def _opened(
     path: PathArg | Sequence[PathArg], options: ReadOptions, chosen: Callable[[FieldFile], Any]
 ) -> tuple[FieldFile, Any]:
     """The file, or all shards as one, and what is `chosen` in it, which has to be the same in all."""
@@ -98,3 +114,16 @@ def _given_labels(labels: LabelsArg) -> Values | None:
     if values.ndim == 0:
         raise InputError("must be one entry per row, got a single number", argument="labels")
     return values
+
+
+def _column(source: FieldFile, name: str) -> SimpleNamespace:
+    if name not in source.fields:
+        near = nearest(name, source.fields)
+        remedy = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(list(source.fields)[:12])}"
+        raise PredictionFileError(f"there is no column {name!r}", subject=source.address, remedy=remedy)
+    field = source.fields[name]
+    if field.scalar or field.tail not in ((), (1,)):
+        problem = f"{name!r} is {field}, one value per row is needed"
+        also = ("name another column with ", Args(group=...))
+        raise PredictionFileError(problem, subject=source.address, remedy=also)
+    return SimpleNamespace(values=(name,))

@@ -44,9 +44,7 @@ class RunFacts:
             "spec hash": at(summary, "spec_hash"),
             "seed": at(summary, "seed"),
             "epochs": at(summary, "epochs"),
-            "training time": f"{seconds:,.0f} s"
-            if isinstance(seconds, int | float) and math.isfinite(seconds)
-            else None,
+            "training time": f"{seconds:,.0f} s" if isinstance(seconds, float) and math.isfinite(seconds) else None,
             "started": at(made, "started"),
             "commit": at(made, "commit", "hash"),
             "hardware": ", ".join(names) or at(made, "cpu", "model"),

@@ -37,6 +37,7 @@ _FILES = (SPEC, "environment.json", "splits.json", "interface.json", "log.jsonl"
 _FOLDERS = ("checkpoints", "predictions", "trackers")
 _LOCK = ".lock"
 _SHOWN = 5
+_SUMMARY = {"epochs": int, "updates": int, "spec": dict, "results": dict}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -173,7 +174,8 @@ class RunFolder:
     def summary(self) -> dict[str, Any]:
         """What `calattn.runs.summary` wrote at the end of the run."""
         found = read_json(self.summary_path)
-        if not isinstance(found, dict):
+        whole = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in _SUMMARY.items())
+        if not whole or not all(isinstance(each, dict) for each in found["results"].values()):
             raise RunFolderError(f"{self.summary_path} is no summary; the same `calattn train` command writes it again")
         return found
 
@@ -182,7 +184,7 @@ class RunFolder:
         try:
             found = self.summary()
             done = Progress(int(found["epochs"]), int(found["spec"]["train"]["epochs"]), int(found["updates"]))
-        except (RunFolderError, KeyError, TypeError, ValueError):
+        except (RunFolderError, KeyError, TypeError, ValueError, OverflowError):
             return None
         return done
 

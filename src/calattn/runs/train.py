@@ -247,13 +247,14 @@ def is_finished(folder: RunFolder, spec: RunSpec, *, until_epoch: int | None = N
     except RunFolderError:  # none, or a damaged one, which is written again
         return False
     wanted_epochs = spec.train.epochs if until_epoch is None else min(spec.train.epochs, until_epoch)
-    if summary.get("spec") != spec.model_dump(mode="json") or folder.checkpoints(spec).is_behind:
+    if summary["spec"] != spec.model_dump(mode="json") or folder.checkpoints(spec).is_behind:
         return False
-    if summary.get("epochs", 0) < wanted_epochs:
+    if summary["epochs"] < wanted_epochs:
         return False
-    results = summary.get("results", {})
     wanted = [
-        (split, rule) for rule in spec.evaluation.checkpoints for split in results.get(rule, ("validation", "test"))
+        (split, rule)
+        for rule in spec.evaluation.checkpoints
+        for split in summary["results"].get(rule, ("validation", "test"))
     ]
     paths = [folder.predictions_path(split, rule) for split, rule in wanted if split in OWN_SPLITS]
     return all((path / MANIFEST).is_file() for path in paths)
