@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from calattn.runs.runtime import Runtime
-from calattn.sweeps.jobs import Event, Job, Local, run_jobs
+from calattn.sweeps.jobs import Job, JobEvent, Local, run_jobs
 from reproduction import ood
 from reproduction.cells import Cell
 from reproduction.results import CellResult, Hole
@@ -41,7 +41,7 @@ def run_cells(cells: Sequence[Cell], work: Work, say: Callable[[str], None] = pr
     say(f"cells to run: {len(todo)}; done before: {len(cells) - len(todo)}")
     ended = list[str]()
 
-    def told(event: Event) -> None:
+    def told(event: JobEvent) -> None:
         if event.state in ("done", "failed"):
             ended.append(event.name)
             failure = f"failed: {_reason(todo[event.name], event.reason, work)}" if event.reason else "done"

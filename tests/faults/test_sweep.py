@@ -18,7 +18,7 @@ from calattn.files.atomic import is_partial
 from calattn.runs.runtime import Runtime
 from calattn.sweeps import jobs
 from calattn.sweeps.grid import read_grid
-from calattn.sweeps.jobs import Event, Local, run_jobs
+from calattn.sweeps.jobs import JobEvent, Local, run_jobs
 from calattn.sweeps.sweep import Sweep
 from tests.faults.tally import count, times
 from tests.sweeps.clusters import SecondNode, cluster, needs_ray
@@ -57,7 +57,7 @@ def trained(found: Sweep, *, numbers: Path | None = None) -> dict[str, str]:
     """Both side by side. `numbers`: a file that gets those of the workers."""
     engine = Local(2)
 
-    def told(_: Event) -> None:
+    def told(_: JobEvent) -> None:
         if numbers is not None:
             with numbers.open("a") as file:
                 file.writelines(f"{process.pid}\n" for _, process, _ in engine._running.values())

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from calattn.sweeps.jobs import Event, Job, Local, run_jobs
+from calattn.sweeps.jobs import Job, JobEvent, Local, run_jobs
 from tests.sweeps.player import ROOT, gone, job, tries
 
 
-def run(jobs: list[Job], slots: int = 1, retries: int = 0) -> tuple[dict[str, str], list[Event]]:
-    events: list[Event] = []
+def run(jobs: list[Job], slots: int = 1, retries: int = 0) -> tuple[dict[str, str], list[JobEvent]]:
+    events: list[JobEvent] = []
     return run_jobs(jobs, Local(slots), retries=retries, told=events.append), events
 
 
@@ -31,7 +31,7 @@ def test_a_job_that_fails_says_why_and_stops_no_other_and_is_not_tried_again(tmp
     failed, events = run([job("bad", tmp_path, does="fails"), job("good", tmp_path, after=("bad",))], retries=3)
     assert failed == {"bad": "ValueError: no such thing"}
     assert len(tries("bad", tmp_path)) == len(tries("good", tmp_path)) == 1
-    assert Event("good", "done") in events
+    assert JobEvent("good", "done") in events
 
 
 def test_a_job_that_dies_is_started_again_so_often_and_no_more(tmp_path):

@@ -17,7 +17,7 @@ from calattn.cli.console import note, print_json, progress, say
 from calattn.cli.errors import FAILED, examples
 
 if TYPE_CHECKING:
-    from calattn.sweeps.jobs import Engine, Event
+    from calattn.sweeps.jobs import Engine, JobEvent
     from calattn.sweeps.sweep import Sweep
 
 _run, _where = (functools.partial(options.flag, panel) for panel in (options.RUN, options.WHERE))
@@ -86,7 +86,7 @@ def sweep(
 sweep.epilog = examples(  # type: ignore[attr-defined]
     "calattn sweep grid.yaml --plan",
     "calattn sweep grid.yaml --jobs 2 --write results.csv",
-    "calattn sweep grid.yaml --only 'ours-*' --set train.epochs=1 --out runs/trial",
+    "calattn sweep grid.yaml --only 'ours-*' --set data.limit=200 --out runs/trial",
     "calattn sweep grid.yaml --engine ray --address auto --gpus 0.5",
 )
 
@@ -138,7 +138,7 @@ class _Shown:
     def _print(self, text: str) -> None:
         self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def told(self, event: Event) -> None:
+    def told(self, event: JobEvent) -> None:
         if event.state == "started":
             self._under_way[event.name] = self._bar.add_task(escape(event.name), total=self._epochs[event.name])
             return

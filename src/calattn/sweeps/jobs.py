@@ -43,7 +43,7 @@ class End(NamedTuple):
     died: bool = False
 
 
-class Event(NamedTuple):
+class JobEvent(NamedTuple):
     """What is told: a job has started, has to start again, is done, or has failed."""
 
     name: str
@@ -70,7 +70,7 @@ def run_jobs(
     engine: Engine,
     *,
     retries: int = 0,
-    told: Callable[[Event], object] = lambda _: None,
+    told: Callable[[JobEvent], object] = lambda _: None,
     tick: Callable[[], object] = lambda: None,
 ) -> dict[str, str]:
     """Runs all, and gives the reasons of those that failed, by name. However it ends, by Ctrl-C too, no job outlives it.
@@ -84,15 +84,15 @@ def run_jobs(
                 todo.remove(job)
                 running[job.name] = job
                 engine.start(job)
-                told(Event(job.name, "started"))
+                told(JobEvent(job.name, "started"))
             for name, end in engine.ended():
                 job, tries[name] = running.pop(name), tries.get(name, 0) + 1
                 if end.died and tries[name] <= retries:
                     todo.insert(0, job)
-                    told(Event(name, "again", end.reason))
+                    told(JobEvent(name, "again", end.reason))
                     continue
                 failed |= {} if end.reason is None else {name: end.reason}
-                told(Event(name, "done" if end.reason is None else "failed", end.reason))
+                told(JobEvent(name, "done" if end.reason is None else "failed", end.reason))
             tick()
             time.sleep(_TICK)
     finally:

@@ -39,7 +39,8 @@ def cluster(address: str | None) -> Iterator[Any]:
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)  # Ray sets its own, which leaves with code 15
     try:
-        yield ray
+        with contextlib.redirect_stdout(sys.stderr):  # Ray says there what has become of a node; ours is for results
+            yield ray
     finally:
         if ours:
             ray.shutdown()
@@ -60,20 +61,19 @@ class OnRay:
         self._running[self._remote.options(name=job.name).remote(job)] = job
 
     def ended(self) -> Iterator[tuple[str, End]]:
-        done, _ = (
-            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-            if self._running
-            else ([], ())
-        )
-        for reference in done:
+        for reference in self._done(0):
             job = self._running.pop(reference)
             yield job.name, self._end(reference)
 
     def stop(self) -> None:
         for reference in self._running:
             self._ray.cancel(reference)
-        if self._running:
-            self._ray.wait(list(self._running), num_returns=len(self._running), timeout=STOP_SECONDS)
+        self._done(STOP_SECONDS)
+
+    def _done(self, seconds: float) -> list[Any]:
+        """Those that have ended after so many seconds, or before; Ray cannot wait for none."""
+        every = list(self._running)
+        return self._ray.wait(every, num_returns=len(every), timeout=seconds)[0] if every else []
 
     def _end(self, reference: Any) -> End:
         try:
