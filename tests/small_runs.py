@@ -43,6 +43,11 @@ STATEFUL = (
 CPU = Runtime(accelerator="cpu", threads=1)
 
 
+def set_flags(*changes: str) -> list[str]:
+    """As a command takes them."""
+    return [part for change in changes for part in ("--set", change)]
+
+
 def small_spec(*changes: str) -> RunSpec:
     return resolve("digits", [*SMALL, *changes])
 

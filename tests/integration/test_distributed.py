@@ -26,7 +26,8 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
 from tests.holding import stopped
-from tests.small_runs import CPU, SMALL, TAUGHT, final_tree, final_weights, small_spec
+from tests.small_runs import CPU, SMALL, TAUGHT, final_tree, final_weights, set_flags, small_spec
+from tests.sweeps.grids import NAMES, write_grid
 
 ROOT = Path(__file__).parents[2]
 # Mixing pairs neighbours, so it survives the division; drop-path does not: each process draws its own.
@@ -48,9 +49,8 @@ def command(path: Path, *changes: str, strategy: str, elastic: bool = False) -> 
     start = [sys.executable, "-m", "calattn", "train"]
     if elastic:
         start = ["env", f"PYTHON={sys.executable}", "bash", str(ROOT / "examples" / "torchrun.sh")]
-    overrides = [argument for change in (*SMALL, *changes) for argument in ("--set", change)]
     where = ["--accelerator", "cpu", "--devices", "2", "--strategy", strategy, "--threads", "1", "--out", str(path)]
-    return [*start, "digits", *overrides, *where]
+    return [*start, "digits", *set_flags(*SMALL, *changes), *where]
 
 
 def finished(arguments: list[str], *, code: int = 0) -> str:
@@ -97,10 +97,35 @@ def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_o
     assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
 
 
-@pytest.mark.parametrize("name", ["torchrun.sh", "slurm/train.sbatch", "slurm/sweep.sbatch"])
-def test_the_scripts_for_clusters_are_whole(name):
-    """torchrun.sh is run above, and the SLURM one runs it."""
-    subprocess.run(["bash", "-n", ROOT / "examples" / name], check=True)
+def queued(folder: Path, script: str, *arguments: str, **slurm: str) -> list[str]:
+    """What a SLURM file of ours starts in the end, with stand-ins for SLURM's programs and for calattn, but for its plan."""
+    for name, does in {
+        "scontrol": "echo first; echo second",
+        "srun": 'shift; exec "$@"',  # without its own flag
+        "told": 'printf "%s\\n" "$@" > said',
+        "calattn": f'case "$*" in *--plan*) exec {sys.executable} -m calattn "$@";; esac; exec told "$@"',
+    }.items():
+        (folder / name).write_text(f"#!/usr/bin/env bash\n{does}\n")
+        (folder / name).chmod(0o755)
+    places = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(ROOT)}
+    command = ["bash", str(ROOT / "examples" / "slurm" / script), *arguments]
+    subprocess.run(command, cwd=folder, env=os.environ | places | slurm, check=True, timeout=120)
+    return (folder / "said").read_text().splitlines()
+
+
+def test_the_slurm_file_of_a_run_starts_one_torchrun_a_machine(tmp_path):
+    """torchrun.sh itself is run above and below."""
+    slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_ID": "7"}
+    found = " ".join(queued(tmp_path, "train.sbatch", "my.yaml", "--out", "runs/a", PYTHON="told", **slurm))
+    meeting = "--nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint first:29500 --rdzv-id 7"
+    assert found == f"-m torch.distributed.run {meeting} -m calattn train my.yaml --out runs/a --nodes 2 --devices 8"
+
+
+def test_the_slurm_file_of_a_grid_trains_one_run_a_task(tmp_path):
+    line = ("grid.yaml", "--out", "runs/grid")
+    write_grid(tmp_path)
+    found = queued(tmp_path, "sweep.sbatch", *line, PYTHON=sys.executable, SLURM_ARRAY_TASK_ID="4")
+    assert found == ["sweep", *line, "--only", NAMES[4]]
 
 
 LEAVING = """
