@@ -14,7 +14,7 @@ import reproduction
 from calattn import losses, plugins
 from calattn.heads import HEADS
 from calattn.registry import Registry
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from reproduction.cells import Cell
 from reproduction.results import ResultStore
 from reproduction.worker import Work
@@ -162,7 +162,7 @@ def test_a_run_remembers_its_plugins_and_never_imports_them_by_itself(capsys):
     assert "unknown head 'own_head'; run was trained with --plugin own_loss.py --plugin own_head.py: pass" in message
     assert not [name for name in sys.modules if name.startswith("own_")]
     with pytest.raises(ValueError, match=r"run was trained with --plugin own_loss\.py"):
-        load_model("run")
+        load("run")
     assert "run was trained with --plugin own_loss.py" in refused(capsys, *line, "--set", "train.epochs=2")
     # The loss is not needed to predict, and evaluate needs nothing.
     result = invoke(capsys, "--plugin", "own_head.py", "predict", "run", "--accelerator", "cpu")

@@ -22,7 +22,7 @@ from benchmarks.head.methods import by_calibrator, by_head, density_aware, scale
 from benchmarks.head.seen import Judged, Method, Network, Seen
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
-from calattn.engine.closing import Reader, Source
+from calattn.engine.closing import LessonImages, Reader
 from calattn.heads.lesson import Lesson, teach_head
 from calattn.posthoc import SATS, FrozenCalAttn, VectorScaling
 from calattn.runs import build
@@ -90,8 +90,8 @@ def methods_of(
     reader = Reader(
         forward=network.model.output, fabric=network.fabric, seed=spec.seed, batch_size=spec.evaluation.batch_size
     )
-    train = Source(found.train, found.train_rows, augment)
-    held_out = Source(found.validation, found.validation_rows, augment)
+    train = LessonImages(found.train, found.train_rows, augment)
+    held_out = LessonImages(found.validation, found.validation_rows, augment)
     lesson = Lesson()
     distorted = reader.read("distorted", train, train.distorted(), lesson.readings)
     clean = reader.read("held-out", held_out, held_out.untouched(), None)

@@ -8,8 +8,6 @@ import json
 import math
 import random
 import struct
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -309,25 +307,19 @@ def test_the_same_epoch_run_again_does_not_replace_what_an_older_state_names(fol
     assert folder.save_weights({"w": torch.zeros(1)}, step=1, epoch=1) == first.file
 
 
-def test_a_refused_state_is_none_to_fall_back_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_refused_state_is_none_to_fall_back_on_and_is_replaced_where_its_step_is_saved_again(
+    tmp_path: Path, step: int
+) -> None:
     folder, newest = two_states(tmp_path)
     newest.write_bytes(b"broken")
     with pytest.warns(CheckpointWarning):
         folder.latest()
-    folder.save_state({}, step=5, epoch=1)
-    assert names(tmp_path) == ["state-00000001.safetensors", "state-00000005.safetensors"]
-
-
-def test_a_step_saved_again_replaces_the_state_that_was_refused(tmp_path: Path) -> None:
-    folder, newest = two_states(tmp_path)
-    newest.write_bytes(b"broken")
-    with pytest.warns(CheckpointWarning):
-        folder.latest()
-    folder.save_state({"again": True}, step=2, epoch=1)
-    assert names(tmp_path) == ["state-00000001.safetensors", "state-00000002.safetensors"]
+    folder.save_state({"again": True}, step=step, epoch=1)
+    assert names(tmp_path) == ["state-00000001.safetensors", f"state-0000000{step}.safetensors"]
     assert folder.latest().tree == {"again": True}
-    folder.save_state({}, step=3, epoch=1)
-    assert names(tmp_path) == ["state-00000002.safetensors", "state-00000003.safetensors"], "it is whole now"
+    folder.save_state({}, step=6, epoch=1)
+    assert names(tmp_path) == [f"state-0000000{step}.safetensors", "state-00000006.safetensors"], "it is whole now"
 
 
 def test_a_state_that_is_damaged_meanwhile_does_not_stop_the_run(tmp_path: Path) -> None:
@@ -398,26 +390,6 @@ def test_a_full_disk_leaves_the_old_state_and_no_litter(tmp_path: Path, monkeypa
     assert caught.value.errno == errno.ENOSPC
     assert names(tmp_path) == before
     assert folder.latest().step == 2
-
-
-LIMITED = """
-import resource, sys, torch
-from calattn.engine.checkpoint import CheckpointFolder, CheckpointWriteError
-folder = CheckpointFolder(sys.argv[1], "h")
-folder.save_state({"w": torch.zeros(10)}, step=1, epoch=0)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-try:
-    folder.save_state({"w": torch.zeros(1 << 20)}, step=2, epoch=0)
-except CheckpointWriteError as error:
-    print(folder.latest().step, error)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits")
-def test_the_operating_system_refuses_the_write(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("1 cannot write state-00000002.safetensors"), done
-    assert names(tmp_path) == ["state-00000001.safetensors"]
 
 
 def test_reading_while_a_run_saves_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

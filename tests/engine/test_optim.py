@@ -86,15 +86,12 @@ def rates(name: str, *, epochs: int = 4, updates: int = 10, **options: Any) -> l
     return found
 
 
-def test_cosine_is_the_cosine():
-    expected = [0.5 * (1 + math.cos(math.pi * t / 40)) for t in range(40)]
-    assert rates("cosine") == pytest.approx(expected)
-
-
-def test_the_rate_begins_and_ends_where_it_is_told():
-    found = rates("cosine", warmup_epochs=1.0, warmup_lr=0.2, min_lr=0.1)
-    assert found[:10] == pytest.approx([0.2 + 0.8 * t / 10 for t in range(10)])
-    assert found[10:] == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * t / 40)) for t in range(10, 40)])
+@pytest.mark.parametrize(("low", "warmup"), [(0.0, 0.0), (0.1, 1.0)])
+def test_cosine_is_the_cosine_after_its_warm_up(low, warmup):
+    found, climb = rates("cosine", warmup_epochs=warmup, warmup_lr=0.2, min_lr=low), int(10 * warmup)
+    assert found[:climb] == pytest.approx([0.2 + 0.8 * t / 10 for t in range(climb)])
+    expected = [low + (1 - low) * 0.5 * (1 + math.cos(math.pi * t / 40)) for t in range(climb, 40)]
+    assert found[climb:] == pytest.approx(expected)
 
 
 def test_multistep_drops_where_the_epochs_say():

@@ -14,6 +14,7 @@ import json
 import os
 import pickle
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ import calattn
 from calattn.runs.folder import write_spec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke, predictions, write_npz, write_run
-from tests.small_runs import CPU, SMALL, small_spec
+from tests.small_runs import CPU, SMALL, set_flags, small_spec
 
 Arguments = list[str] | str
 
@@ -41,9 +42,8 @@ class Case:
     make: Callable[[Path], Arguments]
     says: tuple[str, ...]
     code: int = 2
-    trains: bool = (
-        False  # it goes wrong after training has begun: a run folder stays, and lines of progress are printed
-    )
+    # It goes wrong after training has begun: a run folder stays, and lines of progress are printed.
+    trains: bool = False
 
 
 def npz(**arrays: object) -> Callable[[Path], Arguments]:
@@ -154,8 +154,7 @@ def empty_run(folder: Path) -> Arguments:
 
 def small(*changes: str, flags: str = "") -> Arguments:
     """`calattn train` of the smallest network on a few digits, with these changes."""
-    keys = [part for change in (*SMALL, *changes) for part in ("--set", change)]
-    return ["train", "digits", *keys, "--out", "run", *flags.split()]
+    return ["train", "digits", *set_flags(*SMALL, *changes), "--out", "run", *flags.split()]
 
 
 def train(*changes: str, flags: str = "--accelerator cpu") -> Callable[[Path], Arguments]:
@@ -558,23 +557,26 @@ def test_closed_streams_are_no_bug(name, code):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "remedy"),
-    [
-        ("evaluate a.npz --write t.json", "write elsewhere"),
-        ("evaluate a.npz --diagram d.png", "write elsewhere"),
-        ("calibrate a.npz --out out", "write elsewhere"),
-    ],
+    "arguments", ["evaluate a.npz --write t.json", "evaluate a.npz --diagram d.png", "calibrate a.npz --out out"]
 )
-def test_full_disk(tmp_path, arguments, remedy):
+def test_full_disk(tmp_path, arguments):
     """Simulated by a limit on the size of files: the write fails half-way, as it does on a full disk."""
     write_npz(tmp_path / "a.npz", predictions())
     done = command(*arguments.split(), "--bootstrap", "0", cwd=tmp_path, limit=1000)
-    check(Case("full disk", lambda _: "", (remedy,), code=1), done.returncode, done.stderr)
+    check(Case("full disk", lambda _: "", ("write elsewhere",), code=1), done.returncode, done.stderr)
     assert [place.name for place in tmp_path.iterdir()] == ["a.npz"], "nothing half-written stays"
 
 
-@pytest.mark.parametrize("arguments", ["evaluate a.npz --write ro/t.json", "calibrate a.npz --out ro/out"])
-def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments):
+WRITING = {
+    "evaluate a.npz --bootstrap 0 --write ro/t.json": ("permission denied", "ro"),
+    "calibrate a.npz --bootstrap 0 --out ro/out": ("permission denied", "ro"),
+    " ".join([*small(), "--out", "ro/run"]): ("cannot write to ro/run: Permission denied", "or make it writable"),
+}
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(("arguments", "says"), WRITING.items(), ids=["evaluate", "calibrate", "train"])
+def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())
     (tmp_path / "ro").mkdir(mode=0o555)
@@ -582,19 +584,7 @@ def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments):
         tmp_path / "ro", os.W_OK
     ):  # the superuser may write anywhere: let the system say what it says to others
         refuse_writes(monkeypatch, tmp_path / "ro")
-    result = invoke(capsys, *arguments.split(), "--bootstrap", "0")
-    check(Case("read-only", lambda _: "", ("permission denied", "ro"), code=1), result.code, result.err)
-    assert list((tmp_path / "ro").iterdir()) == []
-
-
-@pytest.mark.usefixtures("untyped")
-def test_train_into_a_read_only_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "ro").mkdir(mode=0o555)
-    if os.access(tmp_path / "ro", os.W_OK):
-        refuse_writes(monkeypatch, tmp_path / "ro")
-    result = invoke(capsys, *small(), "--out", "ro/run")
-    says = ("cannot write to ro/run: Permission denied", "choose another --out, or make it writable")
+    result = invoke(capsys, *shlex.split(arguments))
     check(Case("read-only", lambda _: "", says, code=1), result.code, result.err)
     assert list((tmp_path / "ro").iterdir()) == []
 
@@ -635,7 +625,3 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "open", opened)
-
-
-def test_there_are_more_than_twenty():
-    assert len({case.name for case in CASES}) == len(CASES) > 20

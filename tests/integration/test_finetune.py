@@ -15,28 +15,22 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve, sizes_for
 from tests.cli_runner import invoke, refused
 from tests.data.conftest import image_folder
+from tests.pictures import class_folders
+from tests.small_runs import set_flags
 
 OFFLINE = ("model.pretrained=false", "model.backbone=vit_nano_patch8_32", "teach.readings=200", "teach.steps=20")
-SMALL = [part for each in OFFLINE for part in ("--set", each)] + [
-    "--size",
-    "32",
-    "--epochs",
-    "2",
-    "--accelerator",
-    "cpu",
-]
+SMALL = [*set_flags(*OFFLINE), *["--size", "32", "--epochs", "2", "--accelerator", "cpu"]]
 
 
 def pets(folder, **counts):
     """Cats are dark and dogs are bright, in images of unlike sizes."""
     rng = np.random.default_rng(0)
-    for split, count in counts.items():
-        for name, level in (("cat", 60), ("dog", 180)):
-            (folder / split / name).mkdir(parents=True)
-            for k in range(count):
-                pixels = rng.integers(-50, 50, (30 + k % 9, 36, 3)) + level
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / split / name / f"{k}.png")
-    return f"imagefolder:{folder}"
+
+    def draw(label, number):
+        pixels = rng.integers(-50, 50, (30 + number % 9, 36, 3)) + (60, 180)[label]
+        return Image.fromarray(pixels.astype(np.uint8))
+
+    return f"imagefolder:{class_folders(folder, ('cat', 'dog'), draw, **counts)}"
 
 
 def test_train_predict_evaluate(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from calattn.engine.checkpoint import CheckpointError
 from calattn.runs.folder import RunFolder
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.predict import predict_folder
 from calattn.runs.resolving import run_values
 from calattn.runs.runtime import Runtime
@@ -47,7 +47,7 @@ def test_a_run_that_lost_its_newest_state_is_not_predicted_with_the_one_before(
     harm(_newest(folder))
     for use in (
         lambda: predict_folder(folder.path, runtime=CPU),
-        lambda: load_model(folder.path, "best-nll"),
+        lambda: load(folder.path, "best-nll"),
         lambda: run_values(folder.path, "last"),
     ):
         with pytest.raises(

@@ -13,10 +13,11 @@ from PIL import Image
 from calattn import data
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.train import train_run
 from calattn.types import Predictions
+from tests.pictures import class_folders
 from tests.small_runs import CPU, small_spec
 
 COLOURS = {"cat": (230, 20, 20), "dog": (20, 230, 20), "owl": (20, 20, 230)}
@@ -24,14 +25,12 @@ COLOURS = {"cat": (230, 20, 20), "dog": (20, 230, 20), "owl": (20, 20, 230)}
 
 def pictures(path: Path, splits: tuple[str, ...] = ("train", "test"), **colours: tuple[int, int, int]) -> Path:
     """A folder of plain images for each class, in its colour."""
-    for split in splits:
-        for name, colour in colours.items():
-            (path / split / name).mkdir(parents=True)
-            for i in range(12 if split == "train" else 4):
-                Image.new("RGB", (9 + i % 3, 10), tuple(abs(level - i) for level in colour)).save(
-                    path / split / name / f"{i}.png"
-                )
-    return path
+
+    def draw(label: int, number: int) -> Image.Image:
+        colour = list(colours.values())[label]
+        return Image.new("RGB", (9 + number % 3, 10), tuple(abs(level - number) for level in colour))
+
+    return class_folders(path, colours, draw, **{split: 12 if split == "train" else 4 for split in splits})
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +62,7 @@ def test_a_model_is_loaded_where_its_images_are_not(place):
     stored = RunFolder(place / "run").predictions("test")
     (place / "pets").rename(place / "gone")
     images = data.in_memory(data.load(f"imagefolder:{place / 'gone'}", "test"), size=8)
-    loaded = load_model(place / "run")
+    loaded = load(place / "run")
     with torch.no_grad():
         logits = loaded.model(loaded.transform(images.array))
     assert torch.allclose(logits, stored.calibrated_logits, atol=1e-5)
@@ -76,7 +75,7 @@ def test_a_damaged_or_missing_interface_is_named(place, content):
     path.unlink() if content is None else path.write_text(content)
     words = "cannot read .*" if content is None else ""
     with pytest.raises(RunFolderError, match=rf"{words}interface\.json"):
-        load_model(place / "run")
+        load(place / "run")
 
 
 def test_what_the_interface_says(trained):

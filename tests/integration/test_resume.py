@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +18,6 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
-from tests.holding import stopped
 from tests.small_runs import CPU, STATEFUL, final_tree, small_spec
 
 SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
@@ -80,23 +77,6 @@ def test_a_finished_run_is_left_alone(tmp_path):
     train_run(small_spec("evaluation.checkpoints=[last, best-ece]"), path, runtime=CPU)
     assert {p: p.stat().st_mtime_ns for p in (path / "checkpoints").iterdir()} == before
     assert set(json.loads((path / "summary.json").read_text())["results"]) == {"last", "best-ece"}
-
-
-def test_sigterm_writes_a_checkpoint_and_the_same_command_goes_on(tmp_path, undisturbed):
-    """Through the real command: exit code 143, then 0, then the bits of an undisturbed run."""
-    changes = [argument for change in (*STATEFUL, "train.epochs=5") for argument in ("--set", change)]
-    where = ["--accelerator", "cpu", "--threads", "1", "--out", str(tmp_path / "run")]
-    command = [sys.executable, "-m", "calattn", "train", "digits", *changes, *where]
-    code, stderr = stopped(command, tmp_path / "run", after=2)
-    assert code == 143, stderr
-    assert "stopped by SIGTERM" in stderr
-    assert "Traceback" not in stderr
-    assert len(RunLog(tmp_path / "run" / "log.jsonl").rows()) == 2
-    states = list((tmp_path / "run" / "checkpoints").glob("state-*"))
-    assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    assert_same_run(tmp_path / "run", undisturbed)
 
 
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(tmp_path, undisturbed):

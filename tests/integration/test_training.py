@@ -20,11 +20,12 @@ from calattn.runs import predict as predicting
 from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.plan import plan_run, run_path
 from calattn.runs.predict import PredictOptions, predict_folder
 from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
+from tests.pictures import class_folders
 from tests.small_runs import CPU, final_weights, small_spec
 
 
@@ -154,7 +155,7 @@ def test_predict_writes_the_same_predictions_again(run):
 
 
 def test_a_run_is_loaded_as_a_model(run):
-    loaded = load_model(run.path)
+    loaded = load(run.path)
     test = data.in_memory(data.load("digits", "test"))
     stored = run.predictions("test")
     with torch.no_grad():
@@ -166,17 +167,14 @@ def test_a_run_is_loaded_as_a_model(run):
     with pytest.raises(ValueError, match=r"uint8 \[n, 1, h, w\], got torch.float32"):
         loaded.transform(torch.zeros(1, 1, 8, 8))
     with pytest.raises(ValueError, match="no checkpoint for rule 'best'"):
-        load_model(run.path, "best")
+        load(run.path, "best")
 
 
 def test_predict_on_foreign_images(run, tmp_path):
     from PIL import Image
 
-    for name in ("3", "7"):
-        (tmp_path / "L" / "test" / name).mkdir(parents=True)
-        for i in range(3):
-            Image.new("L", (20 + i, 16)).save(tmp_path / "L" / "test" / name / f"{i}.png")
-    (grey,) = predict_folder(run.path, PredictOptions(data=f"imagefolder:{tmp_path / 'L'}"), runtime=CPU)
+    grey = class_folders(tmp_path / "L", "37", lambda _, number: Image.new("L", (20 + number, 16)), test=3)
+    (grey,) = predict_folder(run.path, PredictOptions(data=f"imagefolder:{grey}"), runtime=CPU)
     assert calattn.load_predictions(grey).labels.tolist() == [3, 3, 3, 7, 7, 7]
     written = predict_folder(
         run.path, PredictOptions(rules=["best-nll"], data="digits", splits=["train"], ood=True), runtime=CPU
@@ -221,7 +219,7 @@ def test_every_loss_trains_every_head_on_mixed_images(tmp_path, monkeypatch, hea
     spec = small_spec(f"model.head={head}", *changes)
     folder = train_run(spec, tmp_path / "run", runtime=CPU)
     assert 0 < RunLog(folder.log_path).rows()[0]["train"]["loss"] < 100
-    found, model = build.load_data(spec), load_model(folder.path).model.train()
+    found, model = build.load_data(spec), load(folder.path).model.train()
     augment = build.build_augment(spec, found)
     batch = next(iter(TrainLoader(found.train, found.train_rows, augment, seed=0, batch_size=16).epoch(0)))
     for name in calattn.losses.LOSSES:
@@ -239,14 +237,13 @@ def test_images_too_many_for_memory_go_through_workers(tmp_path):
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
-    for split, count in (("train", 24), ("test", 4)):
-        for name in ("dark", "light"):
-            (tmp_path / "images" / split / name).mkdir(parents=True)
-            for i in range(count):
-                level = torch.randint(100, (12, 10, 3), generator=generator) + (150 if name == "light" else 0)
-                Image.fromarray(level.to(torch.uint8).numpy()).save(tmp_path / "images" / split / name / f"{i}.png")
+
+    def draw(label, _):
+        return Image.fromarray((torch.randint(100, (12, 10, 3), generator=generator) + 150 * label).byte().numpy())
+
+    images = class_folders(tmp_path / "images", ("dark", "light"), draw, train=24, test=4)
     changes = [
-        f"data.name=imagefolder:{tmp_path / 'images'}", "data.size=8", "augment.crop=resized", "train.batch_size=16",
+        f"data.name=imagefolder:{images}", "data.size=8", "augment.crop=resized", "train.batch_size=16",
         "train.epochs=6", "data.limit=null", "model.head=none", "optimizer.lr=0.02",
     ]  # fmt: skip
     runtime = type(CPU)(accelerator="cpu", threads=1, workers=1)
@@ -261,12 +258,11 @@ def test_the_network_sees_the_same_pixels_from_memory_and_through_workers(tmp_pa
     from PIL import Image
 
     generator = torch.Generator().manual_seed(0)
-    for split, name in ((split, name) for split in ("train", "test") for name in ("a", "b")):
-        (tmp_path / split / name).mkdir(parents=True)
-        for i in range(4):
-            noise = torch.randint(256, (11 + i, 17, 3), dtype=torch.uint8, generator=generator)
-            Image.fromarray(noise.numpy()).save(tmp_path / split / name / f"{i}.png")
-    name = f"imagefolder:{tmp_path}"
+
+    def draw(_, number):
+        return Image.fromarray(torch.randint(256, (11 + number, 17, 3), generator=generator).byte().numpy())
+
+    name = f"imagefolder:{class_folders(tmp_path / 'images', 'ab', draw, train=4, test=4)}"
     spec = small_spec(f"data.name={name}", "data.size=8", f"data.interpolation={interpolation}")
     interface = interface_of(spec, build.load_data(spec))
     seen = []

@@ -15,21 +15,18 @@ from calattn.runs import build
 from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.plan import check_run
 from calattn.runs.predict import foreign_images, own_images
 from calattn.runs.resolving import resolve
+from tests.pictures import class_folders
 from tests.small_runs import CPU, small_spec
 
 
 def folder_of_images(path: Path, *, classes: int = 4, count: int = 6, size: tuple[int, int] = (10, 10)) -> Path:
     """Class by class, as folders are; the red of an image is its class, the green its number."""
-    for split in ("train", "test"):
-        for label in range(classes):
-            (path / split / f"class {label}é").mkdir(parents=True)
-            for i in range(count):
-                Image.new("RGB", size, (label, i, 0)).save(path / split / f"class {label}é" / f"{i}.png")
-    return path
+    names = [f"class {label}é" for label in range(classes)]
+    return class_folders(path, names, lambda *place: Image.new("RGB", size, (*place, 0)), train=count, test=count)
 
 
 def test_every_augmentation_of_the_spec_is_in_the_augment():
@@ -58,7 +55,7 @@ def test_a_spec_may_have_a_normalisation_of_its_own(tmp_path):
     found = build.load_data(spec)
     augment = build.build_augment(spec, found)
     assert (augment.mean, augment.std) == ((0.5,), (0.25,))
-    loaded = load_model(training.train_run(spec, tmp_path / "run", runtime=CPU).path)
+    loaded = load(training.train_run(spec, tmp_path / "run", runtime=CPU).path)
     assert (loaded.augment.mean, loaded.augment.std) == ((0.5,), (0.25,))
     pixels = found.test.array[:3]
     assert torch.allclose(loaded.transform(pixels), (pixels / 255 - 0.5) / 0.25, atol=1e-6)

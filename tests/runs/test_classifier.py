@@ -22,7 +22,7 @@ from calattn import data
 from calattn.posthoc import PredictionSets, TemperatureScaling
 from calattn.runs.classifier import Classifier
 from calattn.runs.interface import read_interface, write_interface
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
 from tests.small_runs import CPU, TAUGHT, small_spec
@@ -195,7 +195,7 @@ def test_a_saved_classifier_says_the_same_with_its_calibrator(run, pictures, tmp
 
 
 def test_the_card_holds_what_was_measured(run, tmp_path):
-    load_model(run.path).save_pretrained(tmp_path)
+    load(run.path).save_pretrained(tmp_path)
     card = ModelCard.load(tmp_path / "README.md")
     expected = calattn.evaluate(run.predictions("test"))
     found = {result.metric_type: result for result in card.data.eval_results}
@@ -220,12 +220,12 @@ def test_pushing_sends_the_folder(run, monkeypatch):
 
     monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: type("Url", (), {"repo_id": repo_id}))  # noqa: ARG005
     monkeypatch.setattr(HfApi, "upload_folder", upload)
-    load_model(run.path).push_to_hub("me/digits")
+    load(run.path).push_to_hub("me/digits")
     assert sent == {"me/digits": ["README.md", "config.json", "model.safetensors", "reliability.png"]}
 
 
 def test_a_name_on_the_hub_is_fetched_without_pickles(run, tmp_path, monkeypatch):
-    load_model(run.path).save_pretrained(tmp_path / "saved")
+    load(run.path).save_pretrained(tmp_path / "saved")
     asked = {}
 
     def fetch(name, *, allow_patterns, **_):
@@ -264,7 +264,7 @@ class Payload:
 def test_a_config_never_names_weights_or_code(run, tmp_path, monkeypatch, change):
     monkeypatch.chdir(tmp_path)
     torch.save(Payload(tmp_path / "ran"), tmp_path / "bad.pt")
-    load_model(run.path).save_pretrained("saved")
+    load(run.path).save_pretrained("saved")
     config = json.loads(Path("saved/config.json").read_text())
     config["model"] |= change
     Path("saved/config.json").write_text(json.dumps(config))
@@ -274,7 +274,7 @@ def test_a_config_never_names_weights_or_code(run, tmp_path, monkeypatch, change
 
 
 def test_damage_is_named(run, tmp_path):
-    load_model(run.path).save_pretrained(tmp_path / "saved")
+    load(run.path).save_pretrained(tmp_path / "saved")
     weights = tmp_path / "saved" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-100])

@@ -16,11 +16,11 @@ from calattn.runs import build
 from calattn.runs.build import build_loss
 from calattn.runs.plan import check_run
 from tests.cli_runner import invoke
-from tests.small_runs import SMALL, small_spec
+from tests.small_runs import SMALL, set_flags, small_spec
 
 pytestmark = pytest.mark.usefixtures("untyped")
-LINE = ["train", "digits", "--out", "run", "--accelerator", "cpu", "--set", "train.epochs=1"]
-LINE += [part for change in (*SMALL, "schedule.warmup_epochs=0", "train.epochs=1") for part in ("--set", change)]
+LINE = ["train", "digits", "--out", "run", "--accelerator", "cpu"]
+LINE += set_flags(*SMALL, "schedule.warmup_epochs=0", "train.epochs=1")
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,7 @@ def as_before(monkeypatch, tmp_path):
 
 def refused(capsys, tmp_path, *changes: str) -> str:
     """The one line; nothing was written by then."""
-    flags = [part for change in changes for part in ("--set", change)]
-    result = invoke(capsys, *LINE, *flags)
+    result = invoke(capsys, *LINE, *set_flags(*changes))
     assert result.code == 2, result.err
     assert result.err.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -20,20 +20,19 @@ from calattn.models.attach import attach
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError
 from calattn.runs.interface import read_interface
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.plan import plan_run, run_path
 from calattn.runs.predict import predict_folder
 from calattn.runs.runtime import Runtime, settled
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
-from tests.small_runs import CPU, SMALL, small_spec
+from tests.pictures import class_folders
+from tests.small_runs import CPU, SMALL, set_flags, small_spec
 
 TINY = {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2}
 PRETRAINED = "model.pretrained=true"
-HALF = (
-    (0.5,),
-    (0.5,),
-)  # of timm's ViT-Ti, on which the backbone of the recipe is built; those of the digits are others
+# Of timm's ViT-Ti, on which the backbone of the recipe is built; those of the digits are others.
+HALF = ((0.5,), (0.5,))
 ONE_EPOCH = Runtime(accelerator="cpu", threads=1, until_epoch=1)
 
 
@@ -131,8 +130,7 @@ def test_weights_of_your_own_say_nothing(tmp_path):
 
 
 def test_the_run_says_so_once_and_everywhere(hub, capsys, tmp_path):
-    given = [part for text in (*SMALL, PRETRAINED) for part in ("--set", text)]
-    command = ("train", "digits", *given, "--accelerator", "cpu", "--out", tmp_path / "run")
+    command = ("train", "digits", *set_flags(*SMALL, PRETRAINED), "--accelerator", "cpu", "--out", tmp_path / "run")
     first = invoke(capsys, *command, "--until-epoch", "1")
     assert first.code == 0
     line = "images are normalised as for the pretrained weights: mean 0.5, deviation 0.5 (data.mean and data.std set others)"
@@ -152,7 +150,7 @@ def test_the_run_says_so_once_and_everywhere(hub, capsys, tmp_path):
     assert len(hub) == asked, "what is finished fetches nothing"
     assert invoke(capsys, *command, "--dry-run", "--json").json["spec"]["data"]["mean"] == [0.5]
 
-    loaded, pixels = load_model(folder.path), data.load("digits", "test").array[:240]
+    loaded, pixels = load(folder.path), data.load("digits", "test").array[:240]
     images = loaded.transform(pixels)
     assert torch.allclose(images, (pixels / 255 - 0.5) / 0.5, atol=1e-6)
     with torch.no_grad():
@@ -187,11 +185,8 @@ def test_colour_images_and_a_model_saved_in_the_hubs_form(tmp_path, monkeypatch)
     save_for_hf(saved, tmp_path / "hub", model_args=TINY, safe_serialization=True)
     assert json.loads((tmp_path / "hub" / "config.json").read_text())["pretrained_cfg"]["mean"] == [0.1, 0.2, 0.3]
     draw = np.random.default_rng(0)
-    for number in range(20):
-        for split, name in ((split, name) for split in ("train", "test") for name in ("cat", "dog")):
-            place = tmp_path / "pets" / split / name
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(draw.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(place / f"{number}.png")
+    noise = lambda *_: Image.fromarray(draw.integers(0, 256, (8, 8, 3), dtype=np.uint8))  # noqa: E731
+    class_folders(tmp_path / "pets", ("cat", "dog"), noise, train=20, test=20)
     monkeypatch.chdir(tmp_path)
     spec = small_spec(
         "data.name=imagefolder:pets", "data.size=8", f"model.backbone=local-dir:{tmp_path}/hub", "model.options={}", PRETRAINED,
@@ -199,7 +194,7 @@ def test_colour_images_and_a_model_saved_in_the_hubs_form(tmp_path, monkeypatch)
     )  # fmt: skip
     folder = train_run(spec, tmp_path / "run", runtime=CPU)
     assert normalisation(folder.spec()) == (stated["mean"], stated["std"])
-    loaded = load_model(folder.path)
+    loaded = load(folder.path)
     pixels = torch.randint(256, (2, 3, 8, 8), dtype=torch.uint8)
     mean, std = (torch.tensor(stated[key])[:, None, None] for key in ("mean", "std"))
     assert torch.allclose(loaded.transform(pixels), (pixels / 255 - mean) / std, atol=1e-6)

@@ -16,7 +16,7 @@ from torch import nn
 from calattn import backbones
 from calattn.runs import build
 from calattn.runs.folder import RunFolder, RunFolderError, spec_text
-from calattn.runs.load import load_model
+from calattn.runs.load import load
 from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
@@ -201,7 +201,7 @@ def test_options_never_name_weights(hostile, capsys, tmp_path):
     folder.mkdir()
     (folder / "spec.yaml").write_text(f"data: {{name: digits}}\nmodel: {{options: {options}}}\n")
     with pytest.raises(RunFolderError, match="names weights"):
-        load_model(folder)
+        load(folder)
     assert not (tmp_path / "ran").exists()
 
 
@@ -236,7 +236,7 @@ def test_a_run_from_weights(tuned, tmp_path):
     changes = ("train.epochs=1", "schedule.warmup_epochs=0", "optimizer.lr=1e-12", "optimizer.weight_decay=0")
     train_run(small_spec(f"model.weights={path}", *changes), tmp_path / "run", runtime=CPU)
     path.unlink()
-    found = load_model(tmp_path / "run").model
+    found = load(tmp_path / "run").model
     for name, value in tuned.state_dict().items():
         torch.testing.assert_close(found.state_dict()[name], value, atol=1e-5, rtol=1e-5)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

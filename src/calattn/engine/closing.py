@@ -26,7 +26,7 @@ Told = Callable[[str, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Source:
+class LessonImages:
     """Images to read: which rows, and what training does to them."""
 
     images: Images
@@ -60,7 +60,7 @@ class Reader:
     told: Told | None = None
 
     @torch.no_grad()
-    def read(self, name: str, source: Source, augment: Augment, wanted: int | None) -> Reading:
+    def read(self, name: str, source: LessonImages, augment: Augment, wanted: int | None) -> Reading:
         """About `wanted` readings (None: each image once), over all processes and in the order of a single one."""
         draws = 1 if wanted is None else draws_of(len(source.rows), wanted)
         loader = self._loader(source, augment, seed_of(self.seed, "teach", name))
@@ -77,7 +77,7 @@ class Reader:
                 self.told(f"reading {name} images", number, steps)
         return Reading(*(self._in_order(torch.cat(column), steps) for column in zip(*parts, strict=True)))
 
-    def _loader(self, source: Source, augment: Augment, seed: int) -> TrainLoader:
+    def _loader(self, source: LessonImages, augment: Augment, seed: int) -> TrainLoader:
         count, world = len(source.rows), self.fabric.world_size
         size = count // -(-count // self.batch_size)  # equal batches; fewer images than there are batches stay out
         unit = 2 * world if augment.shifts else world  # shifts pair the images that a process has
@@ -103,7 +103,7 @@ class Reader:
         return by_step.reshape(every.shape).to(values.device)
 
 
-def teach(reader: Reader, train: Source, validation: Source, lesson: Lesson) -> Taught | None:
+def teach(reader: Reader, train: LessonImages, validation: LessonImages, lesson: Lesson) -> Taught | None:
     """The head for the reader's network, in the process that writes; None in the others, which only read."""
     told = reader.told
     distorted = reader.read("distorted", train, train.distorted(), lesson.readings)

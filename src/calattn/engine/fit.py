@@ -133,9 +133,7 @@ class Trainer:
         with torch.random.fork_rng(devices=devices), Interrupt() as interrupt:
             self._interrupt = interrupt
             try:
-                while (
-                    self.state.epoch < self.settings.last_epoch or self.state.update_in_epoch
-                ):  # to the end of an epoch
+                while self.state.epoch < self.settings.last_epoch or self.state.update_in_epoch:
                     self._epoch()
             except Exception:  # of the loss, the network, another process: it goes on its way
                 with contextlib.suppress(Exception):  # a full disk, a lost GPU: the error under way says more
@@ -185,9 +183,7 @@ class Trainer:
         self.schedule.after_epoch(row["epoch"], row["validation"]["nll"])
         if self._agree(time.monotonic() - self._saved_at >= self.settings.save_seconds):
             self._save()
-        elif (
-            self.fabric.is_global_zero and self.state.epoch < self.settings.last_epoch
-        ):  # the last one is written at once
+        elif self.fabric.is_global_zero and self.state.epoch < self.settings.last_epoch:  # that one is written at once
             self.held.take(self.state, self._sums)
         self._stop_if_asked()
 

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 import torch.distributed as dist
@@ -44,9 +43,7 @@ class Heartbeat:
                 threading.Thread(target=work, name=f"calattn heartbeat {work.__name__}", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
 
     def _talk(self) -> None:

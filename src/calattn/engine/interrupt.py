@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -45,13 +44,11 @@ class Interrupt:
                     signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._old:
             signal.signal(*self._old.popitem())
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  (the interpreter's signature)
+    def _note(self, number: int, _: object) -> None:
         if self.requested is None:
             self.requested = signal.Signals(number)
         if number == signal.SIGINT:

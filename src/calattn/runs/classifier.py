@@ -36,7 +36,7 @@ from calattn.runs import build
 from calattn.runs.folder import write_json
 from calattn.runs.interface import Interface
 from calattn.runs.newimages import ImagePredictions, image_files
-from calattn.runs.spec import ModelSpec, RunSpec, Section
+from calattn.runs.spec import ModelSpec, RunSpec, Section, first_problem
 from calattn.types import Predictions
 
 CONFIG, WEIGHTS, CALIBRATOR, SETS = "config.json", "model.safetensors", "calibrator.safetensors", "sets.safetensors"
@@ -245,11 +245,8 @@ def read_folder(folder: Path) -> Classifier:
     except OSError as error:
         raise InputError(f"{folder} has no {CONFIG}; name a folder that save_pretrained wrote") from error
     except ValueError as error:  # of JSON, or pydantic's
-        first = error.errors()[0] if isinstance(error, pydantic.ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"{folder / CONFIG} is no classifier that this calattn reads ({where}: {first['msg']})"
-        ) from None
+        problem = first_problem(error) if isinstance(error, pydantic.ValidationError) else error
+        raise InputError(f"{folder / CONFIG} is no classifier that this calattn reads ({problem})") from None
     model = built(config)
     try:
         load_tensors(model, str(folder / WEIGHTS), strict=True)

@@ -55,8 +55,8 @@ class RunFacts:
     @property
     def unfinished(self) -> str | None:
         """ "3 of 30 epochs" for a run that was stopped before its last epoch; None for others, and where nothing is known."""
-        progress = self.folder.progress()
-        return None if progress is None else progress.unfinished
+        done = self.folder.progress()
+        return None if done is None or done.epochs >= done.planned else f"{done.epochs} of {done.planned} epochs"
 
     def spec_text(self) -> str | None:
         return self._read(self.folder.spec_path, lambda path: path.read_text(encoding="utf-8"))

@@ -16,7 +16,6 @@ import weakref
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pydantic
@@ -26,7 +25,7 @@ from calattn.engine.log import plain
 from calattn.errors import InputError
 from calattn.files.atomic import PathArg, atomic_write, is_partial, remove
 from calattn.files.predictions import MANIFEST, has_predictions, load_predictions
-from calattn.runs.spec import RunSpec, read_yaml, yaml_text
+from calattn.runs.spec import RunSpec, first_problem, read_yaml, yaml_text
 from calattn.types import Predictions
 
 if sys.platform != "win32":
@@ -55,11 +54,6 @@ class Progress(NamedTuple):
     epochs: int
     planned: int
     updates: int
-
-    @property
-    def unfinished(self) -> str | None:
-        """ "3 of 30 epochs" where there is more to train."""
-        return f"{self.epochs} of {self.planned} epochs" if self.epochs < self.planned else None
 
 
 class RunFolder:
@@ -154,9 +148,7 @@ class RunFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def spec(self) -> RunSpec:
@@ -164,10 +156,8 @@ class RunFolder:
         try:
             return RunSpec.model_validate(read_yaml(self.spec_path))
         except pydantic.ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
             raise RunFolderError(
-                f"{self.spec_path} is no spec that this calattn reads ({where}: {first['msg']}); "
+                f"{self.spec_path} is no spec that this calattn reads ({first_problem(error)}); "
                 "use the version that wrote it, another --out, or --overwrite"
             ) from None
 
@@ -183,10 +173,9 @@ class RunFolder:
         """How far the network was trained that the predictions are of; None without a summary, or with a damaged one."""
         try:
             found = self.summary()
-            done = Progress(int(found["epochs"]), int(found["spec"]["train"]["epochs"]), int(found["updates"]))
+            return Progress(int(found["epochs"]), int(found["spec"]["train"]["epochs"]), int(found["updates"]))
         except (RunFolderError, KeyError, TypeError, ValueError, OverflowError):
             return None
-        return done
 
     def checkpoints(self, spec: RunSpec) -> CheckpointFolder:
         """For reading: what came before the update that the summary is of is refused."""

@@ -15,7 +15,7 @@ from calattn.data.sources.datasets import DATASETS
 from calattn.runs import build
 from calattn.runs.build import some
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
-from calattn.runs.spec import RunSpec
+from calattn.runs.spec import RunSpec, first_problem
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,9 +76,8 @@ def read_interface(folder: RunFolder) -> Interface:
     try:
         return pydantic.TypeAdapter(Interface).validate_python(found)
     except pydantic.ValidationError as error:
-        problem = error.errors()[0]
         raise RunFolderError(
-            f"{folder.interface_path} does not say what the network takes ({problem['loc']}: {problem['msg']}); put it back, or "
+            f"{folder.interface_path} does not say what the network takes ({first_problem(error)}); put it back, or "
             "train into a new folder"
         ) from None
 

@@ -31,18 +31,23 @@ def load(
     """The classifier of a run folder, of a folder that `save_pretrained` wrote, or of a repository on the Hugging Face hub.
 
     `checkpoint` is a rule (`calattn.rules.RULES`) of a run. A `calibrator`, its file, or what `calattn calibrate --out` wrote,
-    takes the place of a saved one. The
-    data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
+    takes the place of a saved one. The data set need not be there; a run folder whose checkpoints were removed cannot be loaded.
     """
     path = Path(source)
+    behind, sets = _behind(calibrator)
     if (path / CONFIG).is_file() or _may_be_on_the_hub(path):
         found = from_pretrained(source)
-        if calibrator is not None:
-            behind, sets = _behind(calibrator)
+        if behind is not None:
             config = found.description.model_copy(update={"calibrator": type(behind).__name__})
             found = Classifier(found.model, config, calibrator=behind, sets=sets)
         return found.to(device)
-    return load_model(path, checkpoint, calibrator=calibrator, device=device)
+    folder = RunFolder.open(path)
+    spec = folder.spec()
+    with naming_plugins(folder):
+        takes = read_interface(folder)
+        model = trained_network(folder, spec, checkpoint, takes)
+    config = config_of(model, spec.model, takes, checkpoint=checkpoint, calibrator=behind)
+    return Classifier(model, config, calibrator=behind, sets=sets, origin=folder.path).to(device)
 
 
 def from_pretrained(source: PathArg, *, revision: str | None = None, token: str | bool | None = None) -> Classifier:
@@ -58,24 +63,6 @@ def from_pretrained(source: PathArg, *, revision: str | None = None, token: str 
         raise InputError(
             f"there is no folder {source}, and no such model on the hub ({why}); check the name and the network"
         ) from None
-
-
-def load_model(
-    path: PathArg,
-    checkpoint: str = "last",
-    *,
-    calibrator: PathArg | posthoc.Calibrator | None = None,
-    device: str | torch.device = "cpu",
-) -> Classifier:
-    """The network of a run folder under a checkpoint rule, in evaluation mode."""
-    folder = RunFolder.open(path)
-    spec = folder.spec()
-    with naming_plugins(folder):
-        takes = read_interface(folder)
-        model = trained_network(folder, spec, checkpoint, takes)
-    behind, sets = _behind(calibrator)
-    config = config_of(model, spec.model, takes, checkpoint=checkpoint, calibrator=behind)
-    return Classifier(model, config, calibrator=behind, sets=sets, origin=folder.path).to(device)
 
 
 def trained_network(folder: RunFolder, spec: RunSpec, rule: str, interface: Interface) -> CalibratedModel:

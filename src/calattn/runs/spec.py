@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
@@ -37,6 +38,12 @@ _EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")  # which YAML 1.1 ta
 
 class SpecError(InputError):
     """A spec that cannot be read or run; the message names the file or key and the remedy."""
+
+
+def first_problem(error: ValidationError) -> str:
+    """Of what pydantic finds wrong: the key, and why."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 class Section(BaseModel):

@@ -17,7 +17,7 @@ from torch import Tensor
 from calattn.data.loading import EvalLoader, TrainLoader
 from calattn.data.splits import save_splits
 from calattn.engine.checkpoint import CheckpointFolder
-from calattn.engine.closing import Reader, Source, teach
+from calattn.engine.closing import LessonImages, Reader, teach
 from calattn.engine.fit import Reporter, Settings, Setup, Trainer
 from calattn.engine.heartbeat import Heartbeat
 from calattn.engine.log import RunLog
@@ -214,8 +214,8 @@ class _Session:
             workers=self.runtime.num_workers,
             told=None if self.told is None else self.told.teaching,
         )
-        train = Source(found.train, found.train_rows, augment)
-        return teach(reader, train, Source(found.validation, found.validation_rows, augment), build.lesson(spec))
+        train = LessonImages(found.train, found.train_rows, augment)
+        return teach(reader, train, LessonImages(found.validation, found.validation_rows, augment), build.lesson(spec))
 
     def predictions(self) -> list[Path]:
         """Writes those of the run's own splits under the checkpoints that its spec names."""

@@ -17,7 +17,7 @@ from calattn.errors import InputError
 from calattn.registry import nearest
 from calattn.runs.recipes import RECIPES
 from calattn.runs.resolving import resolve
-from calattn.runs.spec import RunSpec, read_yaml
+from calattn.runs.spec import RunSpec, first_problem, read_yaml
 
 _LONGEST = 120  # characters of a name: it becomes a folder's
 _UNSAFE = re.compile(r"[^\w.+-]+")
@@ -94,10 +94,8 @@ def read_grid(path: Path, changes: Sequence[str] = ()) -> list[Run]:
         ]
         _check_names([run.name for run in runs])
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         remedy = f"a grid has {', '.join(_Grid.model_fields)}"
-        raise GridError(f"{where}: {first['msg']}", subject=str(path), remedy=remedy) from None
+        raise GridError(first_problem(error), subject=str(path), remedy=remedy) from None
     except GridError as error:
         raise GridError.of(error, subject=str(path)) from None
     return runs
