@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from calattn.engine.checkpoint import CheckpointFolder
+from calattn.engine.log import RunLog
 from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
@@ -62,3 +64,19 @@ def final_tree(path: Path) -> dict[str, object]:
     state = CheckpointFolder(folder.checkpoints_path, folder.spec().hash).latest()
     assert state is not None
     return {**state.tree, "best": {rule: (record.epoch, record.value) for rule, record in state.best.items()}}
+
+
+def same(a: object, b: object) -> bool:
+    """Bit by bit, in a tree of tensors and others."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def learned(log: RunLog) -> list[dict]:
+    """Its rows without what the clock decides."""
+    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in log.rows()]

@@ -28,7 +28,7 @@ from calattn.runs import train as training
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.spec import RunSpec
-from tests.small_runs import CPU, small_spec
+from tests.small_runs import CPU, learned, same, small_spec
 
 AUGMENTED = (
     "augment.mixup=0.8",
@@ -86,10 +86,6 @@ def made(path: Path, spec: RunSpec, watcher: Watcher | None = None, *, runtime: 
         watcher.trainer = trainer
     trainer.resume()
     return trainer
-
-
-def logged(trainer: Trainer) -> list[dict]:
-    return [{k: v for k, v in row.items() if k not in ("seconds", "images_per_second")} for row in trainer.log.rows()]
 
 
 def by_hand(trainer: Trainer, spec: RunSpec) -> tuple[nn.Module, dict[str, Tensor], list[float], list[float]]:
@@ -193,9 +189,8 @@ def test_a_plateau_schedule_with_micro_batches_goes_on_from_the_middle_of_an_epo
     resumed = made(tmp_path / "run", spec, runtime=SAVING)
     assert resumed.state.update == dies_at - 1
     resumed.fit()
-    assert logged(resumed) == logged(whole)
-    for name, tensor in whole.state.model.state_dict().items():
-        assert torch.equal(resumed.state.model.state_dict()[name], tensor), name
+    assert learned(resumed.log) == learned(whole.log)
+    assert same(resumed.state.model.state_dict(), whole.state.model.state_dict())
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -208,7 +203,7 @@ def test_an_epoch_that_was_logged_and_not_saved_is_in_the_log_once(tmp_path, who
     assert resumed.state.update == (3 * whole.updates_per_epoch - 1 if saved else 0)
     assert [row["epoch"] for row in resumed.log.rows()] == ([1, 2] if saved else [])
     resumed.fit()
-    assert logged(resumed) == logged(whole)
+    assert learned(resumed.log) == learned(whole.log)
 
 
 def test_until_epoch_ends_the_epoch_under_way_and_goes_no_further_than_the_last(tmp_path, whole):
@@ -218,10 +213,10 @@ def test_until_epoch_ends_the_epoch_under_way_and_goes_no_further_than_the_last(
     early = made(tmp_path, spec, runtime=dataclasses.replace(CPU, until_epoch=1))
     assert (early.state.epoch, early.state.update_in_epoch) == (2, 3)
     early.fit()
-    assert logged(early) == logged(whole)[:3], "predictions are never of the middle of an epoch"
+    assert learned(early.log) == learned(whole.log)[:3], "predictions are never of the middle of an epoch"
     late = made(tmp_path, spec, runtime=dataclasses.replace(CPU, until_epoch=99))
     late.fit()
-    assert logged(late) == logged(whole)
+    assert learned(late.log) == learned(whole.log)
     assert late.checkpoints.latest().step == whole.state.update, "the end is saved, however soon after the last time"
 
 
@@ -353,7 +348,7 @@ def test_the_best_weights_are_those_of_the_epoch_that_is_named(tmp_path, average
         assert best.epoch == 1 + values.index(min(values))  # the first of several
         assert best.value == sign * min(values)
         kept = trainer.checkpoints.weights(rule)
-        assert all(torch.equal(kept[name], tensor) for name, tensor in watcher.weights[best.epoch].items())
+        assert same(kept, watcher.weights[best.epoch])
         with safe_open(tmp_path / "checkpoints" / best.file, framework="pt") as file:
             step = json.loads(file.metadata()["calattn.checkpoint"])["step"]
         assert step == watcher.rows[best.epoch - 1]["update"], "when the weights were made, not when they were written"
@@ -434,12 +429,10 @@ def test_what_fails_between_two_checkpoints_leaves_the_end_of_the_last_epoch(tmp
     again = made(tmp_path, spec)
     found = again.checkpoints.latest()
     assert (found.step, found.epoch) == (12, 2)
-    for name, tensor in found.tree["weights"].items():
-        assert torch.equal(tensor, watcher.weights[2][name])
+    assert same(found.tree["weights"], watcher.weights[2])
     again.fit()
-    assert logged(again) == logged(whole)
-    for name, tensor in again.state.model.state_dict().items():
-        assert torch.equal(tensor, whole.state.model.state_dict()[name])
+    assert learned(again.log) == learned(whole.log)
+    assert same(again.state.model.state_dict(), whole.state.model.state_dict())
 
 
 def test_validation_that_is_not_finite_names_the_epoch_that_ended(tmp_path):

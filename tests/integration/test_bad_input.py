@@ -1,8 +1,7 @@
 """Bad input at the command line: one line that names the thing and the remedy, no traceback, the right exit code.
 
-To add a case, add a `Case`: its `make` function writes what is wrong into an empty folder, which is then the current one, and
-returns the arguments (a list, or one text that is split at spaces); `says` are pieces that the line must contain, the remedy
-among them.
+To add a case, add a `Case`: `prepare` writes what is wrong into an empty folder, which is then the current one; `arguments` is a
+list, or one text that is split at spaces; `says` are pieces that the line must contain, the remedy among them.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,64 +31,50 @@ import calattn
 from calattn.runs.folder import write_spec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.pictures import class_folders
 from tests.small_runs import CPU, SMALL, set_flags, small_spec
 
 Arguments = list[str] | str
+Prepare = Callable[[Path], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     name: str
-    make: Callable[[Path], Arguments]
-    says: tuple[str, ...]
+    arguments: Arguments
+    prepare: Prepare
+    says: Sequence[str]
     code: int = 2
     # It goes wrong after training has begun: a run folder stays, and lines of progress are printed.
     trains: bool = False
 
 
-def npz(**arrays: object) -> Callable[[Path], Arguments]:
-    """`evaluate` of one file with these arrays."""
-
-    def make(folder: Path) -> Arguments:
-        np.savez(folder / "a.npz", **{name: np.asarray(array) for name, array in arrays.items()})
-        return "evaluate a.npz"
-
-    return make
+def nothing(_: Path) -> None:
+    pass
 
 
-def on_good(arguments: str) -> Callable[[Path], Arguments]:
-    """A line about a.npz, which is all right."""
-
-    def make(folder: Path) -> Arguments:
-        write_npz(folder / "a.npz", predictions())
-        return arguments
-
-    return make
+def npz(**arrays: object) -> Prepare:
+    return lambda folder: np.savez(folder / "a.npz", **{name: np.asarray(array) for name, array in arrays.items()})
 
 
-def on_run(arguments: str) -> Callable[[Path], Arguments]:
-    def make(folder: Path) -> Arguments:
-        write_run(folder / "run")
-        return arguments
-
-    return make
+def good(folder: Path) -> None:
+    write_npz(folder / "a.npz", predictions())
 
 
-def text(name: str, content: str | bytes, arguments: str) -> Callable[[Path], Arguments]:
-    def make(folder: Path) -> Arguments:
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-        return arguments
-
-    return make
+def run(folder: Path) -> None:
+    write_run(folder / "run")
 
 
-def truncated_npz(folder: Path) -> Arguments:
+def text(name: str, content: str | bytes) -> Prepare:
+    return lambda folder: (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def truncated_npz(folder: Path) -> None:
     path = write_npz(folder / "a.npz", predictions())
     path.write_bytes(path.read_bytes()[:-1000])
-    return "evaluate a.npz"
 
 
-def corrupt_parquet(folder: Path) -> Arguments:
+def corrupt_parquet(folder: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -98,108 +84,88 @@ def corrupt_parquet(folder: Path) -> Arguments:
     data = bytearray(path.read_bytes())
     data[100:-100] = bytes(len(data) - 200)
     path.write_bytes(data)
-    return "evaluate a.parquet"
 
 
-def hostile(name: str) -> Callable[[Path], Arguments]:
-    def make(folder: Path) -> Arguments:
-        class Bomb:
-            def __reduce__(self):
-                return Path.touch, (folder / "exploded",)
+def hostile(name: str) -> Prepare:
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (Path("exploded"),)
 
-        (pickle.dump if name.endswith(".pkl") else torch.save)({"logits": Bomb()}, (folder / name).open("wb"))
-        return f"evaluate {name}"
-
-    return make
+    save = pickle.dump if name.endswith(".pkl") else torch.save
+    return lambda folder: save({"logits": Bomb()}, (folder / name).open("wb"))
 
 
-def damaged_folder(folder: Path) -> Arguments:
+def damaged_folder(folder: Path) -> None:
     place = calattn.save_predictions(predictions(), folder / "p")
     (tensors,) = place.glob("*.safetensors")
     data = bytearray(tensors.read_bytes())
     data[-1] ^= 1
     tensors.write_bytes(data)
-    return "evaluate p"
 
 
-def compared(*of: int, **options: int) -> Callable[[Path], Arguments]:
+def compared(*of: int, **options: int) -> Prepare:
     """a.npz and b.npz, which has predictions of something else."""
-
-    def make(folder: Path) -> Arguments:
-        write_npz(folder / "a.npz", predictions())
-        write_npz(folder / "b.npz", predictions(*of, **options))
-        return "compare a.npz b.npz"
-
-    return make
+    return lambda folder: (good(folder), write_npz(folder / "b.npz", predictions(*of, **options)))
 
 
-def other_classes(folder: Path) -> Arguments:
-    write_npz(folder / "a.npz", predictions())
+def other_classes(folder: Path) -> None:
+    good(folder)
     np.savez(folder / "v.npz", logits=np.random.default_rng(0).normal(size=(20, 3)), labels=np.arange(20) % 3)
-    return "calibrate a.npz --validation v.npz"
 
 
-def existing_output(folder: Path) -> Arguments:
-    write_npz(folder / "a.npz", predictions())
+def existing_output(folder: Path) -> None:
+    good(folder)
     (folder / "out").mkdir()
     (folder / "out" / "report.json").write_text('{"command": "calibrate"}')
-    return "calibrate a.npz --out out"
 
 
-def empty_run(folder: Path) -> Arguments:
+def empty_run(folder: Path) -> None:
     (folder / "run").mkdir()
     (folder / "run" / "spec.yaml").write_text("seed: 0\n")
-    return "evaluate run"
 
 
-def small(*changes: str, flags: str = "") -> Arguments:
+def train(*changes: str, flags: str = "--accelerator cpu") -> Arguments:
     """`calattn train` of the smallest network on a few digits, with these changes."""
     return ["train", "digits", *set_flags(*SMALL, *changes), "--out", "run", *flags.split()]
 
 
-def train(*changes: str, flags: str = "--accelerator cpu") -> Callable[[Path], Arguments]:
-    return lambda _: small(*changes, flags=flags)
+# For a handful of images.
+OWN = ("data.limit=null", "data.size=8", "train.batch_size=4")
 
 
-OWN = ("data.limit=null", "data.size=8", "train.batch_size=4")  # for a handful of images
+def picture(seed: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8))
 
 
-def picture(seed: int) -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (16, 16, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(file := io.BytesIO(), "png")
+def png(seed: int) -> bytes:
+    picture(seed).save(file := io.BytesIO(), "png")
     return file.getvalue()
 
 
-def image_folder(
-    train: str = "ab", test: str = "ab", *, images: int = 6, spoil: bytes | None = None
-) -> Callable[[Path], Arguments]:
+def image_folder(train: str = "ab", test: str = "ab", *, images: int = 6, spoil: bytes | None = None) -> Prepare:
     """pics/{train,test}/CLASS/*.png, classes named by a letter each; `spoil` takes the place of one image."""
 
-    def make(folder: Path) -> Arguments:
+    def prepare(folder: Path) -> None:
         for split, classes in (("train", train), ("test", test)):
-            for name in classes:
-                (folder / "pics" / split / name).mkdir(parents=True)
-                for number in range(images):
-                    (folder / "pics" / split / name / f"{number}.png").write_bytes(picture(number))
+            class_folders(folder / "pics", classes, lambda _, number: picture(number), **{split: images})
         if spoil is not None:
             (folder / "pics/train/a/3.png").write_bytes(spoil)
-        return small("data.name=imagefolder:pics", *OWN)
 
-    return make
+    return prepare
 
 
 def parquet(
     *, first_label: int = 0, without: str = "", names: tuple[str, ...] = ("a", "b"), corrupt: bool = False
-) -> Callable[[Path], Arguments]:
+) -> Prepare:
     """The hub's layout; `names` are those of the test file's labels."""
     import pyarrow
     import pyarrow.parquet
 
-    def make(folder: Path) -> Arguments:
+    def prepare(folder: Path) -> None:
         (folder / "hub").mkdir()
         for split, classes, first in (("train", ("a", "b"), first_label), ("test", names, 0)):
             columns = {
-                "image": [{"bytes": picture(row), "path": f"{row}.png"} for row in range(12)],
+                "image": [{"bytes": png(row), "path": f"{row}.png"} for row in range(12)],
                 "label": [first, *(row % 2 for row in range(1, 12))],
             }
             features = {"image": {"_type": "Image"}, "label": {"names": classes, "_type": "ClassLabel"}}
@@ -209,21 +175,15 @@ def parquet(
         if corrupt:
             path = folder / "hub" / "train-00000-of-00001.parquet"
             path.write_bytes(path.read_bytes()[:100] + bytes(500) + path.read_bytes()[600:-100] + bytes(100))
-        return small("data.name=parquet:hub", *OWN)
 
-    return make
+    return prepare
 
 
-def unfinished(arguments: Arguments) -> Callable[[Path], Arguments]:
+def unfinished(folder: Path) -> None:
     """A run that was stopped before its first checkpoint."""
-
-    def make(folder: Path) -> Arguments:
-        (folder / "run").mkdir()
-        (folder / "run" / ".lock").touch()
-        write_spec(small_spec(), folder / "run" / "spec.yaml")
-        return arguments
-
-    return make
+    (folder / "run").mkdir()
+    (folder / "run" / ".lock").touch()
+    write_spec(small_spec(), folder / "run" / "spec.yaml")
 
 
 @functools.cache
@@ -233,33 +193,23 @@ def trained_once() -> tempfile.TemporaryDirectory[str]:
     return place
 
 
-def on_trained(arguments: str) -> Callable[[Path], Arguments]:
-    def make(folder: Path) -> Arguments:
-        shutil.copytree(Path(trained_once().name) / "run", folder / "run")
-        return arguments
-
-    return make
+def trained(folder: Path) -> None:
+    shutil.copytree(Path(trained_once().name) / "run", folder / "run")
 
 
-def damaged_checkpoint(folder: Path) -> Arguments:
-    on_trained("")(folder)
+def damaged_checkpoint(folder: Path) -> None:
+    trained(folder)
     for path in (folder / "run" / "checkpoints").glob("state-*"):
         path.write_bytes(path.read_bytes()[:100])
-    return "predict run"
 
 
-def colour_for_grey(folder: Path) -> Arguments:
-    on_trained("")(folder)
+def colour_for_grey(folder: Path) -> None:
+    trained(folder)
     image_folder()(folder)
-    return "predict run --data imagefolder:pics --split test --ood"
 
 
-def folder_here(arguments: str) -> Callable[[Path], Arguments]:
-    def make(folder: Path) -> Arguments:
-        (folder / "here").mkdir()
-        return arguments
-
-    return make
+def here(folder: Path) -> None:
+    (folder / "here").mkdir()
 
 
 YAML = "seed: 1\ntrain: {epochs: 3\nloss: x: y\n"
@@ -267,11 +217,14 @@ YAML = "seed: 1\ntrain: {epochs: 3\nloss: x: y\n"
 GOOD, LABELS = np.eye(4) * 2, np.arange(4)
 
 
-def each(
-    kind: str, make: Callable[[str], Callable[[Path], Arguments]], table: dict[str, tuple[str, ...]]
-) -> list[Case]:
+def each(kind: str, prepare: Prepare, table: dict[str, tuple[str, ...]], arguments=str) -> list[Case]:
     """A case a line: what is given, and what must be said of it."""
-    return [Case(f"{kind}: {given}", make(given), says) for given, says in table.items()]
+    return [Case(f"{kind}: {given}", arguments(given), prepare, says) for given, says in table.items()]
+
+
+def cases(arguments: Arguments, table: dict[str, tuple[Any, ...]]) -> list[Case]:
+    """A case a line, of one command: what lies in the folder, and what must be said of it."""
+    return [Case(name, arguments, prepare, says) for name, (prepare, *says) in table.items()]
 
 
 PLAIN = {
@@ -360,141 +313,177 @@ ON_TRAINED = {
     "predict run --ood": ("--ood is about another data set", "--data"),
 }
 
-CASES = [
-    *each("plain", lambda line: lambda _: line, PLAIN),
-    *each("good", on_good, ON_GOOD),
-    *each("train", train, CHANGES),
-    *each("train", lambda flags: train(flags=flags), FLAGS),
-    *each("trained", on_trained, ON_TRAINED),
-    Case("unknown suffix", text("a.xlsx", "x", "evaluate a.xlsx"), ("suffix that is not read", "known: .npz")),
-    Case("empty file", text("a.npz", "", "evaluate a.npz"), ("is empty (0 bytes)", "save it again")),
-    Case("truncated npz", truncated_npz, ("a.npz", "again")),
-    Case("corrupt parquet", corrupt_parquet, ("a.parquet", "again")),
-    Case("not parquet at all", text("a.parquet", "hello", "evaluate a.parquet"), ("a.parquet", "again")),
-    Case("pickle", hostile("a.pkl"), ("is a pickle", "numpy.savez")),
-    Case("torch file that is a pickle", hostile("a.pt"), ("a.pt", "save")),
-    Case("damaged predictions folder", damaged_folder, ("does not match its checksum", "copy the folder again")),
-    Case("csv with a short line", text("a.csv", "prob_0,prob_1,label\n1,0,0\n1,0\n", "evaluate a.csv"), ("a.csv", "3")),
-    Case(
-        "labels out of range",
-        npz(logits=GOOD, labels=[0, 1, 2, 9]),
-        ("labels[3] is 9", "outside [0, 3]", "--class-names"),
-    ),
-    Case("labels from 1", npz(logits=GOOD, labels=[1, 2, 3, 4]), ("look 1-based", "--label-offset 1")),
-    Case("zero rows", npz(logits=np.zeros((0, 3)), labels=np.zeros(0, int)), ("has no rows", "at least one sample")),
-    Case(
-        "one class",
+PICTURES, HUB = train("data.name=imagefolder:pics", *OWN), train("data.name=parquet:hub", *OWN)
+ARRAYS = {
+    "empty file": (text("a.npz", ""), "is empty (0 bytes)", "save it again"),
+    "truncated npz": (truncated_npz, "a.npz", "again"),
+    "labels out of range": (npz(logits=GOOD, labels=[0, 1, 2, 9]), "labels[3] is 9", "outside [0, 3]", "--class-names"),
+    "labels from 1": (npz(logits=GOOD, labels=[1, 2, 3, 4]), "look 1-based", "--label-offset 1"),
+    "zero rows": (npz(logits=np.zeros((0, 3)), labels=np.zeros(0, int)), "has no rows", "at least one sample"),
+    "one class": (
         npz(logits=np.zeros((4, 1)), labels=np.zeros(4, int)),
-        ("one value per row", "class 1 in a binary problem", "--kind logits"),
+        "one value per row",
+        "class 1 in a binary problem",
+        "--kind logits",
     ),
-    Case("NaN logits", npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), ("logits[0, 3] is nan", "fix the model")),
-    Case(
-        "infinite logits",
+    "NaN logits": (npz(logits=GOOD * [1, 1, 1, np.nan], labels=LABELS), "logits[0, 3] is nan", "fix the model"),
+    "infinite logits": (
         npz(logits=GOOD + np.array([np.inf, 0, 0, 0]), labels=LABELS),
-        ("logits[0, 0] is inf", "fix the model"),
+        "logits[0, 0] is inf",
+        "fix the model",
     ),
-    Case(
-        "sums that are not 1", npz(probs=GOOD, labels=LABELS), ("sums to 2, not 1", "--kind logits", "--sum-tolerance")
-    ),
-    Case("negative probabilities", npz(probs=GOOD - 0.25, labels=LABELS), ("negative entry", "--kind logits")),
-    Case(
-        "names that say nothing",
+    "sums that are not 1": (npz(probs=GOOD, labels=LABELS), "sums to 2, not 1", "--kind logits", "--sum-tolerance"),
+    "negative probabilities": (npz(probs=GOOD - 0.25, labels=LABELS), "negative entry", "--kind logits"),
+    "names that say nothing": (
         npz(outputs=GOOD, labels=LABELS),
-        ("may be logits or probabilities", "--kind logits or --kind probs"),
+        "may be logits or probabilities",
+        "--kind logits or --kind probs",
     ),
-    Case("no labels", npz(logits=GOOD), ("nothing named like labels", "--labels")),
-    Case(
-        "logits and probabilities",
+    "no labels": (npz(logits=GOOD), "nothing named like labels", "--labels"),
+    "logits and probabilities": (
         npz(logits=GOOD, probs=GOOD / 2, labels=LABELS),
-        ("both logits and prob", "--kind logits"),
+        "both logits and prob",
+        "--kind logits",
     ),
-    Case(
-        "fewer labels than rows", npz(logits=GOOD, labels=LABELS[:3]), ("'labels' has 3 rows", "save them from one run")
-    ),
-    Case("text labels", npz(logits=GOOD, labels=list("abcd")), ("labels are text", "--class-names A,B,…")),
-    Case(
-        "labels that are no class",
+    "fewer labels than rows": (npz(logits=GOOD, labels=LABELS[:3]), "'labels' has 3 rows", "save them from one run"),
+    "text labels": (npz(logits=GOOD, labels=list("abcd")), "labels are text", "--class-names A,B,…"),
+    "labels that are no class": (
         npz(logits=np.eye(4), labels=[0, 1, -100, 2]),
-        ("labels[2] is -100", "pass --ignore-label -100 to leave out"),
+        "labels[2] is -100",
+        "pass --ignore-label -100 to leave out",
     ),
-    Case(
-        "multi-label",
+    "multi-label": (
         npz(logits=np.eye(3), labels=[[1, 0, 0], [1, 1, 0], [0, 0, 1]]),
-        ("labels[1] does not have exactly one 1", "multi-label files are not read, because"),
+        "labels[1] does not have exactly one 1",
+        "multi-label files are not read, because",
     ),
-    Case(
-        "maps of logits",
+    "maps of logits": (
         npz(logits=np.zeros((2, 3, 4, 5)), labels=np.zeros((2, 4, 5), int)),
-        ("logits = np.moveaxis(logits, 1, -1).reshape(-1, 3); labels = labels.reshape(-1)",),
+        "logits = np.moveaxis(logits, 1, -1).reshape(-1, 3); labels = labels.reshape(-1)",
     ),
-    Case("JSON", text("a.jsonl", "{}", "evaluate a.jsonl"), ("a.jsonl is JSON", "read_json('a.jsonl'), 'a.parquet'")),
-    Case(
-        "predictions beside the classes",
-        text("a.csv", "pred,zed,cat,dog\ncat,x,0.9,0.1\n", "evaluate a.csv --kind probs --columns cat,dog"),
-        ("nothing named like labels", "pass --labels zed"),
-    ),
-    Case(
-        "split that is not there",
-        on_run("evaluate run --split fog-5"),
-        ("it has test, validation", "calattn train run/spec.yaml --out run"),
-    ),
-    Case("unknown checkpoint", on_run("evaluate run --checkpoint best"), ("--checkpoint must be one of last",)),
-    Case("run without predictions", empty_run, ("has no predictions yet", "calattn train run/spec.yaml")),
-    Case("different samples", compared(1), ("labels differ, the first in row", "the same samples")),
-    Case("different lengths", compared(n=500), ("a.npz has 600 samples and b.npz has 500", "the same samples")),
-    Case("validation of another task", other_classes, ("3 classes", "10", "the same model")),
-    Case("output is there already", existing_output, ("out already holds a calibration", "--overwrite")),
-    Case("broken YAML", text("a.yaml", YAML, "train a.yaml"), ("a.yaml, line 3, column 5", "fix the YAML there")),
-    Case("spec is a folder", folder_here("train here"), ("here is a folder", "give the YAML file")),
-    Case("a key with a brace", train("dat}a=1"), ("unknown key 'dat}a'", "did you mean 'data'?")),
-    Case("one beta", train("optimizer.options={betas: [0.9]}"), ("optimiser 'adamw'", "optimizer.options")),
-    Case(
-        "an option that only steps look at",
-        train("schedule.options={cycle_limit: []}"),
-        ("a step cannot be made", "schedule.options"),
-    ),
-    Case(
-        "images too small for the network",
-        train("model.backbone=vgg11", "model.options={}"),
-        ("vgg11 does not take images of 8 px", "choose another --size or model.backbone"),
-    ),
-    Case("zero images", image_folder(images=0), ("pics/train/a holds no image", "add some or remove the folder")),
-    Case("one class of images", image_folder("a", "a"), ("only one class (a)", "needs two or more")),
-    Case("no test images", image_folder("ab", ""), ("has only train images", "add a train and a test folder")),
-    Case("other classes in test", image_folder("ab", "ac"), ("pics/test/c is a class that", "remove or rename it")),
-    Case(
-        "corrupt image", image_folder(spoil=b"rubbish"), ("pics/train/a/3.png cannot be decoded", "replace or remove")
-    ),
-    Case("truncated image", image_folder(spoil=picture(0)[:300]), ("3.png cannot be decoded", "replace or remove")),
-    Case("corrupt parquet of images", parquet(corrupt=True), ("train-00000-of-00001.parquet is not", "copy it again")),
-    Case(
-        "label out of range in parquet", parquet(first_label=7), ("row 0 has label 7, outside [0, 1]", "fix the label")
-    ),
-    Case("parquet without labels", parquet(without="label"), ("has neither a label column (label", "rename one")),
-    Case("parquet without images", parquet(without="image"), ("none named image or img", "rename one")),
-    Case(
-        "other class names in test",
+}
+
+FOLDERS = {
+    "zero images": (image_folder(images=0), "pics/train/a holds no image", "add some or remove the folder"),
+    "one class of images": (image_folder("a", "a"), "only one class (a)", "needs two or more"),
+    "no test images": (image_folder("ab", ""), "has only train images", "add a train and a test folder"),
+    "other classes in test": (image_folder("ab", "ac"), "pics/test/c is a class that", "remove or rename it"),
+    "corrupt image": (image_folder(spoil=b"rubbish"), "pics/train/a/3.png cannot be decoded", "replace or remove"),
+    "truncated image": (image_folder(spoil=png(0)[:300]), "3.png cannot be decoded", "replace or remove"),
+}
+
+HUBS = {
+    "corrupt parquet of images": (parquet(corrupt=True), "train-00000-of-00001.parquet is not", "copy it again"),
+    "label out of range in parquet": (parquet(first_label=7), "row 0 has label 7, outside [0, 1]", "fix the label"),
+    "parquet without labels": (parquet(without="label"), "has neither a label column (label", "rename one"),
+    "parquet without images": (parquet(without="image"), "none named image or img", "rename one"),
+    "other class names in test": (
         parquet(names=("a", "c")),
-        ("test-00000-of-00001.parquet: class 1 is 'c'", "it is 'b'; number the classes alike"),
+        "test-00000-of-00001.parquet: class 1 is 'c'",
+        "it is 'b'; number the classes alike",
     ),
+}
+
+OTHERS = {
+    "corrupt parquet": ("evaluate a.parquet", corrupt_parquet, "a.parquet", "again"),
+    "not parquet at all": ("evaluate a.parquet", text("a.parquet", "hello"), "a.parquet", "again"),
+    "different samples": ("compare a.npz b.npz", compared(1), "labels differ, the first in row", "the same samples"),
+    "different lengths": (
+        "compare a.npz b.npz",
+        compared(n=500),
+        "a.npz has 600 samples and b.npz has 500",
+        "the same samples",
+    ),
+    "predict too early": ("predict run", unfinished, "has no checkpoint yet", "train run/spec.yaml --out run"),
+    "predict from damage": (
+        "predict run",
+        damaged_checkpoint,
+        "is truncated or no safetensors file",
+        "put it back from a copy, or remove it and train again",
+    ),
+    "unknown suffix": ("evaluate a.xlsx", text("a.xlsx", "x"), "suffix that is not read", "known: .npz"),
+    "pickle": ("evaluate a.pkl", hostile("a.pkl"), "is a pickle", "numpy.savez"),
+    "torch file that is a pickle": ("evaluate a.pt", hostile("a.pt"), "a.pt", "save"),
+    "damaged predictions folder": (
+        "evaluate p",
+        damaged_folder,
+        "does not match its checksum",
+        "copy the folder again",
+    ),
+    "csv with a short line": ("evaluate a.csv", text("a.csv", "prob_0,prob_1,label\n1,0,0\n1,0\n"), "a.csv", "3"),
+    "JSON": ("evaluate a.jsonl", text("a.jsonl", "{}"), "a.jsonl is JSON", "read_json('a.jsonl'), 'a.parquet'"),
+    "predictions beside the classes": (
+        "evaluate a.csv --kind probs --columns cat,dog",
+        text("a.csv", "pred,zed,cat,dog\ncat,x,0.9,0.1\n"),
+        "nothing named like labels",
+        "pass --labels zed",
+    ),
+    "split that is not there": (
+        "evaluate run --split fog-5",
+        run,
+        "it has test, validation",
+        "calattn train run/spec.yaml --out run",
+    ),
+    "unknown checkpoint": ("evaluate run --checkpoint best", run, "--checkpoint must be one of last"),
+    "run without predictions": ("evaluate run", empty_run, "has no predictions yet", "calattn train run/spec.yaml"),
+    "validation of another task": (
+        "calibrate a.npz --validation v.npz",
+        other_classes,
+        "3 classes",
+        "10",
+        "the same model",
+    ),
+    "output is there already": (
+        "calibrate a.npz --out out",
+        existing_output,
+        "out already holds a calibration",
+        "--overwrite",
+    ),
+    "broken YAML": ("train a.yaml", text("a.yaml", YAML), "a.yaml, line 3, column 5", "fix the YAML there"),
+    "spec is a folder": ("train here", here, "here is a folder", "give the YAML file"),
+    "a key with a brace": (train("dat}a=1"), nothing, "unknown key 'dat}a'", "did you mean 'data'?"),
+    "one beta": (train("optimizer.options={betas: [0.9]}"), nothing, "optimiser 'adamw'", "optimizer.options"),
+    "an option that only steps look at": (
+        train("schedule.options={cycle_limit: []}"),
+        nothing,
+        "a step cannot be made",
+        "schedule.options",
+    ),
+    "images too small for the network": (
+        train("model.backbone=vgg11", "model.options={}"),
+        nothing,
+        "vgg11 does not take images of 8 px",
+        "choose another --size or model.backbone",
+    ),
+    "predict with a folder": ("predict here", here, "here is not a run folder", "that `calattn train` made"),
+    "predict with a file": ("predict f", text("f", "x"), "f is a file", "name the folder of a run"),
+    "predict colour for grey": (
+        "predict run --data imagefolder:pics --split test --ood",
+        colour_for_grey,
+        "3 channel(s)",
+        "trained on 1",
+        "save them as grey",
+    ),
+}
+
+CASES = [
+    *each("plain", nothing, PLAIN),
+    *each("good", good, ON_GOOD),
+    *each("train", nothing, CHANGES, train),
+    *each("train", nothing, FLAGS, lambda flags: train(flags=flags)),
+    *each("trained", trained, ON_TRAINED),
+    *cases("evaluate a.npz", ARRAYS),
+    *cases(PICTURES, FOLDERS),
+    *cases(HUB, HUBS),
     Case(
         "loss that is not finite",
         train("optimizer.lr=1e30"),
+        nothing,
         ("loss is not finite at update 2 (epoch 1)", "try a lower optimizer.lr", "nothing was saved before it"),
         code=1,
         trains=True,
     ),
-    Case(
-        "predict with a folder", folder_here("predict here"), ("here is not a run folder", "that `calattn train` made")
-    ),
-    Case("predict with a file", text("f", "x", "predict f"), ("f is a file", "name the folder of a run")),
-    Case("predict too early", unfinished("predict run"), ("has no checkpoint yet", "train run/spec.yaml --out run")),
-    Case("predict colour for grey", colour_for_grey, ("3 channel(s)", "trained on 1", "save them as grey")),
-    Case(
-        "predict from damage",
-        damaged_checkpoint,
-        ("is truncated or no safetensors file", "put it back from a copy, or remove it and train again"),
-    ),
+    *(Case(name, arguments, prepare, says) for name, (arguments, prepare, *says) in OTHERS.items()),
 ]
 
 
@@ -502,11 +491,11 @@ CASES = [
 @pytest.mark.usefixtures("untyped")
 def test_bad_input(case, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = case.make(tmp_path)
-    given = arguments.split() if isinstance(arguments, str) else arguments
+    case.prepare(tmp_path)
+    given = case.arguments.split() if isinstance(case.arguments, str) else case.arguments
     before = sorted(tmp_path.rglob("*"))
     result = invoke(capsys, *given)
-    check(case, result.code, result.err)
+    check(result.code, result.err, case.says, code=case.code, trains=case.trains)
     assert result.out == ""
     assert case.trains or sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
     in_json = invoke(capsys, *given, "--json")
@@ -514,14 +503,14 @@ def test_bad_input(case, capsys, tmp_path, monkeypatch):
         assert json.loads(in_json.err.splitlines()[-1])["exit_code"] == case.code
 
 
-def check(case: Case, code: int, err: str) -> None:
-    assert code == case.code, err
-    told = "warning:", *(("training in", "epoch ") if case.trains else ())
+def check(given: int, err: str, says: Iterable[str], *, code: int = 1, trains: bool = False) -> None:
+    assert given == code, err
+    told = "warning:", *(("training in", "epoch ") if trains else ())
     lines = [line for line in err.splitlines() if not any(word in line for word in told) or "error:" in line]
     assert len(lines) == 1, err
     assert lines[0].startswith("calattn: error: ")
     assert "Traceback" not in err
-    for piece in case.says:
+    for piece in says:
         assert piece in lines[0]
 
 
@@ -543,10 +532,9 @@ def command(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.
 
 def test_the_installed_command_answers_the_same(tmp_path):
     case = next(case for case in CASES if case.name == "NaN logits")
-    arguments = case.make(tmp_path)
-    assert isinstance(arguments, str)
-    done = command(*arguments.split(), cwd=tmp_path)
-    check(case, done.returncode, done.stderr)
+    case.prepare(tmp_path)
+    done = command(*case.arguments.split(), cwd=tmp_path)
+    check(done.returncode, done.stderr, case.says, code=case.code)
 
 
 @pytest.mark.parametrize(("name", "code"), [("losses", 0), ("nonsense", 2)])
@@ -563,14 +551,14 @@ def test_full_disk(tmp_path, arguments):
     """Simulated by a limit on the size of files: the write fails half-way, as it does on a full disk."""
     write_npz(tmp_path / "a.npz", predictions())
     done = command(*arguments.split(), "--bootstrap", "0", cwd=tmp_path, limit=1000)
-    check(Case("full disk", lambda _: "", ("write elsewhere",), code=1), done.returncode, done.stderr)
+    check(done.returncode, done.stderr, ("write elsewhere",))
     assert [place.name for place in tmp_path.iterdir()] == ["a.npz"], "nothing half-written stays"
 
 
 WRITING = {
     "evaluate a.npz --bootstrap 0 --write ro/t.json": ("permission denied", "ro"),
     "calibrate a.npz --bootstrap 0 --out ro/out": ("permission denied", "ro"),
-    " ".join([*small(), "--out", "ro/run"]): ("cannot write to ro/run: Permission denied", "or make it writable"),
+    " ".join([*train(), "--out", "ro/run"]): ("cannot write to ro/run: Permission denied", "or make it writable"),
 }
 
 
@@ -585,16 +573,16 @@ def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments, says):
     ):  # the superuser may write anywhere: let the system say what it says to others
         refuse_writes(monkeypatch, tmp_path / "ro")
     result = invoke(capsys, *shlex.split(arguments))
-    check(Case("read-only", lambda _: "", says, code=1), result.code, result.err)
+    check(result.code, result.err, says)
     assert list((tmp_path / "ro").iterdir()) == []
 
 
 def test_full_disk_at_a_checkpoint(tmp_path):
     """The first checkpoint does not fit, all that was written before it does; with room the same command then goes on."""
-    arguments = [*small(), "--accelerator", "cpu", "--threads", "1"]
+    arguments = [*train(), "--threads", "1"]
     done = command(*arguments, cwd=tmp_path, limit=20_000)
     says = ("cannot write", "checkpoints", "make room and start the same run again, it resumes")
-    check(Case("full disk", lambda _: "", says, code=1, trains=True), done.returncode, done.stderr)
+    check(done.returncode, done.stderr, says, trains=True)
     assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing half-written stays"
     assert command(*arguments, cwd=tmp_path).returncode == 0
 
@@ -602,9 +590,9 @@ def test_full_disk_at_a_checkpoint(tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
 def test_a_gpu_that_is_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    result = invoke(capsys, *small(flags="--accelerator cuda"))
+    result = invoke(capsys, *train(flags="--accelerator cuda"))
     says = ("--accelerator cuda: torch finds no CUDA device here", "pass --accelerator cpu", "`calattn doctor`")
-    check(Case("no GPU", lambda _: "", says), result.code, result.err)
+    check(result.code, result.err, says, code=2)
 
 
 def refuse_writes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -15,7 +15,7 @@ from calattn.runs.predict import predict_folder
 from calattn.runs.resolving import run_values
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
-from tests.small_runs import CPU, final_weights, small_spec
+from tests.small_runs import CPU, final_weights, same, small_spec
 
 SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)  # so that there is a state before the last
 SPEC = small_spec("evaluation.checkpoints=[last, best-nll]")
@@ -59,6 +59,5 @@ def test_a_run_that_lost_its_newest_state_is_not_predicted_with_the_one_before(
     _newest(folder).unlink() if harm is _damage else None
     train_run(SPEC, folder.path, runtime=SAVING)
     predict_folder(folder.path, runtime=CPU)
-    for name, tensor in final_weights(trained).items():
-        assert (final_weights(folder.path)[name] == tensor).all()
+    assert same(final_weights(folder.path), final_weights(trained))
     assert {path: path.read_bytes() for path in folder.all_predictions_path.rglob("*.safetensors")} == before

@@ -18,7 +18,7 @@ from calattn.runs.folder import RunFolder
 from calattn.runs.resolving import resolve
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
-from tests.small_runs import CPU, STATEFUL, final_tree, small_spec
+from tests.small_runs import CPU, STATEFUL, final_tree, learned, same, small_spec
 
 SPEC = resolve("digits", [*STATEFUL, "train.epochs=5"])
 SAVING = Runtime(accelerator="cpu", threads=1, save_seconds=0.0)
@@ -31,22 +31,6 @@ class Silent:
         return lambda *_, **__: None
 
 
-def same(a: object, b: object) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return isinstance(b, list | tuple) and len(a) == len(b) and all(map(same, a, b))
-    return a == b
-
-
-def learned(path: Path) -> list[dict]:
-    """The log without what the clock decides."""
-    rows = RunLog(RunFolder.open(path).log_path).rows()
-    return [{key: value for key, value in row.items() if key not in ("seconds", "images_per_second")} for row in rows]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "undisturbed"
@@ -56,7 +40,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same_run(path: Path, undisturbed: Path) -> None:
     assert same(final_tree(path), final_tree(undisturbed))
-    assert learned(path) == learned(undisturbed)
+    logs = [RunLog(RunFolder.open(each).log_path) for each in (path, undisturbed)]
+    assert learned(logs[0]) == learned(logs[1])
     for split in ("validation", "test"):
         mine, theirs = (RunFolder.open(p).predictions(split) for p in (path, undisturbed))
         assert torch.equal(mine.logits, theirs.logits)

@@ -30,13 +30,9 @@ from calattn.runs.resolving import resolve
 from calattn.runs.spec import TAUGHT_HEADS, TeachSpec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
-from tests.small_runs import CPU, OPTIONS, TAUGHT, final_weights, set_flags, small_spec
+from tests.small_runs import CPU, OPTIONS, TAUGHT, final_weights, same, set_flags, small_spec
 
 LESSON = set_flags(*TAUGHT[1:])
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture(scope="module")

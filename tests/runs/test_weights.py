@@ -20,7 +20,7 @@ from calattn.runs.load import load
 from calattn.runs.resolving import resolve
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
-from tests.small_runs import CPU, small_spec
+from tests.small_runs import CPU, same, small_spec
 
 
 def network(*changes, num_classes=10):
@@ -37,11 +37,6 @@ def tuned():
 
 def prefixed(state, prefix):
     return {f"{prefix}{name}": value for name, value in state.items()}
-
-
-def assert_same(found, wanted):
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 FORMS = {
@@ -66,9 +61,9 @@ def test_every_form(tuned, tmp_path, form, suffix):
         holder = next((value for value in state.values() if isinstance(value, dict)), state)
         save_file({name: value.contiguous() for name, value in holder.items()}, path)
     found = network(f"model.weights={path}")
-    assert_same(found.backbone.state_dict(), tuned.backbone.state_dict())
+    assert same(found.backbone.state_dict(), tuned.backbone.state_dict())
     if form in ("attached", "compiled ddp, attached", "training step"):
-        assert_same(found.head.state_dict(), tuned.head.state_dict())
+        assert same(found.head.state_dict(), tuned.head.state_dict())
     else:
         assert not found.head.mlp.fc2.weight.any(), "a head that the file does not hold starts at the identity"
 
@@ -76,7 +71,7 @@ def test_every_form(tuned, tmp_path, form, suffix):
 def test_a_head_that_the_run_has_not_stays_in_the_file(tuned, tmp_path):
     torch.save(tuned.state_dict(), tmp_path / "tuned.pt")
     found = network("model.head=none", f"model.weights={tmp_path / 'tuned.pt'}")
-    assert_same(found.backbone.state_dict(), tuned.backbone.state_dict())
+    assert same(found.backbone.state_dict(), tuned.backbone.state_dict())
 
 
 def refused(tmp_path, state, *changes):
@@ -243,4 +238,4 @@ def test_a_run_from_weights(tuned, tmp_path):
     assert summary["spec"]["model"]["weights"] == str(path)
     checkpoint = max(RunFolder(tmp_path / "run").checkpoints_path.glob("state-*.safetensors"))
     again = network(f"model.weights={checkpoint}")  # a run from the last state of another
-    assert_same(again.state_dict(), found.state_dict())
+    assert same(again.state_dict(), found.state_dict())

@@ -38,6 +38,7 @@ def gone(number: int) -> bool:
 
 
 def _play(does: str, started: Path) -> None:
+    print("GPUs:", os.environ.get("CUDA_VISIBLE_DEVICES"))
     with started.open("a") as file:
         file.write(f"{os.getpid()}\n")
     if does == "waits":

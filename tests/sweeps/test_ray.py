@@ -64,6 +64,23 @@ def test_jobs_on_a_cluster_fail_die_and_are_started_again_as_on_one_machine(tmp_
     assert gone(tries("stopped", tmp_path)[0]), "who stops the runner stops its jobs"
 
 
+def test_two_jobs_share_a_gpu(tmp_path, nodes):
+    """Each waits until both have started. What Ray says a node has is not looked at: there need be no GPU."""
+    import ray
+
+    from calattn.sweeps.on_ray import OnRay
+
+    node = nodes.add_node(num_cpus=2, num_gpus=1)
+
+    def both() -> None:
+        if all(tries(name, tmp_path) for name in "ab"):
+            (tmp_path / "go").touch()
+
+    assert run_jobs([job(name, tmp_path, does="waits once") for name in "ab"], OnRay(ray, gpus=0.5), tick=both) == {}
+    nodes.remove_node(node)
+    assert [(tmp_path / f"{name}.log").read_text() for name in "ab"] == ["GPUs: 0\n"] * 2
+
+
 def test_forty_shards_of_which_a_node_is_lost_half_way_give_the_numbers_of_one_process(
     tmp_path, nodes, capsys, monkeypatch
 ):
