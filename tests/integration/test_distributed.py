@@ -53,10 +53,10 @@ def command(path: Path, *changes: str, strategy: str, elastic: bool = False) -> 
     return [*start, "digits", *set_flags(*SMALL, *changes), *where]
 
 
-def finished(arguments: list[str], *, code: int = 0) -> str:
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == code, done.stderr[-3000:]
-    return done.stderr
+def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None:
@@ -91,7 +91,7 @@ def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_o
     states = list((path / "checkpoints").glob("state-*"))
     assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
     assert len(RunLog(path / "log.jsonl").rows()) == 1
-    finished(own)
+    finished(*own)
     assert [row["event"] for row in RunLog(path / "log.jsonl").rows()] == ["epoch"] * 3 + ["teach"]
     train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
     assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
@@ -134,7 +134,6 @@ from pathlib import Path
 from torch import distributed
 from calattn.runs.train import train_run
 from calattn.runs.runtime import Runtime
-from tests.holding import stopped
 from tests.small_runs import small_spec
 
 def told():
@@ -149,10 +148,8 @@ told()
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_the_threads_of_the_group_end_before_python_does(tmp_path):
     """One that gave back a tensor after that would abort the process; seen once in some twenty runs on a busy machine."""
-    arguments = [sys.executable, "-c", LEAVING, str(tmp_path / "one")]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (threads, there), (left, still) = (line.split() for line in done.stdout.splitlines())
+    said = finished(sys.executable, "-c", LEAVING, str(tmp_path / "one")).stdout
+    (threads, there), (left, still) = (line.split() for line in said.splitlines())
     assert (there, still) == ("True", "False")
     assert int(left) < int(threads)
 
@@ -163,7 +160,6 @@ from pathlib import Path
 from torch import distributed
 from calattn.runs.train import train_run
 from calattn.runs.runtime import Runtime
-from tests.holding import stopped
 from tests.small_runs import small_spec
 
 distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
@@ -175,9 +171,8 @@ for strategy in ("auto", "ddp"):
 
 
 def test_a_group_that_was_there_is_left_to_its_owner(tmp_path):
-    arguments = [sys.executable, "-c", OWN, str(tmp_path)]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr[-3000:]
+    said = finished(sys.executable, "-c", OWN, str(tmp_path)).stderr
+    assert "Error" not in said, said[-3000:]
 
 
 # --- sharded weights
@@ -191,7 +186,7 @@ def test_a_sharded_run_stopped_and_gone_on_gives_the_weights_and_predictions_of_
     between = final_tree(tmp_path / "two")
     assert between["counters"]["epoch"] == 2
     shutil.copytree(tmp_path / "two", tmp_path / "handed over")
-    finished(command(tmp_path / "two", *changes, strategy="fsdp", elastic=True))
+    finished(*command(tmp_path / "two", *changes, strategy="fsdp", elastic=True))
     for name in ("alone", "handed over"):  # one process can go on with what two have begun
         train_run(small_spec(*changes), tmp_path / name, runtime=CPU)
     assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import shutil
@@ -21,7 +22,8 @@ import calattn
 from calattn import data
 from calattn.posthoc import PredictionSets, TemperatureScaling
 from calattn.runs.classifier import Classifier
-from calattn.runs.interface import read_interface, write_interface
+from calattn.runs.folder import write_json
+from calattn.runs.interface import read_interface
 from calattn.runs.load import load
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke
@@ -81,7 +83,7 @@ def test_a_picture_that_is_not_square(run, tmp_path, stretched):
     """Its centre, or all of it where the run's own images were resized as a whole."""
     folder = shutil.copytree(run.path, tmp_path / "run")
     takes = read_interface(run)
-    write_interface(type(run)(folder), type(takes)(**{**vars(takes), "stretched": stretched}))
+    write_json({**dataclasses.asdict(takes), "stretched": stretched}, folder / "interface.json")
     wide = np.zeros((8, 24), np.uint8)
     wide[:, 8:16] = 200
     pixels = calattn.load(folder).pixels(wide)

@@ -22,6 +22,7 @@ SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch-export": ".pt2"}
 INPUT, OUTPUTS = "images", ("probabilities", "temperature")
 METADATA = "calattn.json"  # in a .pt2 file; its keys are the metadata of an ONNX file
 TOLERANCE = 1e-4
+_BATCHES = ({0: torch.export.Dim.DYNAMIC},)  # of any size
 
 
 class ExportError(InputError):
@@ -110,14 +111,10 @@ def _difference(module: nn.Module, run: Callable[[Tensor], Any], images: Tensor)
     )
 
 
-def _program(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    return torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
-
-
 def _write_program(
     module: nn.Module, example: Tensor, path: Path, described: dict[str, str]
 ) -> Callable[[Tensor], Any]:
-    program = _program(module, example)
+    program = torch.export.export(module, (example,), dynamic_shapes=_BATCHES)
     texts = {key: json.loads(value) for key, value in described.items()}
     torch.export.save(program, path, extra_files={METADATA: json.dumps(texts, ensure_ascii=False)})
     return torch.export.load(path).module()
@@ -134,7 +131,7 @@ def _write_onnx(module: nn.Module, example: Tensor, path: Path, described: dict[
             module,
             (example,),
             dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            dynamic_shapes=_BATCHES,
             input_names=[INPUT],
             output_names=list(OUTPUTS),
             verbose=False,

@@ -14,7 +14,7 @@ from calattn.data.resize import Interpolation
 from calattn.data.sources.datasets import DATASETS
 from calattn.runs import build
 from calattn.runs.build import some
-from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
+from calattn.runs.folder import RunFolder, RunFolderError, read_json
 from calattn.runs.spec import RunSpec, first_problem
 
 
@@ -64,10 +64,6 @@ def interface_of(spec: RunSpec, found: build.RunData) -> Interface:
         interpolation=spec.data.interpolation,
         stretched=height != width,
     )
-
-
-def write_interface(folder: RunFolder, interface: Interface) -> None:
-    write_json(dataclasses.asdict(interface), folder.interface_path)
 
 
 def read_interface(folder: RunFolder) -> Interface:

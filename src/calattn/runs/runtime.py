@@ -59,9 +59,8 @@ class Runtime:
                 precision=precision,  # type: ignore[arg-type]
             )
         except (RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}: {_one_line(error)}"
-            ) from None
+            flags = f"--accelerator {self.accelerator} --devices {self.devices} --strategy {self.strategy}"
+            raise ValueError(f"{flags}: {' '.join(str(error).split())}") from None
         if sys.flags.safe_path:  # the processes that Fabric starts must not import from the current folder either
             os.environ["PYTHONSAFEPATH"] = "1"
         before = _in_group()
@@ -180,7 +179,3 @@ def _devices(text: str) -> int | str | list[int]:
     if "," in text and re.fullmatch(r"\d+(,\d+)*,?", text):
         return [int(part) for part in text.split(",") if part]
     raise ValueError(f"--devices {text!r} must be a number from 1 on, a list such as 0,2, or auto")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())

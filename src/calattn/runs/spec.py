@@ -249,8 +249,9 @@ class RunSpec(Section):
         if self.teach is not None and not is_taught(self.model):
             raise ValueError(f"teach is of taught heads, and model.head={self.model.head} is none; leave it out")
         if self.train.epochs == 0 and not (self.teach and (self.model.weights or self.model.pretrained)):
+            heads = f"{', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}"
             raise ValueError(
-                f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={_or(TAUGHT_HEADS)}, got "
+                f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={heads}, got "
                 f"model.head={self.model.head}"
             )
         micro, rest = divmod(self.train.batch_size, self.optimizer.accumulate)
@@ -274,10 +275,6 @@ def is_taught(model: Any) -> bool:
     """Whether the head of a `ModelSpec`, or of the values of one, is filled after training."""
     head = model.get("head") if isinstance(model, dict) else getattr(model, "head", None)
     return head in TAUGHT_HEADS
-
-
-def _or(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _is_numbers(value: Any, *, depth: int) -> bool:

@@ -31,7 +31,7 @@ from calattn.runs.build import some
 from calattn.runs.environment import describe_environment, naming_plugins, warn_of_changed_plugins
 from calattn.runs.facts import OWN_SPLITS
 from calattn.runs.folder import RunFolder, RunFolderError, read_json, write_json
-from calattn.runs.interface import interface_of, write_interface
+from calattn.runs.interface import interface_of
 from calattn.runs.plan import check_run
 from calattn.runs.predict import Predictor, check_own_classes, check_same_split, own_images
 from calattn.runs.runtime import Runtime, settled
@@ -323,7 +323,7 @@ def _record(folder: RunFolder, spec: RunSpec, found: build.RunData) -> None:
     if folder.interface_path.exists():
         check_own_classes(folder, spec, found)
     else:
-        write_interface(folder, interface_of(spec, found))
+        write_json(dataclasses.asdict(interface_of(spec, found)), folder.interface_path)
 
 
 def _refuse_to_lose_weights(folder: RunFolder, spec: RunSpec) -> None:
