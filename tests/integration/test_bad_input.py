@@ -558,7 +558,7 @@ def test_full_disk(tmp_path, arguments):
 WRITING = {
     "evaluate a.npz --bootstrap 0 --write ro/t.json": ("permission denied", "ro"),
     "calibrate a.npz --bootstrap 0 --out ro/out": ("permission denied", "ro"),
-    " ".join([*train(), "--out", "ro/run"]): ("cannot write to ro/run: Permission denied", "or make it writable"),
+    shlex.join([*train(), "--out", "ro/run"]): ("cannot write to ro/run: Permission denied", "or make it writable"),
 }
 
 
