@@ -17,13 +17,11 @@ from calattn.files.atomic import atomic_write, check_writable
 from calattn.runs.runtime import Runtime
 from calattn.sweeps.jobs import FAILED, INTERRUPTED, TERMINATED
 from reproduction.catalogue import EXPERIMENTS
-from reproduction.cells import SCALES, Cell, ScaleName, spec_of
-from reproduction.evidence import Results
-from reproduction.grid import as_sweep, ordered_cells
-from reproduction.report import write_report
+from reproduction.cells import SCALES, GridCell, ScaleName, spec_of
+from reproduction.main_page import write_report
+from reproduction.planned import as_sweep, ordered_cells
 from reproduction.results import ResultStore
-from reproduction.run import is_done, run_cells
-from reproduction.worker import Work
+from reproduction.runner import Work, is_done, run_cells
 
 EXAMPLES = """examples:
   python -m reproduction                                    every table and figure, tiny networks, minutes
@@ -91,12 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in EXPERIMENTS[name].write(store, asked.out):
             print(path)
     if not asked.names:
-        for path in write_report(Results(store), report, folder=asked.out / asked.scale):
+        for path in write_report(store, report, folder=asked.out / asked.scale):
             print(path)
     return FAILED if failed else 0
 
 
-def _cells(names: Sequence[str], scale: ScaleName, pattern: str | None) -> list[Cell]:
+def _cells(names: Sequence[str], scale: ScaleName, pattern: str | None) -> list[GridCell]:
     wanted = {cell for name in names for cell in EXPERIMENTS[name].cells(scale)}
     cells = [cell for cell in ordered_cells(scale) if cell in wanted or not names]
     found = [cell for cell in cells if pattern is None or fnmatch.fnmatchcase(cell.name, pattern)]
@@ -105,7 +103,7 @@ def _cells(names: Sequence[str], scale: ScaleName, pattern: str | None) -> list[
     return found
 
 
-def _show_plan(cells: Sequence[Cell], work: Work) -> None:
+def _show_plan(cells: Sequence[GridCell], work: Work) -> None:
     todo = [cell for cell in cells if not is_done(cell, work)]
     for cell in cells:
         print(f"{'to do' if cell in todo else 'done '}  {cell.name}")

@@ -19,7 +19,7 @@ from calattn.rules import Rule
 from calattn.runs.folder import RunFolder
 from calattn.seeds import seed_of
 from calattn.types import Predictions
-from reproduction.cells import SCALES, Cell, ScaleName, rules_of, spec_of
+from reproduction.cells import SCALES, GridCell, ScaleName, hash_of, rules_of
 from reproduction.ood import CLS_NORM, OodScores
 from reproduction.results import CellResult
 
@@ -35,7 +35,7 @@ _RUN = ("spec", "spec_hash", "environment", "epochs", "training_seconds", "image
 
 
 def analyse(
-    folder: RunFolder, cell: Cell, scale: ScaleName, *, twin: RunFolder | None = None, ood: OodScores | None = None
+    folder: RunFolder, cell: GridCell, scale: ScaleName, *, twin: RunFolder | None = None, ood: OodScores | None = None
 ) -> CellResult:
     """The document of a cell from its run's files. `twin`: the run without the head, which `pair` is against.
 
@@ -61,7 +61,7 @@ def analyse(
     return CellResult(
         cell=cell,
         scale=scale,
-        cell_hash=spec_of(cell, scale).hash,
+        cell_hash=hash_of(cell, scale),
         run=run,
         log=_log(folder),
         rules=_rounded(rules),
@@ -135,7 +135,7 @@ def _cls_norm(ood: OodScores | None, rule: str, test: Predictions) -> dict[str, 
     return {"cls_norm_correlation": float(spearmanr(norms.numpy(), test.probs.amax(dim=1).numpy()).statistic)}
 
 
-def _pictured(test: Predictions, cell: Cell) -> dict[str, Any]:
+def _pictured(test: Predictions, cell: GridCell) -> dict[str, Any]:
     """The distribution of the scale, and a sample of images for the figure of feature norms."""
     found: dict[str, Any] = {} if test.scale is None else {"scale": distribution(test.scale)}
     if test.features is None:

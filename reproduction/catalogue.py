@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from calattn.registry import Registry
-from reproduction.cells import Cell, ScaleName
+from reproduction.cells import GridCell, ScaleName
 from reproduction.figures import FIGURES
-from reproduction.grid import ordered_cells
+from reproduction.paper_tables import LAYOUTS, NOT_AT_THIS_SCALE, Found, PaperTable, fill, layout_of
+from reproduction.planned import ordered_cells
 from reproduction.render import write_tables
 from reproduction.results import RULES, Hole, ResultStore
-from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, Found, Table, fill, layout_of
 
 
 class Experiment:
@@ -19,7 +19,7 @@ class Experiment:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def cells(self, scale: ScaleName) -> tuple[Cell, ...]:
+    def cells(self, scale: ScaleName) -> tuple[GridCell, ...]:
         """What must be run at a scale, twins included, so that a difference can always be tested in pairs."""
         wanted = self._shown(scale)
         wanted |= {cell.twin for cell in wanted}
@@ -33,18 +33,18 @@ class Experiment:
         found = results_of(store, self._shown(store.scale))
         return [path for drawn in FIGURES[self.name].draw(found) for path in drawn.write(folder)]
 
-    def _shown(self, scale: ScaleName) -> set[Cell]:
+    def _shown(self, scale: ScaleName) -> set[GridCell]:
         return set(FIGURES[self.name].cells if self.name in FIGURES else layout_of(self.name, scale).cells())
 
 
-def tables_of(name: str, store: ResultStore) -> list[Table]:
+def tables_of(name: str, store: ResultStore) -> list[PaperTable]:
     """A table under both checkpoint rules."""
     layout, planned = layout_of(name, store.scale), frozenset(ordered_cells(store.scale))
     found = results_of(store, set(layout.cells()))
     return [fill(layout, found, scale=store.scale, rule=rule, planned=planned) for rule in RULES]
 
 
-def results_of(store: ResultStore, cells: set[Cell]) -> Found:
+def results_of(store: ResultStore, cells: set[GridCell]) -> Found:
     """What the store has of them; a cell that the scale does not plan is a hole."""
     planned = frozenset(ordered_cells(store.scale))
     return {cell: store.get(cell) if cell in planned else Hole(cell=cell, reason=NOT_AT_THIS_SCALE) for cell in cells}

@@ -24,11 +24,11 @@ LOSSES = ("ce", "brier", "mmce", "label_smoothing", "flsd53", "dual_focal", "ce_
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
-class Cell:
+class GridCell:
     """What is trained: data set, network, loss, head, seed. `recipe`: "paper" (of the scale), "mixup" (the rival that
     memorises less), or "350" (the paper's schedule, SGD in two steps over 350 epochs, at the reduced scale's image size).
 
-    >>> Cell(dataset="cifar10", model="deit", head="calattn").name
+    >>> GridCell(dataset="cifar10", model="deit", head="calattn").name
     'cifar10-deit-ce_brier-calattn'
     """
 
@@ -52,7 +52,7 @@ class Cell:
         return "-".join(parts)
 
     @property
-    def twin(self) -> Cell:
+    def twin(self) -> GridCell:
         """The same without the head: what the paper calls the baseline of a CalAttn row."""
         return dataclasses.replace(self, head="none", features="cls")
 
@@ -72,10 +72,10 @@ BACKBONES: dict[str, str] = _FILE["backbones"]
 
 
 @functools.cache
-def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
+def spec_of(cell: GridCell, scale: ScaleName) -> RunSpec:
     """The run that fills a cell. Its hash (before the machine has settled what is "auto") is the cell's identity.
 
-    >>> spec = spec_of(Cell(dataset="cifar100", model="vit", loss="mmce", head="calattn"), "paper")
+    >>> spec = spec_of(GridCell(dataset="cifar100", model="vit", loss="mmce", head="calattn"), "paper")
     >>> spec.model.backbone, spec.data.size, spec.train.epochs, spec.optimizer.name
     ('vit_base', 224, 350, 'momentum')
     """
@@ -91,13 +91,18 @@ def spec_of(cell: Cell, scale: ScaleName) -> RunSpec:
     return resolve(own["recipe"] if scale == "smoke" else recipe.get("recipe", own["recipe"]), changes)
 
 
-def rules_of(cell: Cell) -> tuple[Rule, ...]:
+@functools.cache
+def hash_of(cell: GridCell, scale: ScaleName) -> str:
+    return spec_of(cell, scale).hash
+
+
+def rules_of(cell: GridCell) -> tuple[Rule, ...]:
     """The checkpoint rules under which a cell's test images are predicted. Older cells have two: what ran, ran so."""
     newer = any(getattr(cell, field) in values for field, values in _FILE["four_rules"].items())
     return ("last", "best-ece", "best-nll", "best-nll-ts") if newer else ("last", "best-ece")
 
 
-def _network(cell: Cell, scale: ScaleName) -> list[str]:
+def _network(cell: GridCell, scale: ScaleName) -> list[str]:
     """At the smoke scale digits for every data set, told apart by how they are split."""
     transformer = cell.model in TRANSFORMERS
     if scale == "smoke":
@@ -109,7 +114,7 @@ def _network(cell: Cell, scale: ScaleName) -> list[str]:
     return [f"data.name={cell.dataset}", f"model.backbone={BACKBONES[cell.model]}", *size, *own]
 
 
-def _loss_options(cell: Cell) -> list[str]:
+def _loss_options(cell: GridCell) -> list[str]:
     if cell.loss == "ce_brier":
         return [f"loss.options.weight={cell.weight}"]
     if cell.loss == "mbls":

@@ -23,8 +23,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from scipy import stats
@@ -33,9 +32,8 @@ from calattn.comparison.trainings import student
 from calattn.metrics import METRICS
 from calattn.metrics.groups import holm
 from calattn.rules import Rule
-from calattn.runs.folder import read_json
 from calattn.types import MetricRow
-from reproduction.cells import Cell
+from reproduction.cells import GridCell
 from reproduction.results import CellResult, Hole, Phase, ResultStore
 
 Decision = Literal["better", "worse", "within chance", "too small", "traded", "undecided"]
@@ -65,35 +63,10 @@ SMALLEST: dict[str, float] = {
 PHASE_TITLES: dict[str, str] = {"pre": "", "post": " + TS", "post_nll": " + TS (NLL)", "sats": " + SATS"}
 
 
-class Results:
-    """The cells of a store, each read once; a result that is not there is a hole."""
-
-    def __init__(self, store: ResultStore) -> None:
-        self.store, self.scale = store, store.scale
-        self._read: dict[Cell, CellResult | Hole] = {}
-
-    @property
-    def heads(self) -> Path:
-        """Where the documents of `benchmarks.head` lie, beside the store's."""
-        return self.store.folder.parents[1] / "head"
-
-    def get(self, cell: Cell) -> CellResult | Hole:
-        if cell not in self._read:
-            self._read[cell] = self.store.get(cell)
-        return self._read[cell]
-
-    def stored(self) -> Iterator[CellResult]:
-        """Every result in the folder that is of today's spec, in the order of their names."""
-        for path in self.store.names():
-            found = self.get(Cell(**read_json(path)["cell"]))
-            if isinstance(found, CellResult):
-                yield found
-
-
 class Arm(NamedTuple):
     """One side of a comparison: a cell, as it stands or after a post-hoc step."""
 
-    cell: Cell
+    cell: GridCell
     phase: Phase = "pre"
 
     @property
@@ -139,7 +112,7 @@ class Outcome:
     """A family's difference over its seeds, and what it was decided to be. `cell` is the tested one of the first seed."""
 
     family: str
-    cell: Cell
+    cell: GridCell
     metric: str
     a: float
     b: float
@@ -195,14 +168,14 @@ def outcomes_of(
     comparisons: Sequence[Comparison],
     *,
     rule: Rule,
-    results: Results,
+    store: ResultStore,
     guard: bool = True,
     rules: Rules = REGISTERED,
 ) -> tuple[Outcome, ...]:
     """The families that have results, decided together (Holm over all of them), in the order of their names."""
     families: dict[tuple[str, str], list[SeedDifference]] = {}
     for comparison in comparisons:
-        found = seed_difference(comparison, rule=rule, results=results)
+        found = seed_difference(comparison, rule=rule, store=store)
         if found is not None:
             families.setdefault((comparison.family, comparison.metric), []).append(found)
     pooled = _pooled(families.values()) if rules.pooled_seeds else None
@@ -212,17 +185,17 @@ def outcomes_of(
     return decide(joined, guard=guard, rules=rules)
 
 
-def seed_difference(comparison: Comparison, *, rule: Rule, results: Results) -> SeedDifference | None:
+def seed_difference(comparison: Comparison, *, rule: Rule, store: ResultStore) -> SeedDifference | None:
     """The difference of one pair of networks (rule 1 of this file); None where either side was not measured."""
     a, b = comparison.a, comparison.b
-    row_a, row_b = (_measured(arm, comparison.metric, rule, results) for arm in (a, b))
+    row_a, row_b = (_measured(arm, comparison.metric, rule, store) for arm in (a, b))
     if row_a is None or row_b is None:
         return None
-    prices = [_measured(arm, "accuracy", rule, results) for arm in (a, b)]
+    prices = [_measured(arm, "accuracy", rule, store) for arm in (a, b)]
     before, after = (None if row is None else row.value for row in prices)
     accuracy = None if before is None or after is None else after - before
     made = functools.partial(SeedDifference, comparison=comparison, a=row_a.value, b=row_b.value, accuracy=accuracy)
-    tested = results.get(b.cell)
+    tested = store.get(b.cell)
     if b.cell.twin == a.cell and a.phase == b.phase and isinstance(tested, CellResult):
         pair = tested.paired(comparison.metric, rule=rule, phase=b.phase)
         if pair is not None:
@@ -259,9 +232,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     return mean, mean - arm, mean + arm
 
 
-def _measured(arm: Arm, metric: str, rule: Rule, results: Results) -> MetricRow | None:
+def _measured(arm: Arm, metric: str, rule: Rule, store: ResultStore) -> MetricRow | None:
     """A metric of a side, as far as it is there."""
-    found = results.get(arm.cell)
+    found = store.get(arm.cell)
     if isinstance(found, Hole):
         return None
     if metric.startswith("ood_"):

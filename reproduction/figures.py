@@ -13,12 +13,12 @@ import yaml
 from calattn.report.reliability import save_figure
 from calattn.report.style import figure_style
 from calattn.rules import Rule
-from reproduction import panels, paper
-from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, Cell
-from reproduction.panels import Change
+from reproduction import drawing, paper
+from reproduction.cells import BACKBONES, CIFARS, LOSSES, TRANSFORMERS, GridCell
+from reproduction.drawing import Change
+from reproduction.paper_tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 from reproduction.render import csv_text, write_texts
 from reproduction.results import RULES, CellResult, Phase, missing
-from reproduction.tables import DATASETS, LOSS_TITLES, MODELS, RULE_TITLES, Found, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 METHODS = {("ce", "none"): "CE", ("ce_brier", "none"): "CE+BS", ("ce_brier", "calattn"): "CE+BS + CalAttn"}
 NORMS = (("none", "scaled_max_prob", ""), ("calattn", "max_prob", ", before s"), ("calattn", "scaled_max_prob", ""))
-NORM_CELLS = tuple(Cell(dataset=d, model="deit", head=head) for d, (head, *_) in product(CIFARS, NORMS))
+NORM_CELLS = tuple(GridCell(dataset=d, model="deit", head=head) for d, (head, *_) in product(CIFARS, NORMS))
 CHANGE_CELLS = tuple(
-    Cell(dataset=d, model=model, loss=loss, head=head)
+    GridCell(dataset=d, model=model, loss=loss, head=head)
     for d, model, loss, head in product(CIFARS, TRANSFORMERS, LOSSES, ("none", "calattn"))
 )
-DYNAMICS_CELLS = tuple(Cell(dataset=d, model=model, head="calattn") for model, d in product(TRANSFORMERS, CIFARS))
+DYNAMICS_CELLS = tuple(GridCell(dataset=d, model=model, head="calattn") for model, d in product(TRANSFORMERS, CIFARS))
 RELIABILITY_CELLS = tuple(
-    Cell(dataset=d, model=model, loss=loss, head=head)
+    GridCell(dataset=d, model=model, loss=loss, head=head)
     for model, d, (loss, head) in product(TRANSFORMERS, CIFARS, METHODS)
 )
 CAPTIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8"))
@@ -73,7 +73,7 @@ class PaperFigure:
     draws it. `by_rule`: one for each checkpoint rule."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     shape: tuple[int, int]
     panel: tuple[float, float]
     fill: Fill
@@ -117,7 +117,7 @@ def fill_norms(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence[Chang
     """‖z‖ of the classifier's input against the largest probability, before and after the head divides the logits."""
     for ax, cell, (_, column, when) in zip(axes, NORM_CELLS, NORMS * len(CIFARS), strict=True):
         title = f"{DATASETS[cell.dataset]}, {METHODS[cell.loss, cell.head]}{when}"
-        panels.norms(ax, found[cell], rule=rule, title=title, column=column, first=cell.head == "none")
+        drawing.norms(ax, found[cell], rule=rule, title=title, column=column, first=cell.head == "none")
     return ()
 
 
@@ -128,9 +128,9 @@ def fill_changes(table: str, metric: str, title: str) -> Fill:
         changes: list[Change] = []
         phases: tuple[Phase, ...] = ("pre", "post")
         for i, (dataset, phase, model) in enumerate(product(CIFARS, phases, TRANSFORMERS)):
-            head = Cell(dataset=dataset, model=model, head="calattn")
+            head = GridCell(dataset=dataset, model=model, head="calattn")
             here = [change_of(table, metric, dataclasses.replace(head, loss=loss), phase, found) for loss in LOSSES]
-            panels.changes(
+            drawing.changes(
                 axes[i],
                 here,
                 title=f"{DATASETS[dataset]}, {MODELS[model]}, {'before' if phase == 'pre' else 'after'} TS",
@@ -149,9 +149,9 @@ def fill_dynamics(axes: Sequence[Axes], found: Found, _rule: Rule) -> Sequence[C
     columns = len(DYNAMICS_CELLS)
     for i, cell in enumerate(DYNAMICS_CELLS):
         course, scales, norms = axes[i::columns]
-        panels.course(course, found[cell], title=f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn")
-        panels.densities(scales, found[cell], "inverse_scale", label="1/s")
-        panels.densities(norms, found[cell], "feature_norm", label="‖z‖")
+        drawing.course(course, found[cell], title=f"{DATASETS[cell.dataset]}, {MODELS[cell.model]} + CalAttn")
+        drawing.densities(scales, found[cell], "inverse_scale", label="1/s")
+        drawing.densities(norms, found[cell], "feature_norm", label="‖z‖")
     return ()
 
 
@@ -159,11 +159,11 @@ def fill_reliability(axes: Sequence[Axes], found: Found, rule: Rule) -> Sequence
     """Accuracy against confidence before temperature scaling, the baselines beside CalAttn."""
     for i, cell in enumerate(RELIABILITY_CELLS):
         title = f"{DATASETS[cell.dataset]}, {MODELS[cell.model]}\n{METHODS[cell.loss, cell.head]}"
-        panels.reliability(axes[i], found[cell], rule=rule, title=title, first=i % 6 == 0, last=i >= 12)
+        drawing.reliability(axes[i], found[cell], rule=rule, title=title, first=i % 6 == 0, last=i >= 12)
     return ()
 
 
-def change_of(table: str, metric: str, cell: Cell, phase: Phase, found: Found) -> Change:
+def change_of(table: str, metric: str, cell: GridCell, phase: Phase, found: Found) -> Change:
     """The change from a cell's twin to the cell, which has a head."""
     keys = {"dataset": cell.dataset, "backbone": BACKBONES[cell.model], "loss": cell.loss, "phase": phase}
     printed = [paper.find(table, head=head, **keys) for head in ("none", cell.head)]
@@ -207,7 +207,7 @@ def _changes(name: str, table: str, metric: str, title: str) -> PaperFigure:
     return PaperFigure(name, CHANGE_CELLS, (4, 3), (3.9, 2.0), fill, caption)
 
 
-_FEW = CAPTIONS["reliability"].format(few=panels.FEW)
+_FEW = CAPTIONS["reliability"].format(few=drawing.FEW)
 _ALL = (
     PaperFigure("cls_norm", NORM_CELLS, (2, 3), (3.0, 2.6), fill_norms, CAPTIONS["norms"], by_rule=True),
     _changes("delta_ece", "ece", "ece", "ECE"),

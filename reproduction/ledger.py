@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from reproduction.claims import CLAIMS, verdicts
-from reproduction.evidence import REGISTERED, Results, Rules
+from reproduction.evidence import REGISTERED, Rules
 from reproduction.render import csv_text
+from reproduction.results import ResultStore
 from reproduction.verdicts import Verdict
 
 _FIELDS = ("family", "metric", "a", "b", "effect", "low", "high", "p_value", "accuracy", "seeds", "paired", "decision")
@@ -31,19 +32,19 @@ VARIANTS: dict[str, Rules] = {
 """By the names that verdicts.csv has; `Rules` says what each changes."""
 
 
-def variants(results: Results) -> dict[str, dict[str, Verdict]]:
+def variants(store: ResultStore) -> dict[str, dict[str, Verdict]]:
     """Claim → variant → verdict, of the claims that compare networks."""
-    found = {name: verdicts(results, rules) for name, rules in VARIANTS.items()}
+    found = {name: verdicts(store, rules) for name, rules in VARIANTS.items()}
     names = [name for name, claim in CLAIMS.items() if claim.compares]
     return {claim: {name: judged[claim] for name, judged in found.items()} for claim in names}
 
 
-def verdicts_csv(results: Results) -> str:
+def verdicts_csv(store: ResultStore) -> str:
     """A row for each claim, variant of the rules and checkpoint; numbers are fractions (NLL in nats)."""
-    judged = variants(results)
+    judged = variants(store)
     rows: list[dict[str, Any]] = []
     for name, claim in CLAIMS.items():
-        for rules, verdict in judged.get(name, {"as fixed": claim.verdict(results)}).items():
+        for rules, verdict in judged.get(name, {"as fixed": claim.verdict(store)}).items():
             said = {"claim": name, "rules": rules, "verdict": verdict.title, "manner": verdict.manner}
             for at, finding in verdict.findings.items():
                 holds, counts = (
@@ -58,12 +59,12 @@ def verdicts_csv(results: Results) -> str:
     return _csv(rows)
 
 
-def evidence_csv(results: Results) -> str:
+def evidence_csv(store: ResultStore) -> str:
     """A row for each family of each claim, b against a: those that are judged, and those that are shown beside them."""
     rows = []
     for name, claim in CLAIMS.items():
-        judged = {rule: finding.outcomes for rule, finding in claim.verdict(results).findings.items()}
-        for part, by_rule in ({"judged": judged} | claim.beside(results)).items():
+        judged = {rule: finding.outcomes for rule, finding in claim.verdict(store).findings.items()}
+        for part, by_rule in ({"judged": judged} | claim.beside(store)).items():
             for rule, outcome in ((rule, outcome) for rule, outcomes in by_rule.items() for outcome in outcomes):
                 row = {"claim": name, "part": part, "checkpoint": rule}
                 rows.append(row | {field: getattr(outcome, field) for field in _FIELDS})

@@ -30,7 +30,7 @@ from calattn.runs.interface import interface_of
 from calattn.runs.predict import ImageSet, Predictor, check_same_split
 from calattn.runs.runtime import Runtime
 from calattn.types import Predictions
-from reproduction.cells import CIFARS, Cell, ScaleName
+from reproduction.cells import CIFARS, GridCell, ScaleName
 
 SEVERITY = 5
 CLS_NORM = "cls_norm"
@@ -105,7 +105,7 @@ class OodScores:
 
 def score_run(
     folder: RunFolder,
-    cell: Cell,
+    cell: GridCell,
     scale: ScaleName,
     *,
     rules: Iterable[str],
@@ -161,7 +161,7 @@ def cls_norms(network: nn.Module, predictor: Predictor, images: data.Images) -> 
 
 
 def ood_sets(
-    cell: Cell, scale: ScaleName, test: data.Images, *, root: Path | None, cache: Path | None = None
+    cell: GridCell, scale: ScaleName, test: data.Images, *, root: Path | None, cache: Path | None = None
 ) -> tuple[list[OodSet], dict[str, str]]:
     """The sets of a cell, and the missing ones by name with the reason. Cells of other data sets than CIFAR have none."""
     if scale == "smoke":
@@ -182,7 +182,7 @@ def ood_sets(
     return sets, missing
 
 
-def prepare(cells: Iterable[Cell], scale: ScaleName, *, root: Path | None, cache: Path) -> None:
+def prepare(cells: Iterable[GridCell], scale: ScaleName, *, root: Path | None, cache: Path) -> None:
     """Makes the corrupted images once for several processes, which map the files in `cache` instead of making their own."""
     if scale != "smoke" and any(cell.dataset in CIFARS for cell in cells):
         with contextlib.suppress(data.DataError):  # each cell says so itself

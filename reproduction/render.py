@@ -12,7 +12,7 @@ from calattn.files.atomic import atomic_write
 from calattn.report import table as written
 from calattn.report.style import between, number
 from reproduction.cells import SCALES
-from reproduction.tables import DEFINITIONS, Column, Entry, Row, Table
+from reproduction.paper_tables import DEFINITIONS, Column, Entry, PaperTable, Row
 
 
 def shown(metric: str, value: float) -> str:
@@ -24,7 +24,7 @@ def shown(metric: str, value: float) -> str:
     return f"{100 * value:.3f}" if metric == "parameters_added" else number(metric, value)
 
 
-def ours_text(table: Table, row: Row, entry: Entry) -> str:
+def ours_text(table: PaperTable, row: Row, entry: Entry) -> str:
     """Our number with its interval or spread and its temperature; "–" where there is none."""
     if entry.ours is None or math.isnan(entry.ours.value):
         return "–"
@@ -39,7 +39,7 @@ def ours_text(table: Table, row: Row, entry: Entry) -> str:
     return text
 
 
-def paper_text(table: Table, row: Row, entry: Entry) -> str:
+def paper_text(table: PaperTable, row: Row, entry: Entry) -> str:
     """The paper's number, in the same unit; empty where it prints none."""
     if entry.paper is None:
         return ""
@@ -53,14 +53,14 @@ def with_spread(metric: str, *values: float | None) -> str:
     return " ± ".join(shown(metric, value) for value in values if value is not None)
 
 
-def hole_letters(table: Table) -> dict[str, str]:
+def hole_letters(table: PaperTable) -> dict[str, str]:
     """Reason → letter, in the order in which a reader meets them."""
     holes = [row.entries[i].hole for row in table.shown_rows for i in table.shown_columns]
     names = [*string.ascii_lowercase, *(a + b for a in string.ascii_lowercase for b in string.ascii_lowercase)]
     return dict(zip(dict.fromkeys(hole for hole in holes if hole is not None), names, strict=False))
 
 
-def footnotes(table: Table) -> list[str]:
+def footnotes(table: PaperTable) -> list[str]:
     """What a reader must know: holes, scale, seeds, what "paper" is, definitions, notes and runs."""
     metrics = dict.fromkeys(row.quantity.metric for row in table.rows)
     entries = [entry for row in table.rows for entry in row.entries]
@@ -87,7 +87,7 @@ TEMPERATURE = "T: the temperature in {0.1, 0.2, …, 10.0} of the lowest validat
 UNITS = "Per cent of the test images, NLL in nats; [ , ] are 95 % bootstrap intervals, ± deviations over n seeds."
 
 
-def _runs(table: Table) -> str:
+def _runs(table: PaperTable) -> str:
     seeds = sorted({cell.seed for cell in table.results})
     if not seeds:
         return "No run of this table has a result at this scale."
@@ -116,12 +116,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numb
     return "\n".join([lines[0], rule, *lines[1:]])
 
 
-def markdown(tables: Sequence[Table]) -> str:
+def markdown(tables: Sequence[PaperTable]) -> str:
     """The tables as GitHub shows them, the paper's numbers on a second line of each cell."""
     return "\n".join(_markdown(table) for table in tables)
 
 
-def _markdown(table: Table) -> str:
+def _markdown(table: PaperTable) -> str:
     letters, columns = hole_letters(table), table.shown_columns
     header = ["data set", "network", "quantity", *(table.layout.columns[i].title for i in columns)]
     lines, before = [], ("", "")
@@ -133,7 +133,7 @@ def _markdown(table: Table) -> str:
     return f"### {table.title}\n\n{markdown_table(header, lines, numbers=len(columns))}\n\n{notes}\n"
 
 
-def _cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
+def _cell(table: PaperTable, row: Row, entry: Entry, letters: dict[str, str]) -> str:
     letter = f"<sup>{letters[entry.hole]}</sup>" if entry.hole in letters else ""
     theirs = paper_text(table, row, entry)
     return ours_text(table, row, entry) + letter + (f"<br>{theirs}" if theirs else "")
@@ -142,7 +142,7 @@ def _cell(table: Table, row: Row, entry: Entry, letters: dict[str, str]) -> str:
 # --- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-def csv_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
+def csv_rows(tables: Sequence[PaperTable]) -> list[dict[str, Any]]:
     """One number a row: fractions (NLL in nats), holes with their reason; of several seeds each, then the mean."""
     return [
         part
@@ -153,7 +153,7 @@ def csv_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ]
 
 
-def _csv_entry(table: Table, row: Row, column: Column, entry: Entry) -> list[dict[str, Any]]:
+def _csv_entry(table: PaperTable, row: Row, column: Column, entry: Entry) -> list[dict[str, Any]]:
     base: dict[str, Any] = {"table": table.layout.name, "rule": table.rule}
     base |= {"data_set": row.header[0], "network": row.header[1], "column": column.title, "metric": row.quantity.metric}
     base |= {"phase": column.phase or row.quantity.phase, "statistic": "value"}
@@ -182,7 +182,7 @@ def csv_text(rows: Sequence[dict[str, Any]]) -> str:
     return written.Table(header=(), rows=(), caption="", records=rows).csv()
 
 
-def write_tables(tables: Sequence[Table], out: Path, name: str) -> list[Path]:
+def write_tables(tables: Sequence[PaperTable], out: Path, name: str) -> list[Path]:
     """<name>.md and <name>.csv in a folder."""
     return write_texts({out / f"{name}.md": markdown(tables), out / f"{name}.csv": csv_text(csv_rows(tables))})
 
@@ -195,7 +195,7 @@ def write_texts(texts: Mapping[Path, str]) -> list[Path]:
     return list(texts)
 
 
-def _tells_temperature(table: Table, row: Row) -> bool:
+def _tells_temperature(table: PaperTable, row: Row) -> bool:
     """Only the first calibration error of a table, because the others have the same temperature."""
     of_columns = any(column.phase == "post" for column in table.layout.columns)
     tempered = [q for q in table.layout.quantities if "ece" in q.metric and (of_columns or q.phase.startswith("post"))]

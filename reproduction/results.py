@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +15,7 @@ from calattn.files.atomic import atomic_write
 from calattn.rules import Rule
 from calattn.runs.folder import read_json, write_json
 from calattn.types import MetricRow
-from reproduction.cells import Cell, ScaleName, spec_of
+from reproduction.cells import GridCell, ScaleName, hash_of
 
 FORMAT = 1
 NOT_RUN = "not run"
@@ -28,7 +29,7 @@ Phase = Literal["pre", "post", "post_nll", "sats"]
 class Hole(NamedTuple):
     """A cell without a result, and why."""
 
-    cell: Cell
+    cell: GridCell
     reason: str
 
 
@@ -61,7 +62,7 @@ class CellResult:
               Under "pre" also ood_svhn and ood_cifar10_c, differences of AUROC
     """
 
-    cell: Cell
+    cell: GridCell
     scale: ScaleName
     cell_hash: str
     run: dict[str, Any]
@@ -142,10 +143,15 @@ class ResultStore:
     def __init__(self, folder: Path, scale: ScaleName) -> None:
         self.folder, self.scale = Path(folder) / scale, scale
 
-    def path(self, cell: Cell) -> Path:
+    @property
+    def heads(self) -> Path:
+        """Where the documents of `benchmarks.head` lie, beside the folder of all scales."""
+        return self.folder.parents[1] / "head"
+
+    def path(self, cell: GridCell) -> Path:
         return self.folder / f"{cell.name}.json"
 
-    def get(self, cell: Cell) -> CellResult | Hole:
+    def get(self, cell: GridCell) -> CellResult | Hole:
         path = self.path(cell)
         if path.exists():
             return self._read(cell, path)
@@ -157,11 +163,18 @@ class ResultStore:
             return Hole(cell=cell, reason=f"unfinished: {partly.run['epochs']} of {partly.planned_epochs} epochs")
         return Hole(cell=cell, reason=NOT_RUN)
 
-    def unfinished(self, cell: Cell) -> CellResult | None:
+    def unfinished(self, cell: GridCell) -> CellResult | None:
         """What a cell that was stopped before its last epoch had come to."""
         path = self.path(cell).with_suffix(".unfinished.json")
         found = self._read(cell, path) if path.exists() else None
         return found if isinstance(found, CellResult) else None
+
+    def stored(self) -> Iterator[CellResult]:
+        """Every result in the folder that is of today's spec, in the order of their names."""
+        for path in self.names():
+            found = self.get(GridCell(**_document(path)["cell"]))
+            if isinstance(found, CellResult):
+                yield found
 
     def names(self, ending: str = "") -> list[Path]:
         """The files of results, or those that end in ".failed" or ".unfinished"."""
@@ -169,9 +182,8 @@ class ResultStore:
         paths = sorted(self.folder.glob(f"*{ending}.json"))
         return paths if ending else [path for path in paths if not path.stem.endswith(kinds)]
 
-    def _read(self, cell: Cell, path: Path) -> CellResult | Hole:
-        found = read_json(path)
-        wanted = spec_of(cell, self.scale).hash
+    def _read(self, cell: GridCell, path: Path) -> CellResult | Hole:
+        found, wanted = _document(path), hash_of(cell, self.scale)
         if found.get("format") != FORMAT or found.get("cell_hash") != wanted:
             return Hole(cell=cell, reason=f"{path.name} is of another spec ({found.get('cell_hash')}, now {wanted})")
         parts = {name: found[name] for name in ("cell_hash", "run", "log", "rules", "pair")}
@@ -189,7 +201,18 @@ class ResultStore:
             whole.with_suffix(".unfinished.json").unlink(missing_ok=True)
         return target
 
-    def fail(self, cell: Cell, reason: str) -> None:
+    def fail(self, cell: GridCell, reason: str) -> None:
         """Remembers why a cell has no result; the next attempt replaces it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json({"format": FORMAT, "reason": reason}, self.path(cell).with_suffix(".failed.json"))
+
+
+def _document(path: Path) -> Any:
+    """Verdicts ask for each result hundreds of times; a file that was replaced is read again."""
+    state = path.stat()
+    return _read_document(path, state.st_mtime_ns, state.st_ino)
+
+
+@functools.lru_cache(maxsize=512)
+def _read_document(path: Path, _changed: int, _file: int) -> Any:
+    return read_json(path)

@@ -30,7 +30,7 @@ SAME_ECE = 0.01
 """Two weights λ count as the same where the interval of their difference lies within this much ECE on either side of 0."""
 
 
-class Finding(NamedTuple):
+class AtRule(NamedTuple):
     """What one checkpoint rule gave ("any" for claims that no checkpoint decides)."""
 
     outcomes: tuple[Outcome, ...]
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
     kind: Kind
     rule: str | None
-    findings: Mapping[str, Finding]
+    findings: Mapping[str, AtRule]
     planned: int
     reading: str
 
@@ -88,14 +88,14 @@ Judge = Callable[[Sequence[Outcome]], tuple[bool, str]]
 
 
 def not_tested(reason: str) -> Verdict:
-    return Verdict("not tested", None, {"any": Finding((), holds=False, reading=reason)}, planned=0, reading=reason)
+    return Verdict("not tested", None, {"any": AtRule((), holds=False, reading=reason)}, planned=0, reading=reason)
 
 
 def verdict_of(outcomes: Mapping[str, Sequence[Outcome]], *, planned: int, judge: Judge) -> Verdict:
     """The verdict over all rules in `outcomes` (rule → decided outcomes)."""
     findings = {}
     for rule, found in outcomes.items():
-        findings[rule] = Finding(tuple(found), *(judge(found) if found else (False, "no results")))
+        findings[rule] = AtRule(tuple(found), *(judge(found) if found else (False, "no results")))
     kind, only, reading = _over_rules(findings, planned)
     return Verdict(kind, only, findings, planned, reading)
 
@@ -143,6 +143,22 @@ def same(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
     return False, f"not confirmed: {WIDE}"
 
 
+def needs_all(otherwise: str) -> Judge:
+    """Judges what has to be so in every network."""
+
+    def judge(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+        good = all(each.decision == "better" for each in outcomes)
+        return good, "confirmed" if good else f"contradicted: {otherwise}"
+
+    return judge
+
+
+def mostly_seen(outcomes: Sequence[Outcome]) -> tuple[bool, str]:
+    if 2 * _count(outcomes, "better") > len(outcomes):
+        return True, "confirmed"
+    return False, "contradicted: the phases are not all seen in most networks"
+
+
 def mean_effect(outcomes: Sequence[Outcome]) -> MetricRow | None:
     """The mean over families with an interval, None where there are none: Student's where there are five families or more.
 
@@ -161,7 +177,7 @@ def mean_effect(outcomes: Sequence[Outcome]) -> MetricRow | None:
     return MetricRow(name=metric, value=effects[0] if len(effects) == 1 else statistics.fmean(effects), **ends)
 
 
-def _over_rules(findings: Mapping[str, Finding], planned: int) -> tuple[Kind, str | None, str]:
+def _over_rules(findings: Mapping[str, AtRule], planned: int) -> tuple[Kind, str | None, str]:
     fewest = min((len(each.outcomes) for each in findings.values()), default=0)
     if not _enough(fewest, planned):
         return "not tested", None, f"{fewest} of {planned} planned families have results"

@@ -53,10 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 # The files that take longest, longest first: short tests then fill the time until both workers are done.
 LONGEST = (
     "integration/test_distributed.py",
-    "reproduction/test_run.py",
+    "reproduction/test_runner.py",
     "integration/test_teaching.py",
     "integration/test_resume.py",
-    "reproduction/test_worker.py",
     "reproduction/test_committed_results.py",
 )
 

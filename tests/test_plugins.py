@@ -15,9 +15,9 @@ from calattn import losses, plugins
 from calattn.heads import HEADS
 from calattn.registry import Registry
 from calattn.runs.load import load
-from reproduction.cells import Cell
+from reproduction.cells import GridCell
 from reproduction.results import ResultStore
-from reproduction.worker import Work
+from reproduction.runner import Work
 from tests.cli_runner import invoke, refused
 from tests.small_runs import CPU, SMALL
 
@@ -204,8 +204,8 @@ def test_the_workers_of_a_grid_have_the_plugins(tmp_path, monkeypatch):
     Path("own_note.py").write_text("from pathlib import Path\nPath('noted').touch()\n")
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "own_note.py"))
     work = Work(store=ResultStore(tmp_path, "reduced"), runs=tmp_path, runtime=CPU)
-    broken = Cell(dataset="cifar10", model="deit", loss="no_such_loss")
-    line = [sys.executable, "-P", "-m", "reproduction.worker", work.order(broken)]
+    broken = GridCell(dataset="cifar10", model="deit", loss="no_such_loss")
+    line = [sys.executable, "-P", "-m", "reproduction.runner", work.order(broken)]
     root = Path(reproduction.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     assert subprocess.run(line, check=False, capture_output=True, env=environment).returncode == 1

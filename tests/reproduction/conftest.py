@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from reproduction import paper
-from reproduction.cells import Cell, ScaleName, spec_of
+from reproduction.cells import GridCell, ScaleName, spec_of
 from reproduction.results import CellResult, ResultStore
-from reproduction.worker import Work, run_cell
+from reproduction.runner import Work, run_cell
 from tests.small_runs import CPU
 
-PLAIN = Cell(dataset="cifar10", model="deit")
+PLAIN = GridCell(dataset="cifar10", model="deit")
 HEAD = dataclasses.replace(PLAIN, head="calattn")
 COMMITTED = ResultStore(Path(__file__).parents[2] / "results" / "reproduce", "reduced")
 
@@ -29,14 +29,14 @@ def value(table: str, **keys: paper.Value) -> float:
     return found["value"]
 
 
-def document_of(cell: Cell) -> CellResult:
+def document_of(cell: GridCell) -> CellResult:
     """A committed result, as a copy that a test may change."""
     found = COMMITTED.get(cell)
     assert isinstance(found, CellResult), found
     return copy.deepcopy(found)
 
 
-def store_of(folder: Path, cells: Iterable[Cell], scale: ScaleName = "reduced") -> ResultStore:
+def store_of(folder: Path, cells: Iterable[GridCell], scale: ScaleName = "reduced") -> ResultStore:
     """A store of committed results, as if they were of that scale."""
     store = ResultStore(folder, scale)
     for cell in cells:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from reproduction.cells import Cell, ScaleName, spec_of
-from reproduction.grid import ordered_cells
+from reproduction.cells import GridCell, ScaleName, spec_of
+from reproduction.planned import ordered_cells
 from reproduction.results import CellResult, Hole, ResultStore
 
 RULES = ("last", "best-ece")
@@ -28,11 +28,11 @@ BASE = {
 AFTER = {"post": 0.25, "post_nll": 0.3, "sats": 0.4}
 """What a post-hoc step leaves of the calibration errors."""
 
-Effect = Callable[[Cell, str, str, str], float]
+Effect = Callable[[GridCell, str, str, str], float]
 """(cell, rule, phase, metric) → what the head adds; OOD metrics are "ood_svhn" and "ood_cifar10_c"."""
 
 
-def helps(cell: Cell, _rule: str, phase: str, metric: str) -> float:
+def helps(cell: GridCell, _rule: str, phase: str, metric: str) -> float:
     """CalAttn as the paper has it."""
     good = {"accuracy": 0.003, "misclassification_auroc": 0.02, "ood_svhn": 0.03, "ood_cifar10_c": 0.05, "nll": -0.05}
     scale = 0.4 if phase == "pre" else 0.1
@@ -40,7 +40,7 @@ def helps(cell: Cell, _rule: str, phase: str, metric: str) -> float:
     return size * {"dirichlet": 0.2}.get(cell.head, 1.0) * {"cls": 1.0, "patch_mean": 1.3}.get(cell.features, 0.5)
 
 
-def nothing(_cell: Cell, _rule: str, _phase: str, _metric: str) -> float:
+def nothing(_cell: GridCell, _rule: str, _phase: str, _metric: str) -> float:
     return 0.0
 
 
@@ -67,7 +67,7 @@ def phased_log(epochs: int = 60) -> list[dict[str, Any]]:
 
 
 def made(
-    cell: Cell,
+    cell: GridCell,
     effect: Effect,
     *,
     scale: ScaleName = "reduced",
@@ -104,16 +104,16 @@ def made(
 class MadeStore(ResultStore):
     """A store in memory: files are tested elsewhere, and a hundred of them for every test take seconds."""
 
-    def __init__(self, scale: ScaleName, found: dict[Cell, CellResult]) -> None:
+    def __init__(self, scale: ScaleName, found: dict[GridCell, CellResult]) -> None:
         super().__init__(Path("nowhere"), scale)
         self.found = found
 
-    def get(self, cell: Cell) -> CellResult | Hole:
+    def get(self, cell: GridCell) -> CellResult | Hole:
         return self.found.get(cell) or Hole(cell=cell, reason="not run")
 
 
 def world(
-    effect: Effect, *, cells: Iterable[Cell] | None = None, scale: ScaleName = "reduced", **options: Any
+    effect: Effect, *, cells: Iterable[GridCell] | None = None, scale: ScaleName = "reduced", **options: Any
 ) -> MadeStore:
     """A store of all cells of the scale (or of those named)."""
     wanted = ordered_cells(scale) if cells is None else cells
@@ -127,7 +127,7 @@ def on_disk(folder: Path, store: MadeStore) -> ResultStore:
     return written
 
 
-def value(cell: Cell, effect: Effect, rule: str, phase: str, metric: str) -> float:
+def value(cell: GridCell, effect: Effect, rule: str, phase: str, metric: str) -> float:
     base = BASE.get(metric, 0.7)
     error = metric not in ("accuracy", "nll", "brier", "misclassification_auroc") and not metric.startswith("ood_")
     base *= AFTER.get(phase, 1.0) if error else 1.0
@@ -135,12 +135,12 @@ def value(cell: Cell, effect: Effect, rule: str, phase: str, metric: str) -> flo
     return base + (effect(cell, rule, phase, metric) if cell.head != "none" else 0.0)
 
 
-def _jitter(cell: Cell) -> float:
+def _jitter(cell: GridCell) -> float:
     """Families differ, as they do; a cell and its twin share it, and so do the inputs and heads of a network."""
     return (zlib.crc32(f"{cell.dataset}/{cell.model}/{cell.recipe}".encode()) % 1000) * 1e-5
 
 
-def _rule(cell: Cell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
+def _rule(cell: GridCell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
     def row(phase: str, metric: str) -> dict[str, float]:
         middle = value(cell, effect, rule, phase, metric)
         return {"value": middle, "low": middle - half, "high": middle + half}
@@ -157,7 +157,7 @@ def _rule(cell: Cell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
     return found
 
 
-def _pair(cell: Cell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
+def _pair(cell: GridCell, effect: Effect, rule: str, half: float) -> dict[str, Any]:
     metrics = (*BASE, *(("ood_svhn", "ood_cifar10_c") if cell.dataset == "cifar10" else ()))
     found: dict[str, Any] = {"pre": {}, "post": {}}
     for phase, rows in found.items():

@@ -25,10 +25,10 @@ from calattn.runs.interface import interface_of
 from calattn.runs.predict import Predictor
 from reproduction import ood
 from reproduction.analysis import PAIRED, analyse
-from reproduction.cells import SCALES, Cell
+from reproduction.cells import SCALES, GridCell
 from reproduction.ood import OodScores, Separation, ood_sets, score_run, uncertainty
 from reproduction.results import CellResult, ResultStore, document_text
-from reproduction.worker import Work, run_folder
+from reproduction.runner import Work, run_folder
 from tests.reproduction.conftest import HEAD, PLAIN
 from tests.small_runs import CPU
 
@@ -41,12 +41,12 @@ class Pair:
     store: ResultStore
     runs: Path
 
-    def result(self, cell: Cell) -> CellResult:
+    def result(self, cell: GridCell) -> CellResult:
         found = self.store.get(cell)
         assert isinstance(found, CellResult), found
         return found
 
-    def folder(self, cell: Cell) -> RunFolder:
+    def folder(self, cell: GridCell) -> RunFolder:
         return RunFolder.open(run_folder(cell, "smoke", self.runs))
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.head.__main__ import main as benchmark
 from reproduction import figures
+from reproduction.appendix import PAGES
 from reproduction.catalogue import EXPERIMENTS
-from reproduction.cells import Cell
-from reproduction.evidence import Results
-from reproduction.report import PAGES, report_text, write_report
+from reproduction.cells import GridCell
+from reproduction.main_page import report_text, write_report
 from reproduction.results import ResultStore
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def store() -> ResultStore:
 
 def test_the_report_is_that_of_the_committed_results(store):
     assert store.names(), "no results are committed"
-    expected = report_text(Results(store), tables="results/reproduction/reduced")
+    expected = report_text(store, tables="results/reproduction/reduced")
     assert (ROOT / "REPRODUCTION.md").read_text(encoding="utf-8") == expected, REMEDY
     assert len(expected.splitlines()) <= 150, "one page; what needs more room goes under results/"
 
@@ -49,7 +49,7 @@ def test_links_of_the_report_lead_somewhere():
 def test_verdicts_are_those_that_were_computed_before(store, tmp_path):
     """verdicts.csv and evidence.csv were written by the code that judged the claims first: no later change of code may change a
     state, a decision or a digit. Who changes a rule on purpose writes them anew and says so."""
-    write_report(Results(store), tmp_path / "R.md", folder=tmp_path)
+    write_report(store, tmp_path / "R.md", folder=tmp_path)
     for name in WRITTEN:
         assert (tmp_path / name).read_text(encoding="utf-8") == (ROOT / FOLDER / name).read_text(encoding="utf-8"), name
 
@@ -96,7 +96,7 @@ def test_tables_tell_how_well_networks_know_their_training_images(store):
     )
     for loss, head in (("ce", "none"), ("ce_brier", "none"), ("ce_brier", "calattn")):
         for model, expected in (("vit", 82), ("deit", 99), ("swin", 97)):
-            cell = Cell(dataset="cifar10", model=model, loss=loss, head=head)
+            cell = GridCell(dataset="cifar10", model=model, loss=loss, head=head)
             assert round(100 * _course(store.get(cell))[-1]) == expected
             assert _course(store.get(dataclasses.replace(cell, dataset="cifar100")))[-1] > 0.98
 

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, results_of
-from reproduction.cells import LOSSES, Cell
+from reproduction.cells import LOSSES, GridCell
+from reproduction.drawing import equal_count_means
 from reproduction.figures import CHANGE_CELLS, FIGURES, Drawn
-from reproduction.panels import equal_count_means
 from reproduction.results import CellResult, ResultStore
 from tests.reproduction.conftest import COMMITTED, document_of, store_of, value
 
@@ -91,7 +91,7 @@ def test_changes_are_those_of_the_documents_and_of_the_paper(name: str, table: s
         }
         before, after = (value(printed, head=head, **place) for head in ("none", "calattn"))
         assert float(row["paper"]) == pytest.approx((after - before) / before)
-        cell = Cell(dataset=row["data_set"], model=row["network"], loss=row["loss"], head="calattn")
+        cell = GridCell(dataset=row["data_set"], model=row["network"], loss=row["loss"], head="calattn")
         if cell not in ordered_cells("reduced"):
             assert (row["last"], row["best_ece"]) == ("", "")
             continue
@@ -107,8 +107,8 @@ def test_reliability_prints_the_ece_of_its_document(full: ResultStore):
     for each, rule in ((last, "last"), (best, "best-ece")):
         assert each.name == f"reliability-{rule}"
         for cell in (
-            Cell(dataset="cifar10", model="vit", loss="ce"),
-            Cell(dataset="cifar100", model="swin", head="calattn"),
+            GridCell(dataset="cifar10", model="vit", loss="ce"),
+            GridCell(dataset="cifar100", model="swin", head="calattn"),
         ):
             values = document_of(cell).rules[rule]["phases"]["pre"]
             expected = f"ECE {100 * values['ece']['value']:.2f} %\naccuracy {100 * values['accuracy']['value']:.2f} %"
@@ -117,7 +117,7 @@ def test_reliability_prints_the_ece_of_its_document(full: ResultStore):
 
 def test_dynamics_draws_the_log_and_the_temperature(full: ResultStore):
     (each,) = drawn("dynamics", full)
-    document = document_of(Cell(dataset="cifar10", model="vit", head="calattn"))
+    document = document_of(GridCell(dataset="cifar10", model="vit", head="calattn"))
     line, temperature = each.figure.axes[0].lines[:2]
     expected = [row["validation"]["inverse_scale"]["mean"] for row in document.log]
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx(expected)
@@ -128,7 +128,7 @@ def test_dynamics_draws_the_log_and_the_temperature(full: ResultStore):
 
 def test_norms_put_each_image_where_the_document_says(full: ResultStore):
     last = drawn("cls_norm", full)[0]
-    points = document_of(Cell(dataset="cifar10", model="deit", head="calattn")).rules["last"]["scatter"]
+    points = document_of(GridCell(dataset="cifar10", model="deit", head="calattn")).rules["last"]["scatter"]
     for panel, column in ((1, "max_prob"), (2, "scaled_max_prob")):
         shown = np.concatenate([np.asarray(c.get_offsets()) for c in last.figure.axes[panel].collections])
         expected = np.column_stack([points["feature_norm"], points[column]])
@@ -156,7 +156,7 @@ def test_equal_norms_are_never_divided_between_bins():
 
 def test_bars_are_pale_where_the_difference_may_be_chance(tmp_path: Path):
     """A bar says how sure it is: the interval of the pair, at its rule."""
-    cell = Cell(dataset="cifar10", model="deit", loss="ce", head="calattn")
+    cell = GridCell(dataset="cifar10", model="deit", loss="ce", head="calattn")
     store, document = ResultStore(tmp_path, "reduced"), document_of(cell)
     document.pair["last"]["pre"]["ece"] |= {"low": 0.01, "high": 0.02}
     document.pair["best-ece"]["pre"]["ece"] |= {"low": -0.01, "high": 0.02}
@@ -174,7 +174,7 @@ def test_bars_are_pale_where_the_difference_may_be_chance(tmp_path: Path):
 
 
 def test_a_scale_that_has_not_moved_is_a_line(tmp_path: Path):
-    cell = Cell(dataset="cifar10", model="vit", head="calattn")
+    cell = GridCell(dataset="cifar10", model="vit", head="calattn")
     document = document_of(cell)
     document.log[0]["validation"]["inverse_scale"]["histogram"]["edges"] = [1.0] * 41
     store = ResultStore(tmp_path, "reduced")

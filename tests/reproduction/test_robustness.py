@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduction.cells import Cell
+from reproduction.cells import GridCell
 from reproduction.claims import CLAIMS
-from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Results, Rules, outcomes_of
+from reproduction.evidence import REGISTERED, Arm, Comparison, Outcome, Rules, outcomes_of
 from reproduction.ledger import VARIANTS, variants
 from tests.reproduction.made_claims import changes, helps, nothing, world
 
@@ -22,17 +22,17 @@ Z = stats.norm.ppf(0.975)
 def _families(sizes: dict[str, tuple[float, ...]], rules: Rules) -> dict[str, Outcome]:
     """Loss → seeds' effects on ECE; the outcomes by loss."""
 
-    def effect(cell: Cell, _rule: str, _phase: str, metric: str) -> float:
+    def effect(cell: GridCell, _rule: str, _phase: str, metric: str) -> float:
         return sizes[cell.loss][cell.seed] if metric == "ece" else 0.0
 
     heads = [
-        Cell(dataset="cifar10", model="deit", loss=loss, head="calattn", seed=seed)
+        GridCell(dataset="cifar10", model="deit", loss=loss, head="calattn", seed=seed)
         for loss, each in sizes.items()
         for seed in range(len(each))
     ]
     store = world(effect, cells=[cell for head in heads for cell in (head.twin, head)], half=HALF)
     pairs = [Comparison(family=h.loss, metric="ece", a=Arm(cell=h.twin), b=Arm(cell=h)) for h in heads]
-    return {each.family: each for each in outcomes_of(pairs, rule="last", results=Results(store), rules=rules)}
+    return {each.family: each for each in outcomes_of(pairs, rule="last", store=store, rules=rules)}
 
 
 def test_welch_adds_the_errors_of_images_and_seeds() -> None:
@@ -68,7 +68,7 @@ def test_pooled_seeds_give_one_seed_the_spread_of_the_others() -> None:
 
 
 def test_like_accuracy_leaves_out_what_came_with_other_accuracy() -> None:
-    def effect(cell: Cell, rule: str, phase: str, metric: str) -> float:
+    def effect(cell: GridCell, rule: str, phase: str, metric: str) -> float:
         price = {"mmce": 0.02, "brier": -0.02}.get(cell.loss, 0.0)
         return price if metric == "accuracy" else helps(cell, rule, phase, metric)
 
@@ -85,7 +85,7 @@ def test_like_accuracy_leaves_out_what_came_with_other_accuracy() -> None:
 )
 def test_what_hangs_on_the_smallest_effect_and_on_the_correction(size: float, half: float, rules: str) -> None:
     """A sure effect that is too small to matter; and p = 0.04 in every family, which is none after Holm's correction."""
-    found = variants(Results(world(changes("ece", -size), half=half)))["ece_falls"]
+    found = variants(world(changes("ece", -size), half=half))["ece_falls"]
     assert {name for name, each in found.items() if each.kind == "holds"} == {rules}
 
 
@@ -99,10 +99,10 @@ def test_counted_keeps_the_p_value_of_a_pair_that_has_one_seed() -> None:
 
 
 def test_what_hangs_on_how_temperatures_are_fitted() -> None:
-    def effect(_cell: Cell, _rule: str, phase: str, metric: str) -> float:
+    def effect(_cell: GridCell, _rule: str, phase: str, metric: str) -> float:
         return 0.0 if metric != "ece" else {"post": -0.02, "post_nll": 0.02}.get(phase, 0.0)
 
-    found = variants(Results(world(effect)))
+    found = variants(world(effect))
     assert found["complementary_to_ts"]["as fixed"].kind == "holds"
     by_nll = found["complementary_to_ts"]["T by NLL"]
     assert by_nll.manner == "contradicted"

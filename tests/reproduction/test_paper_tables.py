@@ -18,10 +18,10 @@ import torch
 from calattn.runs.build import build_model
 from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, tables_of
-from reproduction.cells import SCALES, TRANSFORMERS, Cell, spec_of
+from reproduction.cells import SCALES, TRANSFORMERS, GridCell, spec_of
+from reproduction.paper_tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of
 from reproduction.render import csv_rows, footnotes, markdown
 from reproduction.results import CellResult, ResultStore
-from reproduction.tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of
 from tests.reproduction.conftest import COMMITTED, document_of, store_of
 
 DONE = [cell for cell in ordered_cells("reduced") if isinstance(COMMITTED.get(cell), CellResult)]
@@ -58,7 +58,7 @@ def test_every_head_comes_after_its_twin_and_no_cell_twice():
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])
 def test_no_two_networks_of_a_scale_are_one(scale):
     """Trained from random weights, DeiT-S is ViT-S: two names for one network would count every finding twice."""
-    specs = {model: spec_of(Cell(dataset="cifar10", model=model), scale) for model in TRANSFORMERS}
+    specs = {model: spec_of(GridCell(dataset="cifar10", model=model), scale) for model in TRANSFORMERS}
     with torch.device("meta"):
         networks = [build_model(spec, num_classes=10, channels=3, size=spec.data.size or 8) for spec in specs.values()]
     assert len({sum(p.numel() for p in network.parameters()) for network in networks}) == len(specs)
@@ -113,7 +113,7 @@ def _csv(number: float | None) -> str:
 
 
 def test_fewer_seeds_than_planned_are_counted(tmp_path: Path):
-    seeds = [Cell(dataset="cifar10", model="deit", loss="ce", seed=seed) for seed in (0, 1)]
+    seeds = [GridCell(dataset="cifar10", model="deit", loss="ce", seed=seed) for seed in (0, 1)]
     (table, _) = tables_of("three_seeds", store_of(tmp_path, seeds))
     found = {row.header[0]: row.entries[0] for row in table.rows}
     assert found["CIFAR-10"].hole == "2 of 3 seeds; the others: not run"
@@ -177,7 +177,7 @@ def test_accuracy_and_nll_stand_beside_every_calibration_error():
 
 
 def test_a_metric_that_was_not_measured_is_a_hole(tmp_path: Path):
-    cell = Cell(dataset="cifar10", model="deit")
+    cell = GridCell(dataset="cifar10", model="deit")
     result = document_of(cell)
     del result.rules["last"]["phases"]["pre"]["ece"]
     result.rules["last"]["phases"]["pre"]["nll"]["value"] = None
@@ -204,7 +204,7 @@ def check_markdown(text: str) -> None:
 
 def test_a_strange_reason_breaks_no_format(tmp_path: Path):
     store = ResultStore(tmp_path, "reduced")
-    store.fail(Cell(dataset="cifar10", model="deit", loss="ce"), "[red]bad[/] | pipe & amp_{x} \\ ümlaut\nline 2")
+    store.fail(GridCell(dataset="cifar10", model="deit", loss="ce"), "[red]bad[/] | pipe & amp_{x} \\ ümlaut\nline 2")
     tables = tables_of("ece", store)
     check_markdown(markdown(tables))
     assert "[red]bad[/] | pipe" in markdown(tables), "below the table, where a bar breaks nothing"

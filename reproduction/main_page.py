@@ -6,31 +6,22 @@ import itertools
 import math
 import os
 import statistics
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
 from calattn.report.style import between, number
-from reproduction import afterwards, baselines, best_nll, ledger, paper, schedule, sizes
+from reproduction import appendix, counted, ledger, paper
 from reproduction.catalogue import tables_of
 from reproduction.cells import CIFARS, SCALES
 from reproduction.claims import CLAIMS, TOLD, verdicts
-from reproduction.evidence import Results
-from reproduction.grid import ordered_cells
+from reproduction.paper_tables import LAYOUTS
+from reproduction.planned import ordered_cells
 from reproduction.render import markdown_table, ours_text, with_spread, write_texts
-from reproduction.results import RULES, CellResult, missing
-from reproduction.tables import LAYOUTS
-from reproduction.verdicts import Finding, State, Verdict
+from reproduction.results import RULES, CellResult, ResultStore, missing
+from reproduction.verdicts import AtRule, State, Verdict
 
-PAGES = {
-    "baselines": baselines.page,
-    "best_nll": best_nll.page,
-    "schedule": schedule.page,
-    "checkpoint_size": sizes.page,
-}
-TEMPLATES = Path(__file__).parent / "templates"
 NONE = "–"
 JUDGED_BY_MORE = ("complementary_to_ts", "joint_beats_posthoc")
 """Claims of which the report says what other metrics have, too."""
@@ -38,55 +29,54 @@ BY_HEART, AHEAD, POOR = 0.95, 0.01, 0.5
 """A network knows its training images by heart if it has 95 % of them right, and a point more than of new images."""
 
 
-def write_report(results: Results, path: Path, *, folder: Path) -> list[Path]:
+def write_report(store: ResultStore, path: Path, *, folder: Path) -> list[Path]:
     """The report, and the ledger of its verdicts beside the tables in `folder`."""
     tables = Path(os.path.relpath(folder, path.parent)).as_posix()
     texts = {
-        path: report_text(results, tables=tables),
-        folder / "verdicts.csv": ledger.verdicts_csv(results),
-        folder / "evidence.csv": ledger.evidence_csv(results),
+        path: report_text(store, tables=tables),
+        folder / "verdicts.csv": ledger.verdicts_csv(store),
+        folder / "evidence.csv": ledger.evidence_csv(store),
     }
-    return write_texts(texts | {folder / f"{name}.md": page(results) for name, page in PAGES.items()})
+    return write_texts(texts | {folder / f"{name}.md": page(store) for name, page in appendix.PAGES.items()})
 
 
-def report_text(results: Results, *, tables: str) -> str:
+def report_text(store: ResultStore, *, tables: str) -> str:
     """The template of the scale, or the one for any; `tables` is their folder as seen from the report."""
-    own = TEMPLATES / f"{results.scale}.md"
-    template = own if own.exists() else TEMPLATES / "any.md"
-    return string.Template(template.read_text(encoding="utf-8")).substitute(numbers(results, tables), tables=tables)
+    template = store.scale if (appendix.TEMPLATES / f"{store.scale}.md").exists() else "any"
+    return appendix.filled(template, numbers(store, tables) | {"tables": tables})
 
 
-def numbers(results: Results, tables: str) -> dict[str, object]:
+def numbers(store: ResultStore, tables: str) -> dict[str, object]:
     """Every placeholder that a template may have → what is put there.
 
     Of a claim at a checkpoint, for example: $ece_falls_last (mean effect), $ece_falls_last_better (families).
     """
-    found, stored = verdicts(results), list(results.stored())
-    wanted, plain = [results.get(cell) for cell in ordered_cells(results.scale)], baselines.rows(results)
+    found, stored = verdicts(store), list(store.stored())
+    wanted, plain = [store.get(cell) for cell in ordered_cells(store.scale)], appendix.baselines(store)
     values: dict[str, object] = {
         "baselines": len(plain),
-        "scale": results.scale,
-        "scale_title": SCALES[results.scale].title.rstrip("?"),
+        "scale": store.scale,
+        "scale_title": SCALES[store.scale].title.rstrip("?"),
         "planned": len(wanted),
         "run": sum(isinstance(result, CellResult) for result in wanted),
         "claims": len(found),
-        "claims_table": _claims_table(found, results),
-        "afterwards_table": afterwards.table(results.heads),
-        "schedule_table": schedule.table(results),
-        "nll_rises": best_nll.course_of("ece_falls", results).text("nll"),
+        "claims_table": _claims_table(found, store),
+        "afterwards_table": counted.heads_table(store),
+        "schedule_table": appendix.schedule_table(store),
+        "nll_rises": appendix.course_of("ece_falls", store).text("nll"),
         "not_run": missing(wanted) or "none",
-        "three_seeds": _three_seeds(results),
+        "three_seeds": _three_seeds(store),
         "oddities": len(paper.oddities()),
         "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in (*LAYOUTS, "checkpoint_size")),
         **_memory(stored),
         **_early(stored),
         **_contradictions(stored),
     }
-    values |= {f"baselines_{each}": baselines.reproduced(plain, each) for each in baselines.RULES_SHOWN}
+    values |= {f"baselines_{each}": appendix.reproduced(plain, each) for each in appendix.RULES_SHOWN}
     for state, at in itertools.product(get_args(State), RULES):
         values[f"{state.replace(' ', '_')}_{at}"] = sum(verdict.state(at) == state for verdict in found.values())
     for name in JUDGED_BY_MORE:
-        for metric, by_rule in CLAIMS[name].beside(results).items():
+        for metric, by_rule in CLAIMS[name].beside(store).items():
             counts = Counter(outcome.decision for outcome in by_rule["last"])
             values |= {f"{name}_last_{metric}_{each}": counts[each] for each in ("better", "worse")}
     for name, verdict in found.items():
@@ -101,7 +91,7 @@ def numbers(results: Results, tables: str) -> dict[str, object]:
     return {name.replace("-", "_"): value for name, value in values.items()}
 
 
-def effect_text(finding: Finding) -> str:
+def effect_text(finding: AtRule) -> str:
     """The mean effect with its interval; of what was counted, from the least to the most."""
     effect = finding.effect
     if effect is None:
@@ -116,34 +106,34 @@ def effect_text(finding: Finding) -> str:
     return f"{number(effect.name, effect.value, signed=True)} {ends}{unit}".strip()
 
 
-def _claims_table(found: Mapping[str, Verdict], results: Results) -> str:
+def _claims_table(found: Mapping[str, Verdict], store: ResultStore) -> str:
     """All: effect and state at each checkpoint, or why it was not tested. At `best-nll` by the logs, where they allow it."""
     rows = []
     for name, verdict in found.items():
         rules = [rule if rule in verdict.findings else "any" for rule in RULES]
         findings = [verdict.findings.get(rule) for rule in rules]
         if all(verdict.state(rule) == "not tested" for rule in RULES):
-            reason = _trained(name, results) if verdict.planned else verdict.reading
+            reason = _trained(name, store) if verdict.planned else verdict.reading
             rows.append([TOLD[name]["title"], NONE, f"not tested: {reason}", NONE, NONE])
             continue
         said = [f"{effect_text(f)}, {verdict.state(r)}" if f else NONE for r, f in zip(rules, findings, strict=True)]
-        course = best_nll.course_of(name, results) if name in best_nll.JUDGED else None
+        course = appendix.course_of(name, store) if name in appendix.JUDGED_BY_LOG else None
         said.append(f"{course.text(course.metric)}, {course.state}" if course else NONE)
         families = f"{len(verdict.findings[rules[0]].outcomes)} of {verdict.planned}"
         rows.append([TOLD[name]["title"], families, *(part.replace("holds", "**holds**") for part in said)])
     return markdown_table(["claim", "families", *(f"`{rule}`" for rule in (*RULES, "best-nll"))], rows)
 
 
-def _trained(name: str, results: Results) -> str:
+def _trained(name: str, store: ResultStore) -> str:
     """How many of the networks that a claim compares have results."""
-    cells = CLAIMS[name].cells(results.scale)
-    count = sum(isinstance(results.get(cell), CellResult) for cell in cells)
+    cells = CLAIMS[name].cells(store.scale)
+    count = sum(isinstance(store.get(cell), CellResult) for cell in cells)
     return f"{count or 'none'} of the {len(cells)} networks that it needs {'is' if count == 1 else 'are'} trained"
 
 
-def _three_seeds(results: Results) -> str:
+def _three_seeds(store: ResultStore) -> str:
     """Accuracy, and ECE before and after temperature scaling, under each checkpoint rule; ours and the paper's."""
-    tables, lines = tables_of("three_seeds", results.store), []
+    tables, lines = tables_of("three_seeds", store), []
     places = {column.title: i for i, column in enumerate(tables[0].layout.columns)}
     rows = {(table.rule, row.header[0], row.quantity.metric): row for table in tables for row in table.rows}
     for dataset in dict.fromkeys(row.header[0] for row in tables[0].rows):

@@ -17,7 +17,7 @@ import yaml
 from calattn.rules import Rule
 from calattn.types import MetricRow
 from reproduction import paper
-from reproduction.cells import BACKBONES, LOSSES, TRANSFORMERS, Cell, ScaleName, combinations, spec_of
+from reproduction.cells import BACKBONES, LOSSES, TRANSFORMERS, GridCell, ScaleName, combinations, spec_of
 from reproduction.results import CellResult, Hole, Phase
 
 _FILE: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "tables.yaml").read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ DEFINITIONS: dict[str, str] = _FILE["definitions"]
 LAYOUTS: tuple[str, ...] = tuple(_FILE["tables"])
 WEIGHTS = tuple(tenth / 10 for tenth in range(11))
 
-Found = Mapping[Cell, CellResult | Hole]
+Found = Mapping[GridCell, CellResult | Hole]
 Keys = Mapping[str, paper.Value] | None
 """What finds a number among the paper's rows; None where the paper has no such number."""
 
@@ -57,12 +57,12 @@ class Column(NamedTuple):
     hole_of_cnns: str = ""
 
 
-class Block(NamedTuple):
+class TableRows(NamedTuple):
     """Rows of one network: for each column its cells (several are seeds), or a reason why there can be none."""
 
     header: tuple[str, str]
     keys: Mapping[str, paper.Value]
-    cells: tuple[tuple[Cell, ...] | str, ...]
+    cells: tuple[tuple[GridCell, ...] | str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,13 @@ class Layout:
     name: str
     title: str
     columns: tuple[Column, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[TableRows, ...]
     quantities: tuple[Quantity, ...]
     notes: tuple[str, ...]
     intervals: bool
     paper_network: str
 
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[GridCell, ...]:
         """Every cell that the table shows, once, in the order of the table."""
         groups = (group for block in self.blocks for group in block.cells if not isinstance(group, str))
         return tuple(dict.fromkeys(cell for group in groups for cell in group))
@@ -126,18 +126,18 @@ def _columns(name: str, columns: str | list[dict[str, Any]]) -> tuple[Column, ..
     return tuple(Column(**each) for each in columns)  # type: ignore[arg-type]
 
 
-def _block(place: dict[str, str], columns: Sequence[Column], seeds: list[int], scale: ScaleName) -> Block:
+def _block(place: dict[str, str], columns: Sequence[Column], seeds: list[int], scale: ScaleName) -> TableRows:
     """The rows of one network; `below_paper` is what takes its place below the paper's scale."""
     dataset, model = place["dataset"], place["model"]
     head: dict[str, Any] = {"head": place["head"]} if "head" in place else {}
     shown = model if scale == "paper" else place.get("below_paper", model)
 
-    def cells(column: Column) -> tuple[Cell, ...] | str:
+    def cells(column: Column) -> tuple[GridCell, ...] | str:
         if hole := column.hole or (model not in TRANSFORMERS and column.hole_of_cnns):
             return str(hole)
-        return tuple(Cell(dataset=dataset, model=shown, seed=seed, **head, **column.cell) for seed in seeds)
+        return tuple(GridCell(dataset=dataset, model=shown, seed=seed, **head, **column.cell) for seed in seeds)
 
-    return Block(
+    return TableRows(
         header=(DATASETS[dataset], MODELS[shown] + (" + CalAttn" if head.get("head") == "calattn" else "")),
         keys={"dataset": dataset, "backbone": BACKBONES[model], **head},
         cells=tuple(map(cells, columns)),
@@ -151,7 +151,7 @@ def _range(name: str, weight: float) -> Keys:
     return {"lambda_min": found[0][0], "lambda_max": found[0][1]} if found else None
 
 
-class Source(NamedTuple):
+class Measured(NamedTuple):
     """Where a number comes from."""
 
     result: CellResult
@@ -163,13 +163,13 @@ class Source(NamedTuple):
 class Entry:
     """Our number (a fraction; NLL in nats), from one source or several seeds, and the paper's. `cells`: those planned."""
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Measured, ...] = ()
     paper: float | None = None
     paper_spread: float | None = None
     paper_temperature: float | None = None
     hole: str | None = None
     planned: bool = True
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[GridCell, ...] = ()
 
     @property
     def ours(self) -> MetricRow | None:
@@ -203,7 +203,7 @@ class Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
+class PaperTable:
     """A filled table under one checkpoint rule; rows and columns of which nothing was planned are kept, and marked."""
 
     layout: Layout
@@ -229,7 +229,7 @@ class Table:
         return [i for i in every if any(row.entries[i].planned for row in rows)] or list(every)
 
     @property
-    def results(self) -> dict[Cell, CellResult]:
+    def results(self) -> dict[GridCell, CellResult]:
         """Everything that has a number in this table."""
         return {s.result.cell: s.result for row in self.rows for entry in row.entries for s in entry.sources}
 
@@ -241,7 +241,7 @@ class Table:
         return [*rows, *(c.title for i, c in enumerate(self.layout.columns) if i not in self.shown_columns)]
 
 
-def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned: Collection[Cell]) -> Table:
+def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned: Collection[GridCell]) -> PaperTable:
     """The table under a checkpoint rule; what was not planned at this scale, or has no result, is a hole with its reason."""
     rows = []
     for block in layout.blocks:
@@ -256,7 +256,7 @@ def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned:
             )
             rows.append(Row(block.header, each, entries))
     networks = _networks([cell for cell in layout.cells() if cell in planned], scale)
-    return Table(layout=layout, scale=scale, rule=rule, rows=tuple(rows), networks=networks)
+    return PaperTable(layout=layout, scale=scale, rule=rule, rows=tuple(rows), networks=networks)
 
 
 def fraction(row: Mapping[str, paper.Value], column: str = "value") -> float | None:
@@ -283,7 +283,12 @@ def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> Me
 
 
 def _ours(
-    cells: tuple[Cell, ...] | str, found: Found, metric: str, rule: Rule, phase: Phase, planned: Collection[Cell]
+    cells: tuple[GridCell, ...] | str,
+    found: Found,
+    metric: str,
+    rule: Rule,
+    phase: Phase,
+    planned: Collection[GridCell],
 ) -> dict[str, Any]:
     """What was measured, and why the rest was not."""
     if isinstance(cells, str):
@@ -291,13 +296,13 @@ def _ours(
     wanted = tuple(cell for cell in cells if cell in planned)
     if not wanted:
         return {"hole": NOT_AT_THIS_SCALE, "planned": False, "cells": cells}
-    sources, holes = list[Source](), list[str]()
+    sources, holes = list[Measured](), list[str]()
     for result in (found[cell] for cell in wanted):
         if isinstance(result, Hole):
             holes.append(result.reason)
         elif (row := measured(result, metric, rule=rule, phase=phase)) is not None:
             objective = None if metric == "accuracy" else _TEMPERED.get(phase)
-            sources.append(Source(result, row, objective and result.temperature(rule=rule, objective=objective)))
+            sources.append(Measured(result, row, objective and result.temperature(rule=rule, objective=objective)))
         else:
             known = result.rules.get(rule, {}).get("phases", {}).get(phase, {})
             holes.append("no image that it could be measured on" if metric in known else f"{metric} was not measured")
@@ -317,7 +322,7 @@ def _theirs(name: str, *keys: Keys) -> Entry:
     return Entry(paper=fraction(row), paper_spread=fraction(row, "std"), paper_temperature=temperature)
 
 
-def _networks(cells: Sequence[Cell], scale: ScaleName) -> str:
+def _networks(cells: Sequence[GridCell], scale: ScaleName) -> str:
     """Which networks the names stand for at this scale."""
     kinds: dict[str, dict[str, list[str]]] = {}
     for cell in cells:

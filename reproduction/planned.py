@@ -10,14 +10,14 @@ from typing import Any
 import yaml
 
 from calattn.runs.resolving import resolve
-from reproduction.cells import SCALES, Cell, ScaleName, combinations, spec_of
-from reproduction.tables import LAYOUTS, layout_of
+from reproduction.cells import SCALES, GridCell, ScaleName, combinations, hash_of, spec_of
+from reproduction.paper_tables import LAYOUTS, layout_of
 
-_GRID: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_GRID: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("grid.yaml").read_text(encoding="utf-8"))
 
 
 @functools.cache
-def ordered_cells(scale: ScaleName) -> tuple[Cell, ...]:
+def ordered_cells(scale: ScaleName) -> tuple[GridCell, ...]:
     """All cells of a scale in the order in which they are worth running.
 
     >>> [cell.name for cell in ordered_cells("reduced")[:3]]
@@ -29,19 +29,19 @@ def ordered_cells(scale: ScaleName) -> tuple[Cell, ...]:
     return tuple(dict.fromkeys(cells))
 
 
-def steps(scale: ScaleName) -> list[list[Cell]]:
+def steps(scale: ScaleName) -> list[list[GridCell]]:
     """The steps of a scale; at the paper's, first what the reduced scale has too, then table by table."""
     if scale == "paper":
         wanted = dict.fromkeys(cell for name in LAYOUTS for cell in layout_of(name, "paper").cells())
         return [[cell for step in steps("reduced") for cell in step if cell in wanted], list(wanted)]
     # A method is several fields at once.
     return [
-        [Cell(**each.pop("method", {}), **each) for group in step for each in combinations(group)]
+        [GridCell(**each.pop("method", {}), **each) for group in step for each in combinations(group)]
         for step in _GRID[scale]
     ]
 
 
-def as_sweep(cells: Iterable[Cell], scale: ScaleName) -> str:
+def as_sweep(cells: Iterable[GridCell], scale: ScaleName) -> str:
     """The same runs as a file for `calattn sweep`; their folders are those in which a cell is looked for."""
     base = SCALES[scale].transformer["recipe"]
     common, runs = _settings(resolve(base).model_dump(mode="json")), {}
@@ -52,9 +52,9 @@ def as_sweep(cells: Iterable[Cell], scale: ScaleName) -> str:
     return yaml.safe_dump({"base": base, "runs": runs}, sort_keys=False)
 
 
-def folder_name(cell: Cell, scale: ScaleName) -> str:
+def folder_name(cell: GridCell, scale: ScaleName) -> str:
     """A cell whose spec has changed does not meet its older run."""
-    return f"{cell.name}-{spec_of(cell, scale).hash[:8]}"
+    return f"{cell.name}-{hash_of(cell, scale)[:8]}"
 
 
 def _settings(spec: dict[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import string
 
 import pytest
 
-from reproduction.cells import SCALES, Cell
+from reproduction.appendix import PAGES, TEMPLATES
+from reproduction.cells import SCALES, GridCell
 from reproduction.claims import CLAIMS, TOLD, verdicts
-from reproduction.evidence import Results
-from reproduction.report import PAGES, TEMPLATES, numbers, report_text, write_report
+from reproduction.main_page import numbers, report_text, write_report
 from reproduction.results import ResultStore
 from tests.reproduction.made_claims import helps, nothing, on_disk, world
 
@@ -21,21 +21,21 @@ def placeholders(text: str) -> set[str]:
 
 @pytest.mark.parametrize("template", ["any", "reduced"])
 def test_every_placeholder_has_a_number(template, tmp_path):
-    known = numbers(Results(ResultStore(tmp_path, "smoke")), tables="t").keys() | {"tables"}
+    known = numbers(ResultStore(tmp_path, "smoke"), tables="t").keys() | {"tables"}
     assert placeholders((TEMPLATES / f"{template}.md").read_text(encoding="utf-8")) <= known
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_empty_store_gives_a_report_that_says_so(tmp_path, scale):
-    text = report_text(Results(ResultStore(tmp_path, scale)), tables="t")
+    text = report_text(ResultStore(tmp_path, scale), tables="t")
     assert "not tested" in text
     assert "$" not in text
     assert "nan" not in text
 
 
 @pytest.fixture(scope="module")
-def helped(tmp_path_factory) -> Results:
-    return Results(on_disk(tmp_path_factory.mktemp("helped"), world(helps)))
+def helped(tmp_path_factory) -> ResultStore:
+    return on_disk(tmp_path_factory.mktemp("helped"), world(helps))
 
 
 def test_the_numbers_of_a_world_in_which_the_head_helps(helped):
@@ -64,7 +64,7 @@ def test_the_table_of_claims_has_a_state_for_each_checkpoint(helped, tmp_path):
     ]
     assert all(cell.endswith("], **holds**") for cell in rows["ECE falls"][1:3])
     assert rows["SATS stays behind"][3] == "–", "no log tells what a calibrator would have done"
-    idle = numbers(Results(on_disk(tmp_path, world(nothing))), tables="t")["claims_table"]
+    idle = numbers(on_disk(tmp_path, world(nothing)), tables="t")["claims_table"]
     assert re.search(r"\| ECE falls \| 21 of 21 \| [^|]+, undecided \|", idle)
 
 
@@ -73,25 +73,25 @@ def test_networks_that_know_their_images_by_heart_are_counted(tmp_path):
         return [{"epoch": 1, "train": {"accuracy": train}, "validation": {"accuracy": new}}]
 
     cells = {
-        Cell(dataset="cifar10", model="deit"): log(0.99, 0.8),
-        Cell(dataset="mnist", model="deit"): log(0.99, 0.985),  # new images are as easy
-        Cell(dataset="cifar10", model="vit"): log(0.8, 0.7),
-        Cell(dataset="cifar10", model="deit", recipe="mixup"): log(0.99, 0.8),  # of mixed images
+        GridCell(dataset="cifar10", model="deit"): log(0.99, 0.8),
+        GridCell(dataset="mnist", model="deit"): log(0.99, 0.985),  # new images are as easy
+        GridCell(dataset="cifar10", model="vit"): log(0.8, 0.7),
+        GridCell(dataset="cifar10", model="deit", recipe="mixup"): log(0.99, 0.8),  # of mixed images
     }
     store = ResultStore(tmp_path, "reduced")
     for cell, course in cells.items():
         store.put(world(nothing, cells=[cell], log=course).found[cell])
-    found = numbers(Results(store), tables="t")
+    found = numbers(store, tables="t")
     assert (found["by_heart"], found["by_heart_of"]) == (1, 3)
     assert found["not_run"].endswith(f"and {100 - len(cells) - 6} others (not run)")
 
 
 def test_what_the_early_checkpoint_costs(tmp_path):
-    def early(_cell: Cell, rule: str, _phase: str, metric: str) -> float:
+    def early(_cell: GridCell, rule: str, _phase: str, metric: str) -> float:
         return -0.3 if (rule, metric) == ("best-ece", "accuracy") else 0.0
 
-    store = on_disk(tmp_path, world(early, cells=[Cell(dataset="mnist", model="deit", head="calattn")]))
-    found = numbers(Results(store), tables="t")
+    store = on_disk(tmp_path, world(early, cells=[GridCell(dataset="mnist", model="deit", head="calattn")]))
+    found = numbers(store, tables="t")
     assert found["best_ece_price"] == "−30.00"
     assert (found["best_ece_poor"], found["judged"]) == (1, 1)
 

@@ -9,8 +9,8 @@ import pytest
 from calattn.sweeps.grid import read_grid
 from reproduction.__main__ import main
 from reproduction.cells import ScaleName, spec_of
-from reproduction.grid import ordered_cells
-from reproduction.worker import run_folder
+from reproduction.planned import ordered_cells
+from reproduction.runner import run_folder
 
 
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "paper"])

@@ -10,7 +10,7 @@ import numpy as np
 from calattn.metrics.binning import bin_edges
 from calattn.report.style import BLUE, GREEN, GREY, INK, ORANGE, number
 from calattn.rules import Rule
-from reproduction.cells import Cell
+from reproduction.cells import GridCell
 from reproduction.results import CellResult, Hole, Phase
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Change(NamedTuple):
     """(with − without) / without of one metric, by checkpoint rule and in the "paper"; None where a side is missing, or where
     without is zero. `sure`: the rules under which the paired difference has an interval without zero."""
 
-    cell: Cell
+    cell: GridCell
     metric: str
     phase: Phase
     values: Mapping[str, float | None]
