@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calattn.comparison.trainings import student
 from calattn.models.attach import Overhead, overhead
 from calattn.runs.build import build_model
 from calattn.runs.folder import read_json
 from reproduction.cells import CIFARS, TRANSFORMERS, GridCell, spec_of
-from reproduction.evidence import LEVEL, Outcome, decide, two_sided
+from reproduction.evidence import LEVEL, Outcome, decide, student, two_sided
 from reproduction.paper_tables import DATASETS
 from reproduction.render import markdown_table, shown
 from reproduction.results import CellResult, ResultStore

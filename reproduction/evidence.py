@@ -28,7 +28,6 @@ from typing import Literal, NamedTuple
 
 from scipy import stats
 
-from calattn.comparison.trainings import student
 from calattn.metrics import METRICS
 from calattn.metrics.groups import holm
 from calattn.rules import Rule
@@ -339,3 +338,12 @@ def two_sided(effect: float, error: float, freedom: float) -> float:
     if error <= 0:
         return 0.0 if effect else 1.0
     return float(2 * stats.t.sf(abs(effect) / error, freedom))
+
+
+def student(freedom: float, level: float) -> float:
+    """How many standard errors an interval reaches to each side; with infinite freedom by the normal distribution.
+
+    >>> round(student(2.0, 0.95), 2), round(student(math.inf, 0.95), 2)
+    (4.3, 1.96)
+    """
+    return float(stats.t.ppf((1 + level) / 2, freedom))

@@ -562,13 +562,9 @@ def test_errors_name_the_thing():
 # the page and its picture
 
 
-def test_the_page_states_every_constant():
+def test_the_page_names_every_corruption():
     page = (Path(__file__).parents[2] / "docs" / "corruptions.md").read_text()
-    for name, corruption in CORRUPTIONS.items():
-        (row,) = re.findall(rf"^\| `{name}` \|.*$", page, re.MULTILINE)
-        for constant in corruption.levels[0]:
-            values = ", ".join(f"{level[constant]:g}" for level in corruption.levels)
-            assert f"{constant} {values}" in row, (name, constant, values)
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(CORRUPTIONS)
 
 
 def test_sheet_shows_clean_and_five(photographs, tmp_path):
