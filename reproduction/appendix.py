@@ -165,7 +165,8 @@ def schedule_table(store: ResultStore) -> str:
         ]
         means = [shown("accuracy", statistics.fmean(column)) for column in zip(*columns, strict=True)]
         scale = statistics.fmean(_scale(row["validation"]) for row in logged)
-        rows.append([f"ours, {WITH[result.cell.head]}, epochs {end - EVERY + 1} to {end}", *means, f"{scale:.2f}"])
+        epochs = f"{len(logged)} logged epochs from {end - EVERY + 1} to {end}"
+        rows.append([f"ours, {WITH[result.cell.head]}, {epochs}", *means, f"{scale:.2f}"])
     for cell in PAIR:
         accuracy, before, _ = _printed(cell)
         rows.append([f"paper, {WITH[cell.head]}", f"{accuracy['value']:.2f}", "–", f"{before['value']:.2f}", "–"])

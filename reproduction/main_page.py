@@ -19,7 +19,7 @@ from reproduction.claims import CLAIMS, TOLD, verdicts
 from reproduction.paper_tables import LAYOUTS
 from reproduction.planned import ordered_cells
 from reproduction.render import markdown_table, ours_text, with_spread, write_texts
-from reproduction.results import RULES, CellResult, ResultStore, missing
+from reproduction.results import NOT_RUN, RULES, CellResult, Hole, ResultStore, missing
 from reproduction.verdicts import AtRule, State, Verdict
 
 NONE = "–"
@@ -59,6 +59,7 @@ def numbers(store: ResultStore, tables: str) -> dict[str, object]:
         "scale_title": SCALES[store.scale].title.rstrip("?"),
         "planned": len(wanted),
         "run": sum(isinstance(result, CellResult) for result in wanted),
+        "waiting": sum(isinstance(result, Hole) and result.reason == NOT_RUN for result in wanted),
         "claims": len(found),
         "claims_table": _claims_table(found, store),
         "afterwards_table": counted.heads_table(store),
@@ -68,6 +69,7 @@ def numbers(store: ResultStore, tables: str) -> dict[str, object]:
         "three_seeds": _three_seeds(store),
         "oddities": len(paper.oddities()),
         "table_links": ", ".join(f"[{name}]({tables}/{name}.md)" for name in (*LAYOUTS, "checkpoint_size")),
+        **_schedule(store),
         **_memory(stored),
         **_early(stored),
         **_contradictions(stored),
@@ -77,8 +79,9 @@ def numbers(store: ResultStore, tables: str) -> dict[str, object]:
         values[f"{state.replace(' ', '_')}_{at}"] = sum(verdict.state(at) == state for verdict in found.values())
     for name in JUDGED_BY_MORE:
         for metric, by_rule in CLAIMS[name].beside(store).items():
-            counts = Counter(outcome.decision for outcome in by_rule["last"])
-            values |= {f"{name}_last_{metric}_{each}": counts[each] for each in ("better", "worse")}
+            for rule, outcomes in by_rule.items():
+                counts = Counter(outcome.decision for outcome in outcomes)
+                values |= {f"{name}_{rule}_{metric}_{each}": counts[each] for each in ("better", "worse")}
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
             key = f"{name}_{rule}"
@@ -149,6 +152,15 @@ def _three_seeds(store: ResultStore) -> str:
             lines.append([*line, *(with_spread("ece", each.paper, each.paper_spread) or NONE for each in printed)])
     ours = [title for table in tables for title in (f"accuracy at `{table.rule}`", "ECE", "after TS")]
     return markdown_table(["data set", "method", *ours, "paper: ECE", "after TS"], lines)
+
+
+def _schedule(store: ResultStore) -> dict[str, str]:
+    """The network of the paper's schedule without the head, at its last epoch."""
+    result = store.get(appendix.PAIR[0])
+    row = result.metric("ece") if isinstance(result, CellResult) else None
+    if row is None or not isinstance(result, CellResult):
+        return {"schedule_ece": NONE, "schedule_temperature": NONE}
+    return {"schedule_ece": number("ece", row.value), "schedule_temperature": f"{result.temperature():.1f}"}
 
 
 def _memory(stored: Sequence[CellResult]) -> dict[str, int]:
