@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 
 import pytest
 import torch
@@ -24,7 +25,9 @@ def test_json_is_the_library(capsys, pair):
     assert found["differences"].keys() == want.keys()
     for name, difference in want.items():
         for field in ("a", "b", "difference", "low", "high", "p_value", "significant"):
-            assert found["differences"][name][field] == pytest.approx(getattr(difference, field), nan_ok=True)
+            asked = getattr(difference, field)
+            undefined = isinstance(asked, float) and math.isnan(asked)  # the interval of MCE
+            assert found["differences"][name][field] == (None if undefined else pytest.approx(asked))
     assert (result.json["baseline"]["title"], found["title"]) == ("a.npz", "b.npz")
 
 

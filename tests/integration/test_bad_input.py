@@ -333,7 +333,11 @@ ARRAYS = {
         "fix the model",
     ),
     "sums that are not 1": (npz(probs=GOOD, labels=LABELS), "sums to 2, not 1", "--kind logits", "--sum-tolerance"),
-    "negative probabilities": (npz(probs=GOOD - 0.25, labels=LABELS), "negative entry", "--kind logits"),
+    "negative probabilities": (
+        npz(probs=GOOD - 0.25, labels=LABELS),
+        "probs[0, 1] is -0.25, negative",
+        "--kind logits",
+    ),
     "names that say nothing": (
         npz(outputs=GOOD, labels=LABELS),
         "may be logits or probabilities",

@@ -421,7 +421,11 @@ FAULTS: dict[str, tuple] = {
     "names unknown": ("prob_0,prob_1,label\n0.5,0.5,cow\n", "labels are text such as 'cow'; pass class_names"),
     "half label": ("prob_0,prob_1,label\n0.5,0.5,0.5\n", r"labels\[0\] is 0.5 and is not a whole number"),
     "negative label": ("prob_0,prob_1,label\n0.5,0.5,-1\n", r"labels\[0\] is -1 and is outside \[0, 1\]"),
-    "logits as probs": ("a,b,label\n2,-1,0\n", "negative entry; pass kind", {"columns": ["a", "b"], "kind": "probs"}),
+    "logits as probs": (
+        "a,b,label\n2,-1,0\n",
+        r"probs\[0, 1\] is -1, negative; pass kind",
+        {"columns": ["a", "b"], "kind": "probs"},
+    ),
     "header only": ("prob_0,prob_1,label\n", "column names but no rows"),
     "names of columns": (",zed,label\n0,0.5,1\n", r"It has: '', zed, label$"),
     "rounded": ("prob_a,prob_b,prob_c,label\n0.332,0.332,0.332,a\n", "sums to 0.996, not 1;.*larger sum_tolerance"),
