@@ -18,6 +18,7 @@ from calattn.metrics.state import Options
 from calattn.readers.stream import PredictionStream
 from calattn.report.verdict import verdict_of
 from tests.cli_runner import invoke
+from tests.samples import near
 
 NAMES = tuple(METRICS)
 
@@ -56,10 +57,7 @@ def test_shards_are_evaluated_as_one_stream(n):
         divided = shards(p, count)
         found = evaluate_shards(divided, over=elsewhere, num_bootstrap=40)
         for name, row in whole.as_dict().items():
-            near = 1e-12 if name != "classwise_ece" else 1e-6
-            own = found.as_dict()[name]
-            for key, same in row.items():
-                assert own[key] == (same if same is None else pytest.approx(same, rel=near)), (name, key)
+            assert found.as_dict()[name] == near(row, name, rel=1e-12), name
         assert (found.num_samples, found.num_classes, found.num_bootstrap) == (n, 20, 40)
 
 

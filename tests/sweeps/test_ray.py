@@ -16,6 +16,7 @@ from calattn.files.atomic import is_partial
 from calattn.sweeps import jobs
 from calattn.sweeps.jobs import JobEvent, run_jobs
 from tests.cli_runner import invoke, predictions, refused, write_npz
+from tests.samples import near
 from tests.sweeps.clusters import SecondNode, cluster, needs_ray
 from tests.sweeps.grids import NAMES, ON_CPU, numbers, write_grid
 from tests.sweeps.player import gone, job, tries
@@ -106,8 +107,8 @@ def test_forty_shards_of_which_a_node_is_lost_half_way_give_the_numbers_of_one_p
     (there,) = invoke(capsys, *command, "--engine", "ray").json["results"]
     assert second.lost
     assert there["verdict"] == here["verdict"]
-    for name, row in here["metrics"].items():  # classwise sums are resampled in float32
-        assert there["metrics"][name] == pytest.approx(row, rel=1e-6 if name == "classwise_ece" else 1e-9), name
+    for name, row in here["metrics"].items():
+        assert there["metrics"][name] == near(row, name, rel=1e-9), name
 
     # What is wrong with a shard is said as of a file here, and as an error of the same class.
     write_npz(tmp_path / "part-07.npz", whole.select(torch.arange(15)))
