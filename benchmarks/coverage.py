@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def _coverage(sets: Iterable, simulations: int, resamples: int) -> dict:
         rows.append(calattn.evaluate(predictions, clusters=clusters, **measure).as_dict())
     found = {}
     for name in METRICS:
-        values = torch.tensor([row[name]["value"] for row in rows], dtype=torch.float64)
+        read = [row[name]["value"] for row in rows]
+        values = torch.tensor([math.nan if value is None else value for value in read], dtype=torch.float64)
         # Some sets have no interval, and claim nothing: how many have one is told beside the coverage.
         given = torch.tensor([row[name]["low"] is not None for row in rows]) & ~values.isnan()
         low, high = (
