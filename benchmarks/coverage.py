@@ -12,7 +12,7 @@ import argparse
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -57,21 +57,22 @@ def clustered_coverage(
     seed: int,
     aware: bool = True,
     resamples: int = 400,
+    metrics: Collection[str] = METRICS,
 ) -> dict:
     """The same of clustered rows; unless `aware`, intervals take them for independent."""
     g = torch.Generator().manual_seed(seed)
     sets = (draw_clusters(clusters, size, temperature, g) for _ in range(simulations))
     given = ((predictions, of if aware else None) for predictions, of in sets)
-    return _coverage(given, simulations, resamples)
+    return _coverage(given, simulations, resamples, metrics)
 
 
-def _coverage(sets: Iterable, simulations: int, resamples: int) -> dict:
+def _coverage(sets: Iterable, simulations: int, resamples: int, metrics: Collection[str] = METRICS) -> dict:
     rows: list[dict] = []
     for predictions, clusters in track(sets, total=simulations, transient=True):
         measure = {"num_bootstrap": resamples, "generator": torch.Generator().manual_seed(len(rows))}
-        rows.append(calattn.evaluate(predictions, clusters=clusters, **measure).as_dict())
+        rows.append(calattn.evaluate(predictions, clusters=clusters, metrics=list(metrics), **measure).as_dict())
     found = {}
-    for name in METRICS:
+    for name in metrics:
         read = [row[name]["value"] for row in rows]
         values = torch.tensor([math.nan if value is None else value for value in read], dtype=torch.float64)
         # Some sets have no interval, and claim nothing: how many have one is told beside the coverage.

@@ -57,10 +57,10 @@ def test_the_arms_may_differ():
 
 @pytest.mark.parametrize(("seeds", "noise"), [(3, 1.0), (2, 1.0), (2, 3.2)])
 def test_how_often_the_interval_holds_the_truth(seeds, noise):
-    """3,000 worlds; `noise` is that of the seeds' mean beside that of the samples. Two seeds held 88 %."""
+    """1,000 worlds; `noise` is that of the seeds' mean beside that of the samples. Two seeds held 88 %."""
     rng = np.random.default_rng(0)
-    samples = rng.normal(0, 0.01, 3000)  # shared by the seeds of a world
-    worlds = 0.03 + samples[:, None] + rng.normal(0, 0.01 * noise * math.sqrt(seeds), (3000, seeds))
+    samples = rng.normal(0, 0.01, 1000)  # shared by the seeds of a world
+    worlds = 0.03 + samples[:, None] + rng.normal(0, 0.01 * noise * math.sqrt(seeds), (1000, seeds))
     found = [calattn.over_seeds([difference(v, arm=0.01 * Z) for v in values]) for values in worlds]
     held = np.mean([each.low <= 0.03 <= each.high for each in found])
     assert 0.945 <= held <= 0.995

@@ -129,7 +129,8 @@ def test_intervals_of_clustered_rows_hold_what_they_promise():
     """100 clusters of 10, 150 worlds; `benchmarks/coverage.py` has the long form, with fewer and more clusters."""
     names = ("accuracy", "nll", "brier", "ece", "aurc")
     aware, not_aware = (
-        clustered_coverage(100, 10, 0.8, 150, seed=3, aware=each, resamples=200) for each in (True, False)
+        clustered_coverage(100, 10, 0.8, 150, seed=3, aware=each, resamples=200, metrics=names)
+        for each in (True, False)
     )
     assert min(aware[name]["coverage"] for name in names) >= 0.88, aware
     assert max(not_aware[name]["coverage"] for name in ("nll", "brier")) <= 0.87, not_aware

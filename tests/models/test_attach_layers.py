@@ -76,6 +76,8 @@ class StandIn(nn.Module):
 NETWORKS["stand-in"] = (lambda num_classes: StandIn(), {}, "classifier", 16)  # noqa: ARG005
 NETWORKS |= hugging_face.NETWORKS
 KEYWORD = {"stand-in", *hugging_face.NETWORKS}  # their images are called pixel_values
+# Seconds of compiling each, through the same adapter and layers of the same kinds as the others.
+LARGE = ("efficientnet_b0", "regnet", "googlenet", "shufflenet", "MobileNetV2")
 FEW = ["vit", "mobilenet_v3_small", "stand-in"]
 MORE = [*FEW, *hugging_face.FEW]
 
@@ -216,7 +218,7 @@ def test_deepcopy_state_dict_and_pickle(key: str) -> None:
 
 
 @pytest.mark.usefixtures("untyped")
-@pytest.mark.parametrize("key", NETWORKS)
+@pytest.mark.parametrize("key", [pytest.param(key, marks=[pytest.mark.slow] * (key in LARGE)) for key in NETWORKS])
 def test_compile_in_one_graph(key: str) -> None:
     model = awake(key)
     names, layer = list(model.state_dict()), model.backbone.get_submodule(model.adapter.layer)

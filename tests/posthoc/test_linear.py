@@ -251,3 +251,20 @@ def test_extreme_logits_do_not_end_in_nan(kind):
         found = kind().fit(p)
         assert found.objective_value_ <= max(nll(p), math.log(p.num_classes)) + 1e-2
         assert torch.isfinite(found.weight_).all()
+
+
+def test_small_fits_take_one_thread_and_give_the_others_back(monkeypatch):
+    seen, before, real = [], torch.get_num_threads(), affine.minimum
+
+    def noticed(*given, **options):
+        seen.append(torch.get_num_threads())
+        return real(*given, **options)
+
+    monkeypatch.setattr(affine, "minimum", noticed)
+    torch.set_num_threads(2)
+    try:
+        logits = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+        VectorScaling(1.0).fit(Predictions(logits=logits, labels=torch.arange(200) % 3))
+        assert (set(seen), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
