@@ -38,12 +38,12 @@ def cluster(address: str | None) -> Iterator[Any]:
             ) from None
         if handler is not None:
             signal.signal(signal.SIGTERM, handler)  # Ray sets its own, which leaves with code 15
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # Ray says there what has become of a node; ours is for results
+    with contextlib.redirect_stdout(sys.stderr):  # Ray says there what has become of a node; ours is for results
+        try:
             yield ray
-    finally:
-        if ours:
-            ray.shutdown()
+        finally:
+            if ours:
+                ray.shutdown()
 
 
 class OnRay:
