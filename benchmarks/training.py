@@ -11,7 +11,8 @@ For each network, images a second of
               on a batch that lies on the device
 Rounds of the first three alternate, so that a drift of the clocks meets all alike; each number is the median round.
 Floating-point operations are counted by torch (forward and backward of the step, as executed) and held against the GPU's dense
-bf16 peak.
+bf16 peak. `kernels_ms` says what a step of the pipeline spends on the GPU by kind of kernel, as torch's profiler sees it; `idle`
+is the rest of the step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -174,9 +176,36 @@ def queueing(step: Callable[[], None], steps: int = 5) -> float:
     return 1e3 * queued / steps
 
 
+KINDS = {
+    "attention": ("fmha", "flash", "attention", "sdpa"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "cublas"),
+    "optimizer": ("multi_tensor", "adam"),
+    "copies": ("memcpy", "memset"),
+}
+"""What names of kernels hold, the first that fits; all others are elementwise work, normalisation and sums."""
+
+
+def kernels(step: Callable[[], None], steps: int = 10) -> dict[str, float]:
+    """Milliseconds a step that each kind of kernel takes; `idle`: the GPU does nothing."""
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        started = time.perf_counter()
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - started
+    spent = dict.fromkeys([*KINDS, "elementwise, norms and sums"], 0.0)
+    for event in profile.key_averages():
+        name = event.key.lower()
+        kind = next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), list(spent)[-1])
+        spent[kind] += event.self_device_time_total / 1e3 / steps
+    return spent | {"idle": 1e3 * seconds / steps - sum(spent.values())}
+
+
 def measured(
     name: str, source: data.ArrayImages, fabric: Fabric, *, rounds: int, seconds: float, mode: str
-) -> dict[str, float]:
+) -> dict[str, Any]:
     backbone, size, batch = CASES[name]
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()
@@ -190,7 +219,7 @@ def measured(
         for key, step in steps.items():
             found[key].append(rate(step, images_a_step=batch, seconds=seconds))
     result = {key: statistics.median(values) for key, values in found.items()}
-    queue = queueing(ours.pipeline)
+    queue, spent = queueing(ours.pipeline), kernels(ours.pipeline)
     flops = operations(ours)
     step, images_a_step = papers_way(backbone, size)
     rate(step, images_a_step=images_a_step, seconds=0)
@@ -213,6 +242,7 @@ def measured(
         **ratios,
         **use,
         "queueing_ms": queue,
+        "kernels_ms": spent,
         "compile_seconds": warm,
     }
 
@@ -238,7 +268,7 @@ def main() -> None:
             name, source, fabric, rounds=arguments.rounds, seconds=arguments.seconds, mode=arguments.compile
         )
         document["cases"][name] = {**result, "environment": describe_environment()}
-        print(name, json.dumps({key: round(value, 4) for key, value in result.items()}), flush=True)
+        print(name, json.dumps(result), flush=True)
         if arguments.out is not None:  # after each: a run that is cut short keeps what it measured
             arguments.out.write_text(json.dumps(document, indent=1) + "\n")
         torch._dynamo.reset()
