@@ -1,6 +1,6 @@
 """Evaluation of logits that lie on a GPU, and inference with a head against the bare backbone.
 
-    python -m benchmarks.gpu --json FILE          # half a minute on an H200
+    python -m benchmarks.gpu --json FILE          # a minute and a half on an H200
     python -m benchmarks.gpu --device cpu --small # does every step work?
 
 The first compares with two CPU cores of the same machine, on the same logits, and checks that both give the same values. The
