@@ -85,6 +85,13 @@ class Reporter(Protocol):
     def epoch(self, row: dict[str, Any]) -> None: ...
 
 
+def _seed(device: torch.device, seed: int) -> None:
+    """`torch.manual_seed` for the CPU and this device; torch's own takes 0.8 ms where there is no GPU, for a stack trace."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+
+
 class Trainer:
     """Trains a model to the end of its epochs, from wherever the checkpoints in its folder left off.
 
@@ -223,7 +230,7 @@ class Trainer:
             torch.compiler.cudagraph_mark_step_begin()  # the tensors of the update before may be overwritten now
         self.schedule.before_update(state.update)
         # Dropout and drop-path draw from torch's own generators: seeding them here makes every update a function of its number.
-        torch.manual_seed(seed_of(settings.seed, "update", state.update, self.fabric.global_rank))
+        _seed(self.fabric.device, seed_of(settings.seed, "update", state.update, self.fabric.global_rank))
         last = len(batches) - 1
         for number, batch in enumerate(batches):
             with self.fabric.no_backward_sync(self.step, enabled=number < last and self.fabric.world_size > 1):
