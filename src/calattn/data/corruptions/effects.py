@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -110,40 +111,40 @@ def zoom_blur(images: Pixels, _: Draws, *, largest: float) -> Pixels:
     return total / (steps + 2)
 
 
+class Flakes(NamedTuple):
+    """Normal noise, enlarged, blackened below the threshold and smeared downwards."""
+
+    mean: float
+    deviation: float
+    zoom: float
+    threshold: float
+    radius: int
+    sigma: float
+
+    def drawn(self, draws: Draws, height: int, width: int) -> Float[Tensor, "n 1 h w"]:
+        noise = self.mean + self.deviation * draws.normal("flakes", 1, height, width)
+        noise = separable(noise, zoom_matrix(height, self.zoom), zoom_matrix(width, self.zoom))
+        bright = torch.where(noise < self.threshold, 0.0, noise).clamp(0, 1)
+        angles = draws.between(-3 * math.pi / 4, -math.pi / 4, "angle")
+        return smear(bright, angles, radius=self.radius, sigma=self.sigma)
+
+
 @corruption(
     "whitens the scene and lets smeared flakes fall over it",
-    mean=(0.1, 0.1, 0.15, 0.25, 0.3),
-    deviation=(0.2, 0.2, 0.3, 0.3, 0.3),
-    zoom=(1.0, 1.0, 1.75, 2.25, 1.25),
-    threshold=(0.6, 0.5, 0.55, 0.6, 0.65),
-    radius=(8, 10, 10, 12, 14),
-    sigma=(3.0, 4.0, 4.0, 6.0, 12.0),
+    flakes=(
+        Flakes(0.1, 0.2, 1.0, 0.6, radius=8, sigma=3.0),
+        Flakes(0.1, 0.2, 1.0, 0.5, radius=10, sigma=4.0),
+        Flakes(0.15, 0.3, 1.75, 0.55, radius=10, sigma=4.0),
+        Flakes(0.25, 0.3, 2.25, 0.6, radius=12, sigma=6.0),
+        Flakes(0.3, 0.3, 1.25, 0.65, radius=14, sigma=12.0),
+    ),
     keep=(0.95, 0.90, 0.90, 0.85, 0.80),
 )
-def snow(
-    images: Pixels,
-    draws: Draws,
-    *,
-    mean: float,
-    deviation: float,
-    zoom: float,
-    threshold: float,
-    radius: int,
-    sigma: float,
-    keep: float,
-) -> Pixels:
-    """keep·x + (1 − keep)·max(x, 1.5·grey + 0.5) + flakes + flakes turned by 180°.
-
-    Flakes are normal noise, enlarged, blackened below the threshold and smeared downwards.
-    """
-    height, width = images.shape[2:]
-    flakes = mean + deviation * draws.normal("flakes", 1, height, width)
-    flakes = separable(flakes, zoom_matrix(height, zoom), zoom_matrix(width, zoom))
-    flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
-    angles = draws.between(-3 * math.pi / 4, -math.pi / 4, "angle")
-    flakes = smear(flakes, angles, radius=radius, sigma=sigma)
+def snow(images: Pixels, draws: Draws, *, flakes: Flakes, keep: float) -> Pixels:
+    """keep·x + (1 − keep)·max(x, 1.5·grey + 0.5) + flakes + flakes turned by 180°."""
+    falling = flakes.drawn(draws, *images.shape[2:])
     pale = torch.maximum(images, 1.5 * _grey(images) + 0.5)
-    return keep * images + (1 - keep) * pale + flakes + flakes.flip(2, 3)
+    return keep * images + (1 - keep) * pale + falling + falling.flip(2, 3)
 
 
 def _grey(images: Pixels) -> Float[Tensor, "n 1 h w"]:

@@ -84,7 +84,7 @@ class Corruption:
 
     name: str
     title: str
-    levels: tuple[dict[str, float], ...]
+    levels: tuple[dict[str, Any], ...]
     apply: Callable[..., Pixels]
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Corruption:
 CORRUPTIONS: Registry[Corruption] = Registry("corruption")
 
 
-def corruption(title: str, **constants: tuple[float, ...]) -> Callable[[Any], Any]:
+def corruption(title: str, **constants: tuple[Any, ...]) -> Callable[[Any], Any]:
     """Register a function under its own name; each constant has five values, one per severity."""
 
     def register(function: Any) -> Any:
