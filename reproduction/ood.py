@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from calattn import data
 from calattn.data.corruptions import CORRUPTIONS, corrupt
 from calattn.files.atomic import atomic_write
-from calattn.metrics.columns import columns_of
+from calattn.metrics.sources import columns_in
 from calattn.runs import build
 from calattn.runs.folder import RunFolder
 from calattn.runs.interface import interface_of
@@ -239,7 +239,7 @@ def _cifar10_c(root: Path | None, cache: Path | None) -> tuple[OodSet, ...]:
 
 def uncertainty(predictions: Predictions) -> Float[Tensor, " n"]:
     """The odds Σ_{k≠top} p_k / p_top: ordered as 1 − max p is, but distinct where probabilities round to 1."""
-    return columns_of(predictions.logits, predictions.labels, "logits", scale=predictions.scale).odds.cpu()
+    return columns_in(predictions).odds.cpu()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

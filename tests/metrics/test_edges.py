@@ -12,7 +12,7 @@ import torch
 import calattn
 from calattn import Predictions, metrics
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import columns_of
+from calattn.metrics.columns import LabelledValues, columns_of
 from calattn.metrics.ranks import RankSums
 
 FUNCTIONS = {
@@ -241,7 +241,7 @@ def test_saturated_auroc_ranks_on_odds():
 def test_rounded_rows_are_not_ranked_below_less_confident_ones():
     """Near 1 the other entries have the digits; where they sum to a little too much, p itself still goes first."""
     probs = torch.tensor([[0.9990, 0.00105], [0.99899, 0.00101]], dtype=torch.float64)
-    surer, other = columns_of(probs, torch.tensor([0, 0]), "probs").odds.tolist()
+    surer, other = columns_of(LabelledValues(probs, torch.tensor([0, 0]), "probs")).odds.tolist()
     assert surer < other
 
 
@@ -339,13 +339,13 @@ def test_class_sums_may_be_finished_in_between():
     for sums, cuts in ((whole, (0, 40)), (parts, (0, 13, 40))):
         collector = sums.collector()
         for start, stop in itertools.pairwise(cuts):
-            columns_of(probs[start:stop], labels[start:stop], "probs", visit=collector)
+            columns_of(LabelledValues(probs[start:stop], labels[start:stop], "probs"), visit=collector)
             collector.finish()
     torch.testing.assert_close(parts.confidence, whole.confidence)
     assert parts.error() == pytest.approx(whole.error())
 
 
 def test_ranks_are_exact_up_to_their_capacity_and_a_sketch_beyond():
-    columns = columns_of(softmax(8, 3), torch.zeros(8, dtype=torch.int64), "probs")
+    columns = columns_of(LabelledValues(softmax(8, 3), torch.zeros(8, dtype=torch.int64), "probs"))
     assert RankSums(capacity=8).add(columns).histogram is None
     assert RankSums(capacity=7).add(columns).histogram is not None

@@ -17,7 +17,7 @@ from sklearn.calibration import calibration_curve
 import calattn
 from calattn import Predictions, compare, evaluate, metrics, report
 from calattn.metrics import METRICS, MetricState, parts
-from calattn.metrics.columns import columns_of
+from calattn.metrics.columns import LabelledValues, columns_of
 from calattn.report.page import write_html
 from tests.cli_runner import invoke, write_npz
 
@@ -80,7 +80,9 @@ def test_each_of_three_classes_with_a_scale(target):
 
 def test_the_odds_of_a_class_keep_their_digits_at_both_ends():
     """float32 logits 40 apart: P(1) rounds to 1 and its odds are e^-40; P(0) is e^-40 and its odds e^40."""
-    columns = [columns_of(torch.tensor([[0.0, 40.0]]), torch.tensor([1]), "logits", target=k) for k in (0, 1)]
+    columns = [
+        columns_of(LabelledValues(torch.tensor([[0.0, 40.0]]), torch.tensor([1]), "logits"), target=k) for k in (0, 1)
+    ]
     assert [float(each.odds) for each in columns] == pytest.approx([np.exp(40), np.exp(-40)], rel=1e-6)
     assert [bool(each.correct) for each in columns] == [False, True]
 

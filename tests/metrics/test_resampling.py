@@ -16,12 +16,12 @@ import torch
 
 from calattn import Predictions, compare, evaluate
 from calattn.metrics import METRICS, MetricState, parts
-from calattn.metrics.columns import columns_of
 from calattn.metrics.ranks import RankSums
 from calattn.metrics.resampling import resampler
 from calattn.metrics.resampling.classwise import ClassCounts, WideSum
 from calattn.metrics.resampling.resampler import CELLS, RankCells, Resampler, Resampling, samples_of
 from calattn.metrics.resampling.weights import COUNTS, GROUP, Weights, multinomial, poisson
+from calattn.metrics.sources import columns_in
 from calattn.metrics.state import Options
 
 CLASSES = 6
@@ -90,7 +90,7 @@ def test_few_samples_have_multinomial_weights_however_many_are_drawn_at_a_time()
 @pytest.mark.parametrize("capacity", [0, 1 << 20])
 def test_cells_hold_equally_many_in_order_of_rank(capacity):
     p = predictions(30_000)
-    columns = columns_of(p.logits, p.labels, "logits")
+    columns = columns_in(p)
     cells = RankCells.of(RankSums(capacity).add(columns), most=64)
     place, confidence = cells.index(columns.odds).numpy(), columns.confidence.numpy()
     assert len(cells) == 64
@@ -105,7 +105,7 @@ def test_cells_hold_equally_many_in_order_of_rank(capacity):
 
 def test_tied_samples_are_one_cell():
     p = Predictions(logits=torch.tensor([[3.0, 0.0]]).repeat(5000, 1), labels=torch.zeros(5000, dtype=torch.int64))
-    cells = RankCells.of(RankSums().add(columns_of(p.logits, p.labels, "logits")))
+    cells = RankCells.of(RankSums().add(columns_in(p)))
     assert len(cells) == 1 < CELLS
     assert float(cells.confidence[0]) == pytest.approx(1 / (1 + math.exp(-3)))
 
@@ -125,7 +125,7 @@ def drawn(p: Predictions, weights: torch.Tensor, *, columns_only: bool = False, 
         num_classes=None if columns_only else p.num_classes,
     )
     found = Resampler(plan, weights.shape[1])
-    kept = [columns_of(p.logits, p.labels, "logits")]
+    kept = [columns_in(p)]
     for start, columns, block in samples_of(kept if columns_only else cut(p, 1234), 4096):
         found.add(columns, block, weights[start : start + len(columns)])
     return found.values()
@@ -252,7 +252,7 @@ def test_many_resamples_take_several_passes_to_the_same_values(monkeypatch):
             return iter([p])
 
     def found() -> dict:
-        return parts.measured([Source()], tuple(METRICS), Options(), count=20, seed=0).replicates
+        return parts.measured([Source()], tuple(METRICS), Options(), parts.Bootstrap(count=20, seed=0)).replicates
 
     one = found()
     monkeypatch.setattr(resampler, "_CLASS_SUMS", 1)

@@ -16,7 +16,7 @@ import torch
 
 import calattn
 from calattn.metrics import METRICS
-from calattn.metrics.columns import Columns, columns_of
+from calattn.metrics.columns import Columns, LabelledValues, columns_of
 from calattn.metrics.state import Options
 from calattn.report.page import Exhibit, build_document, page_html, panels, write_html
 from calattn.report.page import document as documents
@@ -232,7 +232,7 @@ def test_temperatures_of_all_or_of_folds_are_not_shown_as_those_of_samples(diffe
 
 def columns(confidence: np.ndarray, correct: np.ndarray) -> Columns:
     probs = torch.from_numpy(np.stack([confidence, 1 - confidence], axis=1))
-    return columns_of(probs, torch.from_numpy(np.where(correct, 0, 1)), "probs")
+    return columns_of(LabelledValues(probs, torch.from_numpy(np.where(correct, 0, 1)), "probs"))
 
 
 def verdict(found: Columns) -> dict[str, str]:

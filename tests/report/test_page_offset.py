@@ -8,7 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 import calattn
-from calattn.metrics.columns import columns_of
+from calattn.metrics.columns import LabelledValues, columns_of
+from calattn.metrics.sources import columns_in
 from calattn.report.page import Exhibit, build_document
 from calattn.report.verdict import ClassOne, Gaps, p_of_bias, verdict, verdict_of
 
@@ -23,7 +24,7 @@ def binary(change, *, mean: float = -4.0, spread: float = 1.0, n: int = 20_000, 
 
 
 def said_of(p: calattn.Predictions) -> dict[str, str]:
-    return verdict(Gaps.of(columns_of(p.logits, p.labels, "logits")), event=ClassOne.of(p))
+    return verdict(Gaps.of(columns_in(p)), event=ClassOne.of(p))
 
 
 @pytest.mark.parametrize(("factor", "kind", "word"), [(2.0, "over", "lowers"), (0.5, "under", "raises")])
@@ -67,12 +68,12 @@ def test_the_score_test_is_the_likelihood_ratio_test_of_scikit_learns_fits():
         return float(probs.gather(1, p.labels.unsqueeze(1)).log().sum())
 
     ratio = 2 * (log_likelihood(bias=True) - log_likelihood(bias=False))
-    found = p_of_bias(columns_of(p.logits, p.labels, "logits", target=1))
+    found = p_of_bias(columns_in(p, 1))
     assert found == pytest.approx(scipy.stats.chi2.sf(ratio, 1), rel=0.1)
 
 
 def test_the_score_test_holds_its_level():
-    values = [p_of_bias(columns_of(p.logits, p.labels, "logits", target=1)) for p in map(_scaled, range(200))]
+    values = [p_of_bias(columns_in(p, 1)) for p in map(_scaled, range(200))]
     assert scipy.stats.kstest(values, "uniform").pvalue > 0.01
 
 
@@ -83,7 +84,7 @@ def _scaled(seed: int) -> calattn.Predictions:
 @pytest.mark.parametrize("labels", [[0] * 50, [1] * 50])
 def test_one_class_alone_is_no_ground_for_an_offset_test(labels):
     logits = torch.tensor([[2.0, 0.0]] * 25 + [[-1.0, 0.0]] * 25)
-    assert 0 <= p_of_bias(columns_of(logits, torch.tensor(labels), "logits", target=1)) <= 1
+    assert 0 <= p_of_bias(columns_of(LabelledValues(logits, torch.tensor(labels), "logits"), target=1)) <= 1
 
 
 def test_the_page_says_it_by_the_name_of_the_class():

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -30,6 +31,25 @@ SCORES = frozenset({"nll", "brier"})  # columns that are made where they are wan
 def at_once(device: torch.device, on_cpu: int, more: int = 64) -> int:
     """How much is worked on at a time: a CPU has a cache, a GPU loses time with every call."""
     return on_cpu if device.type == "cpu" else on_cpu * more
+
+
+class LabelledValues(NamedTuple):
+    """What is reduced: [n, c] logits, with the scale that they are divided by, or probabilities; and labels."""
+
+    values: Float[Tensor, "n c"]
+    labels: Int[Tensor, " n"]
+    kind: Kind
+    scale: Float[Tensor, " n"] | None = None
+
+    @classmethod
+    def of(cls, values: checks.ArrayLike, labels: checks.ArrayLike, kind: Kind, scale: Tensor | None = None) -> Self:
+        """Checked: what Predictions hold is, anyway."""
+        values = checks.matrix(values, kind)
+        return cls(values, checks.labels_for(labels, "labels", values.shape, values.device), kind, scale)
+
+    def select(self, rows: slice) -> Self:
+        scale = None if self.scale is None else self.scale[rows]
+        return self._replace(values=self.values[rows], labels=self.labels[rows], scale=scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,32 +82,28 @@ class Columns:
         return self._each(lambda values: values.float() if values.dtype == torch.float64 else values)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
     """Checked rows in cache. `rest`, and what follows from it, is made when asked for, in a buffer that the next block uses."""
 
-    def __init__(
-        self,
-        rows: slice,
-        kind: Kind,
-        given: Float[Tensor, "r c"],
-        labels: Int[Tensor, " r"],
-        scale: Float[Tensor, " r"] | None,
-        top: Int[Tensor, " r"],
-        largest: Float[Tensor, " r"],
-        buffer: Float[Tensor, "b c"],
-    ) -> None:
-        self.rows, self.kind, self.labels, self.top = rows, kind, labels, top
-        self._given, self._scale, self._largest, self._buffer = given, scale, largest, buffer
+    rows: slice
+    kind: Kind
+    given: Float[Tensor, "r c"]
+    labels: Int[Tensor, " r"]
+    scale: Float[Tensor, " r"] | None
+    top: Int[Tensor, " r"]
+    largest: Float[Tensor, " r"]
+    buffer: Float[Tensor, "b c"]
 
     @functools.cached_property
     def _made(self) -> tuple[Tensor, Tensor]:
-        rest = self._buffer[: len(self._given)]
+        rest = self.buffer[: len(self.given)]
         if self.kind == "probs":
-            rest.copy_(self._given)
+            rest.copy_(self.given)
         else:
-            torch.sub(self._given, self._largest.unsqueeze(1), out=rest)
-            if self._scale is not None:
-                rest /= self._scale.unsqueeze(1)
+            torch.sub(self.given, self.largest.unsqueeze(1), out=rest)
+            if self.scale is not None:
+                rest /= self.scale.unsqueeze(1)
             # Below its smallest normal number float32 arithmetic is up to 100 times slower: such terms are taken as 0,
             # which is what they are beside the 1 of the largest entry.
             torch.threshold_(rest, math.log(torch.finfo(rest.dtype).tiny), -torch.inf).exp_()
@@ -106,7 +122,7 @@ class Block:
 
     @functools.cached_property
     def top_value(self) -> Float[Tensor, " r"]:
-        return self._largest if self.kind == "probs" else torch.ones_like(self._largest)
+        return self.largest if self.kind == "probs" else torch.ones_like(self.largest)
 
     @functools.cached_property
     def others(self) -> Float[Tensor, " r"]:
@@ -128,8 +144,8 @@ class Block:
         if "brier" in wanted:
             found["norm"] = torch.linalg.vector_norm(self.rest, dim=1)
         if self.kind == "logits" and "nll" in wanted:
-            shift = self._given.gather(1, self.labels.unsqueeze(1)).squeeze(1) - self._largest
-            found["shift"] = shift if self._scale is None else shift / self._scale
+            shift = self.given.gather(1, self.labels.unsqueeze(1)).squeeze(1) - self.largest
+            found["shift"] = shift if self.scale is None else shift / self.scale
         return found
 
     def event(self, target: int) -> dict[str, Tensor]:
@@ -148,26 +164,22 @@ class Block:
 
 
 def columns_of(
-    values: checks.ArrayLike,
-    labels: checks.ArrayLike,
-    kind: Kind,
+    given: LabelledValues,
     *,
-    scale: Tensor | None = None,
     target: int | None = None,
     visit: Callable[[Block], None] | None = None,
     wanted: frozenset[str] = SCORES,
 ) -> Columns:
-    """Checks [n, c] logits or probabilities against labels and reduces them; `visit` sees each block on the way.
+    """Reduces logits or probabilities; `visit` sees each block on the way.
 
     With `target`, confidence, odds and correct are of the event "the label is `target`" with confidence P(target), for a
     one-vs-rest or binary reading; NLL and Brier score stay those of the row.
     """
-    values = checks.matrix(values, kind)
-    labels = checks.labels_for(labels, "labels", values.shape, values.device)
+    values, labels, kind, _ = given
     if kind == "probs" and target is None and visit is None and not wanted and values.device.type == "cpu":
         return _columns(_confidence_alone(checks.widened(values), labels, checks.sum_tolerance(values.dtype)), kind)
     parts = []
-    for block in blocks_of(values, labels, kind, scale, kind):
+    for block in blocks_of(given, kind):
         parts.append(block.small(wanted) | ({} if target is None else block.event(target)))
         if visit is not None:
             visit(block)
@@ -209,15 +221,9 @@ def _confidence_alone(values: Tensor, labels: Tensor, tolerance: float) -> dict[
     return {"top_value": found, "correct": torch.from_numpy(top) == labels, "others": others}
 
 
-def blocks_of(
-    values: Tensor,
-    labels: Tensor,
-    kind: Kind,
-    scale: Tensor | None = None,
-    name: str = "probs",
-    most_rows: int | None = None,
-) -> Iterator[Block]:
+def blocks_of(whole: LabelledValues, name: str = "probs", most_rows: int | None = None) -> Iterator[Block]:
     """Cached blocks of checked predictions, `most_rows` at most. One buffer serves all: a block is good until the next one."""
+    values, labels, kind, scale = whole
     n, width = values.shape
     most = at_once(values.device, _BLOCK)
     if most_rows is not None:
@@ -233,7 +239,16 @@ def blocks_of(
             top = row_argmax(given)
             largest = given.gather(1, top.unsqueeze(1)).squeeze(1)
             checks.finite_rows(largest, name, given, rows.start)
-        yield Block(rows, kind, given, labels[rows], None if scale is None else scale[rows], top, largest, buffer)
+        yield Block(
+            rows=rows,
+            kind=kind,
+            given=given,
+            labels=labels[rows],
+            scale=None if scale is None else scale[rows],
+            top=top,
+            largest=largest,
+            buffer=buffer,
+        )
 
 
 def _wide_sums(values: Float[Tensor, "r c"]) -> Float[Tensor, " r"]:

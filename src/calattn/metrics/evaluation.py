@@ -23,7 +23,7 @@ from calattn.metrics.groups import (
     shuffled_values,
     worst_first,
 )
-from calattn.metrics.parts import Measured, measured
+from calattn.metrics.parts import FEWEST_ERRORS, Bootstrap, Measured, measured
 from calattn.metrics.resampling.bootstrap import interval, two_sided, wider_for_few
 from calattn.metrics.sources import PredictionSource, check_paired, target_of
 from calattn.metrics.state import METRICS, WITH_EVENT, Options
@@ -31,7 +31,6 @@ from calattn.registry import UnknownName
 from calattn.types import MetricRow, Predictions, given_predictions
 
 _ROUNDING = 1e-9
-_FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 
 
 class NotComparedWarning(UserWarning):
@@ -197,12 +196,12 @@ def evaluate(
     """
     predictions = given_predictions(predictions, *more, logits=logits, probs=probs, labels=labels)
     names, options = _asked(predictions, metrics, target, num_bins, bandwidth, threshold)
-    measure = _Resampled(num_bootstrap, level, _seed(generator), clusters)
-    found = measure.of([predictions], names, options)
-    overall = _evaluation(found, measure)
+    bootstrap = Bootstrap(count=num_bootstrap, seed=_seed(generator), level=level, clusters=clusters)
+    found = measured([predictions], names, options, bootstrap)
+    overall = _evaluation(found, level)
     if groups is None:
         return overall
-    return dataclasses.replace(overall, groups=_by_group(predictions, found, measure, overall, groups))
+    return dataclasses.replace(overall, groups=_by_group(predictions, found, bootstrap, overall, groups))
 
 
 @checks.full_precision()
@@ -227,8 +226,8 @@ def evaluate_shards(
     if not shards:
         raise InputError("is empty: there is nothing to evaluate", argument="shards")
     names, options = _asked(shards[0], **asked)
-    measure = _Resampled(num_bootstrap, level, _seed(generator))
-    return _evaluation(measure.of(shards, names, options, over), measure)
+    bootstrap = Bootstrap(count=num_bootstrap, seed=_seed(generator), level=level)
+    return _evaluation(measured(shards, names, options, bootstrap, over=over), level)
 
 
 @checks.full_precision()
@@ -259,8 +258,8 @@ def compare(
     if num_bootstrap == 0:
         remedy = ("pass ", Args(num_bootstrap=1000), ", or leave it out")
         raise InputError("is 0: a comparison needs resamples", argument="num_bootstrap", remedy=remedy)
-    measure = _Resampled(num_bootstrap, level, seed, clusters)
-    one, other = (_Side.of(measure.of([source], names, options), measure) for source in (a, b))
+    bootstrap = Bootstrap(count=num_bootstrap, seed=seed, level=level, clusters=clusters)
+    one, other = (_Side.of(measured([source], names, options, bootstrap)) for source in (a, b))
     if one.n != other.n:
         raise ValueError(f"a has {one.n} samples and b has {other.n}: a paired comparison needs the same samples")
     if bool((one.labels != other.labels).any()):
@@ -293,62 +292,23 @@ class _Side(NamedTuple):
     draws: Mapping[str, Float[Tensor, " r"]]
 
     @classmethod
-    def of(cls, found: Measured, measure: _Resampled) -> _Side:
-        return cls(
-            found.plan.n,
-            found.plan.num_units,
-            found.whole.labels,
-            found.whole.state.compute(),
-            measure.replicates(found),
-        )
+    def of(cls, found: Measured) -> _Side:
+        values = found.whole.state.compute()
+        return cls(found.plan.n, found.plan.num_units, found.whole.labels, values, found.telling())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Resampled:
-    """How samples are resampled, checked."""
-
-    count: int | None
-    level: float
-    seed: int
-    clusters: object = None
-
-    def __post_init__(self) -> None:
-        checks.in_unit_interval(self.level, "level")
-        if self.count is not None and self.count < 0:
-            raise InputError(f"must be 0 or more, got {self.count}", argument="num_bootstrap")
-
-    def of(
-        self,
-        sources: Sequence[PredictionSource],
-        names: tuple[str, ...],
-        options: Options,
-        over: Callable[..., Iterable[Any]] = map,
-    ) -> Measured:
-        def codes(n: int) -> Tensor | None:
-            return None if self.clusters is None else Labelling.of(self.clusters, n, "clusters").codes
-
-        return measured(sources, names, options, count=self.count, seed=self.seed, clusters=codes, over=over)
-
-    def replicates(self, found: Measured) -> dict[str, Float[Tensor, " r"]]:
-        """Those that say something."""
-        draws = {name: each for name, each in found.replicates.items() if METRICS[name].interval}
-        if "scores" in found.whole.state.needs and found.whole.state.scores.num_high_errors < _FEWEST_ERRORS:
-            draws.pop("high_confidence_error_confidence", None)
-        return draws
-
-
-def _evaluation(found: Measured, measure: _Resampled) -> Evaluation:
-    draws, rows = measure.replicates(found), {}
-    wider = wider_for_few(found.plan.num_units, measure.level)
+def _evaluation(found: Measured, level: float) -> Evaluation:
+    draws, rows = found.telling(), {}
+    wider = wider_for_few(found.plan.num_units, level)
     for name, value in found.whole.state.compute().items():
-        low, high = _interval(name, value, draws[name], measure.level, wider) if name in draws else (None, None)
+        low, high = _interval(name, value, draws[name], level, wider) if name in draws else (None, None)
         rows[name] = MetricRow(name=name, value=value, low=low, high=high)
     return Evaluation(
         rows=rows,
         num_samples=found.plan.n,
         num_classes=found.whole.num_classes,
         options=found.plan.options,
-        level=measure.level,
+        level=level,
         num_bootstrap=found.plan.count,
         num_clusters=found.plan.num_clusters,
         draws=draws,
@@ -398,7 +358,7 @@ def _warn_left_out(names: list[str], options: Options) -> None:
         reason = (
             "class sums cannot be resampled from something that can be read only once; pass a list of blocks"
             if "classes" in METRICS[name].parts
-            else f"there are fewer than {_FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
+            else f"there are fewer than {FEWEST_ERRORS} errors at p ≥ {options.threshold:g} to resample"
         )
         warnings.warn(f"{METRICS.title(name, options)} is not compared: {reason}", NotComparedWarning, stacklevel=3)
 
@@ -420,7 +380,7 @@ def _seed(generator: torch.Generator | None) -> int:
 
 
 def _by_group(
-    source: PredictionSource, found: Measured, measure: _Resampled, overall: Evaluation, given: object
+    source: PredictionSource, found: Measured, bootstrap: Bootstrap, overall: Evaluation, given: object
 ) -> dict[str, GroupEvaluation]:
     """Each group evaluated, worst first."""
     if not isinstance(source, Predictions):
@@ -432,11 +392,10 @@ def _by_group(
     evaluations = []
     for code in range(len(groups)):
         rows = groups.codes == code
-        own = dataclasses.replace(
-            measure, count=plan.count, clusters=None if plan.clusters is None else plan.clusters[rows]
-        )
+        clusters = None if plan.clusters is None else plan.clusters[rows]
+        own = dataclasses.replace(bootstrap, count=plan.count, clusters=clusters)
         part = source.select(rows.to(source.labels.device))
-        evaluations.append(_evaluation(own.of([part], tuple(overall), overall.options), own))
+        evaluations.append(_evaluation(measured([part], tuple(overall), overall.options, own), overall.level))
     differences: list[dict[str, GroupDifference]] = [{} for _ in evaluations]
     if plan.count:
         # So many that the smallest p-value of all groups can be told from chance.

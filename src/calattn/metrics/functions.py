@@ -12,7 +12,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.binning import BinSums, Norm
 from calattn.metrics.classbins import ClassBins, Variant
-from calattn.metrics.columns import Columns, blocks_of, columns_of
+from calattn.metrics.columns import Columns, LabelledValues, blocks_of, columns_of
 from calattn.metrics.scoresums import HighConfidenceErrors, ScoreSums
 from calattn.metrics.smooth import CELLS, SmoothGrid, relplot_automatic, relplot_smooth_error
 
@@ -39,7 +39,7 @@ def nll(logits: Float[checks.ArrayLike, "n c"], labels: Labels) -> float:
     >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
     0.6931
     """
-    return float(columns_of(logits, labels, "logits", wanted=frozenset({"nll"})).nll.mean())
+    return float(columns_of(LabelledValues.of(logits, labels, "logits"), wanted=frozenset({"nll"})).nll.mean())
 
 
 def brier(probs: Probs, labels: Labels) -> float:
@@ -48,7 +48,7 @@ def brier(probs: Probs, labels: Labels) -> float:
     >>> round(brier(torch.tensor([[0.75, 0.25]]), torch.tensor([0])), 4)
     0.125
     """
-    return float(columns_of(probs, labels, "probs", wanted=frozenset({"brier"})).brier.mean())
+    return float(columns_of(LabelledValues.of(probs, labels, "probs"), wanted=frozenset({"brier"})).brier.mean())
 
 
 class BrierDecomposition(NamedTuple):
@@ -129,7 +129,8 @@ def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: 
     if variant != "predicted_class":
         raise ValueError(f'variant must be "one_vs_rest" or "predicted_class", got {variant!r}')
     predicted: list[Tensor] = []
-    columns = columns_of(probs, labels, "probs", visit=lambda block: predicted.append(block.top), wanted=frozenset())
+    given = LabelledValues.of(probs, labels, "probs")
+    columns = columns_of(given, visit=lambda block: predicted.append(block.top), wanted=frozenset())
     top = torch.cat(predicted)
     errors = []
     for cls in top.unique():
@@ -139,9 +140,10 @@ def classwise_ece(probs: Probs, labels: Labels, *, num_bins: int = 15, variant: 
 
 def class_bins(probs: Probs, labels: Labels, *, num_bins: int = 15) -> ClassBins:
     """The sums behind classwise ECE, for a per-class table: `class_bins(…).per_class()`."""
-    sums = ClassBins.empty(checks.matrix(probs, "probs").shape[1], checks.positive_int(num_bins, "num_bins"))
+    given = LabelledValues.of(probs, labels, "probs")
+    sums = ClassBins.empty(given.values.shape[1], checks.positive_int(num_bins, "num_bins"))
     collector = sums.collector()
-    columns_of(probs, labels, "probs", visit=collector, wanted=frozenset())
+    columns_of(given, visit=collector, wanted=frozenset())
     collector.finish()
     return sums
 
@@ -294,7 +296,7 @@ def ood_auroc(in_probs: Probs, out_probs: Probs) -> float:
 
     def odds(probs: Probs, name: str) -> Tensor:
         values = checks.matrix(probs, name)
-        blocks = blocks_of(values, values.new_zeros(len(values)).long(), "probs", name=name)
+        blocks = blocks_of(LabelledValues(values, values.new_zeros(len(values)).long(), "probs"), name)
         return torch.cat([block.columns(wanted=frozenset()).odds for block in blocks])
 
     return ranks.two_sample_auroc(odds(in_probs, "in_probs"), odds(out_probs, "out_probs"))
@@ -304,7 +306,8 @@ def _event(probs: Probs, labels: Labels, target: Target) -> Columns:
     """What calibration errors need, without the scores."""
     if target != "top" and not isinstance(target, int):
         raise ValueError(f'target must be "top" or a class index, got {target!r}')
-    return columns_of(probs, labels, "probs", target=None if target == "top" else target, wanted=frozenset())
+    given = LabelledValues.of(probs, labels, "probs")
+    return columns_of(given, target=None if target == "top" else target, wanted=frozenset())
 
 
 def _bins(columns: Columns, num_bins: int, binning: Binning) -> BinSums:

@@ -21,14 +21,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.metrics.binning import gap_sums, summed
 from calattn.metrics.columns import Columns
+from calattn.metrics.groups import Labelling
 from calattn.metrics.resampling.resampler import RankCells, Resampling
 from calattn.metrics.sources import MOST_ROWS, PredictionSource, pieces, repeatable
-from calattn.metrics.state import MetricState, Options, parts_of, reduce_for
+from calattn.metrics.state import METRICS, MetricState, Options, parts_of, reduce_for
 
 IN_MEMORY = 200_000  # more samples are resampled less often where nobody says how often
+FEWEST_ERRORS = 10  # below, resampling says nothing about the mean confidence of high-confidence errors
 
 
 class _Mergeable(Protocol):
@@ -61,10 +64,10 @@ class Part:
         labels: Tensor | None = None
         gaps = torch.zeros(())
         kept: list[Columns] = []
-        for piece in pieces(source, MOST_ROWS):
+        for _, piece in pieces(source, MOST_ROWS):
             if labels is None:
                 state.to(piece.labels.device)
-            columns, classes = reduce_for(state, piece.values, piece.labels, piece.kind, piece.scale)
+            columns, classes = reduce_for(state, piece)
             state.add(columns, classes)
             here = summed(piece.labels, None, piece.values.shape[1]).cpu()
             labels = here if labels is None else labels + here
@@ -110,6 +113,29 @@ def default_resamples(n: int) -> int:
     return 1000 if n <= IN_MEMORY else 200
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """How samples are resampled, checked: how often (`count`, where somebody says), and in which clusters."""
+
+    count: int | None
+    seed: int
+    level: float = 0.95
+    clusters: object = None
+
+    def __post_init__(self) -> None:
+        checks.in_unit_interval(self.level, "level")
+        if self.count is not None and self.count < 0:
+            raise InputError(f"must be 0 or more, got {self.count}", argument="num_bootstrap")
+
+    def of(self, whole: Part) -> Resampling:
+        """What the second pass has to know."""
+        n = whole.rows
+        clusters = None if self.clusters is None else Labelling.of(self.clusters, n, "clusters").codes
+        return whole.resampling(
+            count=default_resamples(n) if self.count is None else self.count, seed=self.seed, clusters=clusters
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Measured:
     """All rows of all sources: their sums, how they are resampled, and the replicates of every metric."""
@@ -118,15 +144,20 @@ class Measured:
     plan: Resampling
     replicates: dict[str, Float[Tensor, " r"]]
 
+    def telling(self) -> dict[str, Float[Tensor, " r"]]:
+        """The replicates that say something."""
+        draws = {name: each for name, each in self.replicates.items() if METRICS[name].interval}
+        if "scores" in self.whole.state.needs and self.whole.state.scores.num_high_errors < FEWEST_ERRORS:
+            draws.pop("high_confidence_error_confidence", None)
+        return draws
+
 
 def measured(
     sources: Sequence[PredictionSource],
     names: tuple[str, ...],
     options: Options,
+    bootstrap: Bootstrap,
     *,
-    count: int | None,
-    seed: int,
-    clusters: Callable[[int], Int[Tensor, " n"] | None] = lambda _: None,
     over: Callable[..., Iterable[Any]] = map,
 ) -> Measured:
     """Two passes over the rows of all sources, one source after another.
@@ -135,14 +166,12 @@ def measured(
     elsewhere, such as on other machines; it gives their results in order.
     """
     whole, before = None, []
-    for part in over(functools.partial(Part.of, names=names, options=options, resampled=count != 0), sources):
+    for part in over(functools.partial(Part.of, names=names, options=options, resampled=bootstrap.count != 0), sources):
         before.append(0 if whole is None else whole.rows)
         whole = part if whole is None else whole.merge(part)
     if whole is None:
         raise InputError("is empty: there is nothing to evaluate", argument="predictions")
-    plan = whole.resampling(
-        count=default_resamples(whole.rows) if count is None else count, seed=seed, clusters=clusters(whole.rows)
-    )
+    plan = bootstrap.of(whole)
     again: Sequence[Any] = sources
     if whole.columns:
         if len(sources) > 1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 from torch import Tensor
 
 from calattn import checks
-from calattn.metrics.columns import Block, Columns, Kind, blocks_of, columns_of
+from calattn.metrics.columns import Block, Columns, LabelledValues, blocks_of, columns_of
 from calattn.types import Predictions
 
 _REMEDY = "pass Predictions(logits=…, labels=…), read_predictions(path) or stream_predictions(path)"
@@ -20,32 +20,21 @@ PredictionSource = Predictions | Iterable[Predictions]
 MOST_ROWS = 1 << 18
 
 
-class Piece(NamedTuple):
-    """Some rows to reduce, and the number of the first of them in the whole source."""
-
-    start: int
-    values: Tensor
-    labels: Tensor
-    kind: Kind
-    scale: Tensor | None
-
-
-def pieces(source: PredictionSource, rows: int) -> Iterator[Piece]:
-    """The source in order, so many rows at most at a time."""
+def pieces(source: PredictionSource, rows: int) -> Iterator[tuple[int, LabelledValues]]:
+    """The source in order, so many rows at most at a time, each piece with the number of its first sample."""
     offset = 0
     for predictions in parts_of(source):
-        values, labels, kind, scale = _values(predictions)
-        for start in range(0, len(labels), rows):
-            cut = slice(start, start + rows)
-            yield Piece(offset + start, values[cut], labels[cut], kind, None if scale is None else scale[cut])
-        offset += len(labels)
+        whole = labelled_values(predictions)
+        for start in range(0, len(predictions), rows):
+            yield offset + start, whole.select(slice(start, start + rows))
+        offset += len(predictions)
 
 
 def blocks_in(source: PredictionSource, rows: int) -> Iterator[tuple[int, Block]]:
     """The rows themselves, so many at most at a time (a GPU takes more), each block with the number of its first sample."""
-    for piece in pieces(source, MOST_ROWS):
-        for block in blocks_of(piece.values, piece.labels, piece.kind, piece.scale, most_rows=rows):
-            yield piece.start + block.rows.start, block
+    for start, piece in pieces(source, MOST_ROWS):
+        for block in blocks_of(piece, most_rows=rows):
+            yield start + block.rows.start, block
 
 
 def columns_in(part: Predictions, target: int | None = None, visit: Callable[[Block], None] | None = None) -> Columns:
@@ -53,8 +42,7 @@ def columns_in(part: Predictions, target: int | None = None, visit: Callable[[Bl
 
     With a `target`, of P(class `target`) and of the event that it is the label.
     """
-    values, labels, kind, scale = _values(part)
-    return columns_of(values, labels, kind, scale=scale, target=target, visit=visit)
+    return columns_of(labelled_values(part), target=target, visit=visit)
 
 
 def target_of(target: object, source: PredictionSource) -> tuple[int | None, str | None]:
@@ -108,12 +96,12 @@ def parts_of(source: PredictionSource) -> Iterator[Predictions]:
         raise ValueError(f"predictions is empty: it has no blocks; {_REMEDY}")
 
 
-def _values(predictions: Predictions) -> tuple[Tensor, Tensor, Kind, Tensor | None]:
+def labelled_values(predictions: Predictions) -> LabelledValues:
     """What to reduce: probabilities that were stated as such, else logits and scale."""
     predictions.check_labelled()
     if predictions.stated_probs is not None:
-        return predictions.stated_probs, predictions.labels, "probs", None
-    return predictions.logits, predictions.labels, "logits", predictions.scale
+        return LabelledValues(predictions.stated_probs, predictions.labels, "probs")
+    return LabelledValues(predictions.logits, predictions.labels, "logits", predictions.scale)
 
 
 def _class_names(source: PredictionSource) -> tuple[str, ...] | None:

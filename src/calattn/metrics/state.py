@@ -17,7 +17,7 @@ from calattn import checks
 from calattn.metrics import ranks
 from calattn.metrics.binning import BinSums
 from calattn.metrics.classbins import ClassBins
-from calattn.metrics.columns import SCORES, Columns, Kind, columns_of
+from calattn.metrics.columns import SCORES, Columns, LabelledValues, columns_of
 from calattn.metrics.scoresums import ScoreSums
 from calattn.metrics.smooth import SmoothGrid
 from calattn.metrics.words import TEXTS
@@ -207,20 +207,20 @@ class MetricState:
         """Adds logits or probabilities, as `from_logits` said when the state was made."""
         if self.from_logits is None:
             raise ValueError("make the state with from_logits=True or False, or call update_logits or update_probs")
-        return self._update(values, labels, "logits" if self.from_logits else "probs")
+        return self._update(LabelledValues.of(values, labels, "logits" if self.from_logits else "probs"))
 
     def update_probs(self, probs: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Self:
-        return self._update(probs, labels, "probs")
+        return self._update(LabelledValues.of(probs, labels, "probs"))
 
     def update_logits(
         self, logits: Float[Tensor, "n c"], labels: Int[Tensor, " n"], scale: Float[Tensor, " n"] | None = None
     ) -> Self:
         if scale is not None:
             scale = checked_scale(checks.as_tensor(scale, "scale"), checks.widened(checks.matrix(logits, "logits")))
-        return self._update(logits, labels, "logits", scale)
+        return self._update(LabelledValues.of(logits, labels, "logits", scale))
 
-    def _update(self, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None) -> Self:
-        self.add(*reduce_for(self, values, labels, kind, scale))
+    def _update(self, given: LabelledValues) -> Self:
+        self.add(*reduce_for(self, given))
         return self
 
     def add(self, columns: Columns, classes: ClassBins | None) -> None:
@@ -296,17 +296,14 @@ def parts_of(names: Iterable[str]) -> set[str]:
     return {part for name in names for part in METRICS[name].parts}
 
 
-def reduce_for(
-    state: MetricState, values: Tensor, labels: Tensor, kind: Kind, scale: Tensor | None = None
-) -> tuple[Columns, ClassBins | None]:
-    """The one pass over the [n, c] values that `state` needs."""
+def reduce_for(state: MetricState, given: LabelledValues) -> tuple[Columns, ClassBins | None]:
+    """The one pass over the values that `state` needs."""
     target, wanted = state.options.target, SCORES if "scores" in state.needs else frozenset()
     if "classes" not in state.needs:
-        return columns_of(values, labels, kind, scale=scale, target=target, wanted=wanted), None
-    device, width = state.scores.sums.device, checks.matrix(values, kind).shape[1]
-    classes = ClassBins.empty(width, state.options.num_bins, device=device)
+        return columns_of(given, target=target, wanted=wanted), None
+    classes = ClassBins.empty(given.values.shape[1], state.options.num_bins, device=state.scores.sums.device)
     collector = classes.collector()
-    columns = columns_of(values, labels, kind, scale=scale, target=target, visit=collector, wanted=wanted)
+    columns = columns_of(given, target=target, visit=collector, wanted=wanted)
     collector.finish()
     return columns, classes
 
@@ -319,7 +316,6 @@ def _built_in(
     *,
     better: str = "lower",
     limits: tuple[float, float] = (0.0, 1.0),
-    interval: bool = True,
 ) -> None:
     """What the scores hold under its name, or what `read` reads.
 
@@ -329,7 +325,7 @@ def _built_in(
     """
     raised = part != "scores" and better == "lower"
     found = read or (lambda state: state.scores.read()[name])
-    METRICS.add(name, Metric(title, (part,), found, better, raised=raised, limits=limits, interval=interval))
+    METRICS.add(name, Metric(title, (part,), found, better, raised=raised, limits=limits))
 
 
 _built_in("accuracy", "accuracy", "scores", better="higher")
@@ -338,7 +334,10 @@ _built_in("brier", "Brier score", "scores", limits=(0.0, 2.0))
 _built_in("ece", "ECE", "bins", lambda state: state.bins.error())
 _built_in("debiased_ece", "debiased ECE", "bins", lambda state: state.bins.debiased_error("l1"), limits=(-1.0, 1.0))
 # One bin of a few samples decides it, and resampling cannot know what others there would have been: 95 % intervals held 55-92 %.
-_built_in("mce", "MCE", "bins", lambda state: state.bins.error("max"), interval=False)
+METRICS.add(
+    "mce",
+    Metric("MCE", ("bins",), lambda state: state.bins.error("max"), "lower", limits=(0.0, 1.0), interval=False),
+)
 _built_in(
     "adaptive_ece",
     "AdaECE",

@@ -21,6 +21,7 @@ from torchmetrics import Metric
 
 from calattn import checks
 from calattn.metrics.classbins import ClassBins
+from calattn.metrics.columns import LabelledValues
 from calattn.metrics.ranks import RankSums, empty_histogram
 from calattn.metrics.state import METRICS, MetricState, OptionValues, reduce_for
 
@@ -82,7 +83,7 @@ class CalibrationMetrics(Metric):
             return
         held = {name: _writable(getattr(self, name)) for name in self._defaults}
         state = self._state(held)
-        columns, classes = reduce_for(state, rows, labels, "logits" if self.from_logits else "probs")
+        columns, classes = reduce_for(state, LabelledValues.of(rows, labels, "logits" if self.from_logits else "probs"))
         if classes is not None:
             classes = classes.to(held["classes"].device)
         state.add(columns, classes)
