@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from calattn.metrics.evaluation import Difference
-from calattn.report.contest import ranking_table, verdict
+from calattn.report.contest import ranking_table, words_of_differences
 
 
 def between(name: str, a: float, b: float, half: float) -> Difference:
@@ -34,7 +34,7 @@ def ranked(before: float, values: dict[str, float], half: float = 0.1):
 
 def test_the_winner_and_those_that_cannot_be_told_from_it():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.05, "c": 1.5})
-    lines = verdict("a", own, rest, level=0.95)
+    lines = words_of_differences("a", own, rest, level=0.95)
     assert lines[0] == "best by NLL: a, 1.000 nats; as good, no clear difference in NLL (paired 95 % interval): b"
     assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: better, more than chance" in lines
     assert not any("does not improve" in line for line in lines)
@@ -42,27 +42,27 @@ def test_the_winner_and_those_that_cannot_be_told_from_it():
 
 def test_a_difference_too_small_to_print_is_none_and_speed_is_told():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.0004, "c": 1.0006}, half=1e-5)
-    line = verdict("a", own, rest, level=0.95, seconds={"a": 4.7, "b": 0.1, "c": 0.1})[0]
+    line = words_of_differences("a", own, rest, level=0.95, seconds={"a": 4.7, "b": 0.1, "c": 0.1})[0]
     assert line.endswith("as good, no clear difference in NLL (paired 95 % interval): b (47 × faster)")
 
 
 def test_a_few_huge_losses_do_not_make_a_method_as_good():
     """Their interval holds zero: resamples without them say that it is better."""
     own, rest = ranked(2.0, {"a": 0.68, "b": 2350.0, "c": 0.7}, half=5000.0)
-    line = verdict("a", own, rest, level=0.95, highest=0.75)[0]
+    line = words_of_differences("a", own, rest, level=0.95, highest=0.75)[0]
     assert (
         "as good, no clear difference in NLL (paired 95 % interval): c; worse by a few samples with a huge loss: b"
         in line
     )
     own, rest = ranked(2.0, {"a": 0.68, "b": 2350.0}, half=5000.0)
-    assert verdict("a", own, rest, level=0.95, highest=0.75)[0].endswith(
+    assert words_of_differences("a", own, rest, level=0.95, highest=0.75)[0].endswith(
         "nats; worse by a few samples with a huge loss: b"
     )
 
 
 def test_a_clear_winner():
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.2})
-    assert verdict("a", own, rest, level=0.95)[0].endswith(
+    assert words_of_differences("a", own, rest, level=0.95)[0].endswith(
         "every other method is worse by more than chance (paired 95 % interval)"
     )
 
@@ -71,9 +71,9 @@ def test_a_clear_winner():
 def test_doing_nothing_may_be_as_good(before):
     """It is no advice to do nothing: predictions that `evaluate` calls over-confident may gain less than chance shows."""
     own, rest = ranked(before, {"a": 1.0, "b": 1.2})
-    assert verdict("a", own, rest, level=0.95)[1] == "a does not improve NLL by more than chance"
+    assert words_of_differences("a", own, rest, level=0.95)[1] == "a does not improve NLL by more than chance"
     own["a"]["ece"] = ece(0.1, 0.05, 0.01)
-    lines = verdict("a", own, rest, level=0.95)
+    lines = words_of_differences("a", own, rest, level=0.95)
     assert lines[1] == "a does not improve NLL by more than chance, but it does improve ECE"
 
 
@@ -82,12 +82,12 @@ def test_infinite_nll_is_no_matter_of_chance():
     infinite = Difference(name="nll", a=1.0, b=math.inf, difference=math.inf, low=-0.1, high=math.inf, p_value=0.4)
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.05})
     rest["b"]["nll"] = infinite
-    assert "every other method is worse" in verdict("a", own, rest, level=0.95)[0]
+    assert "every other method is worse" in words_of_differences("a", own, rest, level=0.95)[0]
     own, rest = ranked(math.inf, {"a": 1.0, "b": 1.2})
-    lines = verdict("a", own, rest, level=0.95)
+    lines = words_of_differences("a", own, rest, level=0.95)
     assert "as it is, some label has the probability 0" in lines[1]
     own, rest = ranked(2.0, {"a": math.inf})
-    assert verdict("a", own, rest, level=0.95)[0].startswith("no method has a finite NLL")
+    assert words_of_differences("a", own, rest, level=0.95)[0].startswith("no method has a finite NLL")
 
 
 def test_table_has_a_verdict_in_every_cell():
@@ -112,11 +112,11 @@ def test_rounding_is_no_difference():
     """The last digit of a sum is on one side of zero in every resample: a tie all the same."""
     own, rest = ranked(2.0, {"a": 1.0, "b": 1.0 + 4e-16, "c": 1.5}, half=0.0)
     assert rest["b"]["nll"].low > 0
-    lines = verdict("a", own, rest, level=0.95)
+    lines = words_of_differences("a", own, rest, level=0.95)
     assert lines[0].endswith("as good, no clear difference in NLL (paired 95 % interval): b")
     assert "+0.000 chance" in shown(own, rest)
     own, rest = ranked(1.0 + 4e-16, {"a": 1.0, "b": 1.5}, half=0.0)
-    assert any("does not improve NLL by more" in line for line in verdict("a", own, rest, level=0.95))
+    assert any("does not improve NLL by more" in line for line in words_of_differences("a", own, rest, level=0.95))
 
 
 def test_a_real_difference_never_reads_as_zero():
@@ -134,7 +134,7 @@ def test_a_real_difference_never_reads_as_zero():
 def test_two_infinite_ones_are_not_told_apart():
     own, rest = ranked(2.0, {"a": math.inf, "b": math.inf})
     assert math.isnan(rest["b"]["nll"].difference)
-    assert "worse by more than chance" not in " ".join(verdict("a", own, rest, level=0.95))
+    assert "worse by more than chance" not in " ".join(words_of_differences("a", own, rest, level=0.95))
 
 
 def test_with_few_resamples_nothing_is_told_apart():
@@ -143,7 +143,7 @@ def test_with_few_resamples_nothing_is_told_apart():
         {k: {m: dataclasses.replace(d, num_bootstrap=20) for m, d in v.items()} for k, v in part.items()}
         for part in (own, rest)
     )
-    lines = verdict("a", own, rest, level=0.95)
+    lines = words_of_differences("a", own, rest, level=0.95)
     few = "too few resamples to tell (at least 39 at 95 %)"
     assert lines[0] == f"best by NLL: a, 1.000 nats; whether others are as good: {few}"
     assert "a against as it is: NLL falls by 1.000 nats [0.900, 1.100]: " + few in lines

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calattn.cli import calibration_files, options
-from calattn.cli.calibration_files import WRITTEN, check_outputs, save_contest
+from calattn.cli.calibration_files import WRITTEN, Outputs
 from calattn.cli.console import note, print_json, print_table, progress, say
 from calattn.cli.errors import MethodFailed, examples, reraise_if_stopped
 from calattn.cli.judgement import PAGES, TABLES, check_output, write_table
@@ -95,7 +95,8 @@ def calibrate(
     if out is None:
         options.unused("is about --out and --html", overwrite=overwrite and html is None)
     labels = None if reader.labels is None else Path(reader.labels)
-    check_outputs(out, write, [path, validation, apply, labels], overwrite=overwrite)
+    outputs = Outputs(out=out, write=write, overwrite=overwrite)
+    outputs.check([path, validation, apply, labels])
     if apply is not None:
         if out is None and write is None:
             raise ValueError(
@@ -107,14 +108,13 @@ def calibrate(
         nothing = "is about metrics, and --apply measures nothing"
         options.unused(nothing, **options.changed(measure), table=table, html=html)
         (subject,) = subjects.find([path], reader=reader, part=part)
-        calibration_files.apply(apply, subject, out=out, write=write, overwrite=overwrite, json=json)
+        calibration_files.apply(apply, subject, outputs, json=json)
         return
     if sets is None:
         options.unused("is about prediction sets, and there is no --sets", group=group)
     if fraction is not None:
         options.unused("is of every row of PATH, and --fraction judges a part", group=group)
     wanted = Methods.of(options.each(method or ["temperature"]), options.each(skip))
-    single = len(wanted.names) == 1
     arguments = measure.arguments()  # finds an unknown metric before anything is read
     unfitted = None if sets is None else PredictionSets(sets, seed=seed)
     (subject,) = subjects.find([path], reader=reader, part=part)
@@ -127,7 +127,7 @@ def calibrate(
             folds=_FOLDS if folds is None else folds,
             seed=seed,
             floor=reader.floor,
-            watcher=_watcher(bar, leader_needed=write is not None and not single),
+            watcher=_watcher(bar, leader_needed=write is not None and len(wanted.names) > 1),
             **arguments,
         )
     if not found.rows:
@@ -139,11 +139,8 @@ def calibrate(
     # Printed first, written on the way out (the last callback comes first): a full disk does not throw the numbers
     # away, and a reader who has left (`| head`) does not keep the files from being written.
     with contextlib.ExitStack() as then:
-        if write is not None:
-            then.callback(calibration_files.write_probabilities, write, found.rows[0].predictions, found.rows[0].method)
-        if out is not None:
-            kept: dict[str, Any] = {"overwrite": overwrite, "single": single, "write": write, "sets": unfitted}
-            then.callback(save_contest, out, found, report, **kept)
+        then.callback(outputs.keep_probabilities, found.rows[0].predictions, found.rows[0].method)
+        then.callback(outputs.keep_contest, found, report, unfitted)
         if table is not None:
             then.callback(write_table, contest_tables(found)[0], table, said=contest_verdict(found))
         if html is not None:
@@ -151,7 +148,7 @@ def calibrate(
         if json:
             print_json(report)
         else:
-            _show(found, material, single=single)
+            _show(found, material)
             if unfitted is not None:
                 say(report["sets"]["words"])
     if found.not_run:
@@ -209,10 +206,10 @@ def _watcher(bar: Any, *, leader_needed: bool) -> Watcher:
     return Bar()
 
 
-def _show(found: Contest, material: Material, *, single: bool) -> None:
+def _show(found: Contest, material: Material) -> None:
     from calattn.report import contest_tables, contest_verdict, evaluation_table
 
-    if single:
+    if found.single:
         row = found.rows[0]
         print_table(evaluation_table({f"before{material.floor_text}": found.before, row.method: row.evaluation}))
     else:
@@ -220,7 +217,7 @@ def _show(found: Contest, material: Material, *, single: bool) -> None:
             print_table(table)
     for line in contest_verdict(found):
         say(line)
-    for line in _remarks(found, material, single=single):
+    for line in _remarks(found, material):
         say(line, style="dim")
 
 
@@ -249,7 +246,7 @@ def _write_page(path: Path, found: Contest, material: Material, subject: Predict
     note(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
-def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[str]:
+def _remarks(contest: Contest, material: Material) -> Iterator[str]:
     """What was left out, what the numbers are of, and what is kept."""
     from calattn.report.contest import learned
 
@@ -267,7 +264,7 @@ def _remarks(contest: Contest, material: Material, *, single: bool) -> Iterator[
     elif contest.best is not None and len(contest.rows) > 1:
         yield "the leader was chosen on the samples that it is judged on, so its own numbers are a little too good"
     yield from _fitting(contest, material)
-    if single:
+    if contest.single:
         yield learned(contest.rows[0].calibrator)
 
 

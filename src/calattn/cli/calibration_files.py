@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json as json_format
 import shlex
 from collections.abc import Mapping, Sequence
@@ -21,43 +22,105 @@ WRITTEN = (".npz", ".csv", ".parquet")  # by --write
 _PREDICTIONS, CALIBRATOR, _SETS, _REPORT = "predictions", "calibrator.safetensors", "sets.safetensors", "report.json"
 
 
-def check_outputs(out: Path | None, write: Path | None, inputs: Sequence[Path | None], *, overwrite: bool) -> None:
-    """Refuse early what could not be written in the end, and what would replace an input."""
-    check_output(write, WRITTEN, "--write")
-    if out is not None and out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} is a file; name a folder")
-    if out is not None and write is not None and out.resolve() == write.resolve():
-        raise ValueError(f"--out and --write are both {out}; --out is a folder and --write a file, name two")
-    if out is not None and out.suffix.lower() in WRITTEN and not out.exists():
-        raise ValueError(
-            f"--out {out} is to be a folder and ends as a file does; for probabilities in a file, --write {out}"
-        )
-    for each in (path for path in inputs if path is not None and path.exists()):
-        if write is not None and write.exists() and write.samefile(each):
-            raise ValueError(f"--write {write} is the input {each}, which it would replace; name another file")
-        if out is not None and each.resolve().is_relative_to(out.resolve()):
-            raise ValueError(f"--out {out} holds the input {each}, which it would replace; name another folder")
-    if out is not None:
-        _check_folder(out, overwrite, write)
-        check_writable(out)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What is written: the folder of --out, which may replace that of an earlier calibration, and the file of --write."""
 
+    out: Path | None
+    write: Path | None
+    overwrite: bool
 
-def _check_folder(folder: Path, overwrite: bool, write: Path | None) -> None:
-    """Only a folder that holds an earlier result and nothing else is replaced; the file of --write is to be, anyway."""
-    if not folder.exists() or not any(folder.iterdir()):
-        return
-    if not _is_report(folder / _REPORT):
-        raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
-    spared = None if write is None else write.resolve()
-    files = (each for each in sorted(folder.rglob("*")) if each.is_symlink() or not each.is_dir())
-    other = next((each for each in files if each.resolve() != spared and not _is_ours(each)), None)
-    if other is not None:
-        raise ValueError(
-            f"--out {folder} holds other things beside a calibration: {other.relative_to(folder)}; "
-            "move it, or choose a folder of its own"
-        )
-    if not overwrite:
-        raise FileExistsError(f"{folder} already holds a calibration; pass --overwrite to replace it")
+    def check(self, inputs: Sequence[Path | None]) -> None:
+        """Refuse early what could not be written in the end, and what would replace an input."""
+        out, write = self.out, self.write
+        check_output(write, WRITTEN, "--write")
+        if out is not None and out.exists() and not out.is_dir():
+            raise ValueError(f"--out {out} is a file; name a folder")
+        if out is not None and write is not None and out.resolve() == write.resolve():
+            raise ValueError(f"--out and --write are both {out}; --out is a folder and --write a file, name two")
+        if out is not None and out.suffix.lower() in WRITTEN and not out.exists():
+            raise ValueError(
+                f"--out {out} is to be a folder and ends as a file does; for probabilities in a file, --write {out}"
+            )
+        for each in (path for path in inputs if path is not None and path.exists()):
+            if write is not None and write.exists() and write.samefile(each):
+                raise ValueError(f"--write {write} is the input {each}, which it would replace; name another file")
+            if out is not None and each.resolve().is_relative_to(out.resolve()):
+                raise ValueError(f"--out {out} holds the input {each}, which it would replace; name another folder")
+        if out is not None:
+            self._check_folder(out)
+            check_writable(out)
+
+    def _check_folder(self, folder: Path) -> None:
+        """Only a folder that holds an earlier result and nothing else is replaced; the file of --write is to be, anyway."""
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+        if not _is_report(folder / _REPORT):
+            raise ValueError(f"--out {folder} holds other things; choose a folder of its own")
+        spared = None if self.write is None else self.write.resolve()
+        files = (each for each in sorted(folder.rglob("*")) if each.is_symlink() or not each.is_dir())
+        other = next((each for each in files if each.resolve() != spared and not _is_ours(each)), None)
+        if other is not None:
+            raise ValueError(
+                f"--out {folder} holds other things beside a calibration: {other.relative_to(folder)}; "
+                "move it, or choose a folder of its own"
+            )
+        if not self.overwrite:
+            raise FileExistsError(f"{folder} already holds a calibration; pass --overwrite to replace it")
+
+    def keep_contest(self, found: Contest, report: dict[str, Any], sets: PredictionSets | None) -> None:
+        """A folder for each of several methods; of a single one, what it left stands in --out itself."""
+        if found.single:
+            (row,) = found.rows
+            self.keep({"": (row.calibrator, row.predictions)}, report, sets=sets)
+            return
+        leading = "" if found.best is None else f" (the leader's is {found.best.method})"
+        kept = {row.method: (row.calibrator, row.predictions) for row in found.rows}
+        self.keep(kept, report, sets=sets, what=f"one folder per method{leading}")
+
+    def keep(
+        self,
+        kept: Mapping[str, tuple[Calibrator, Predictions | Blocks]],
+        report: dict[str, Any],
+        *,
+        sets: PredictionSets | None = None,
+        what: str = f"{_PREDICTIONS}, {CALIBRATOR}",
+    ) -> None:
+        """predictions, calibrator.safetensors and report.json; the first two in a folder below, where it has a name."""
+        from safetensors import SafetensorError
+
+        from calattn.cli.subjects import count, parts
+        from calattn.files.predictions import save_blocks
+
+        if self.out is None:
+            return
+        with atomic_folder(self.out) as partial:
+            for name, (calibrator, predictions) in kept.items():
+                place = partial / name
+                save_blocks(parts(predictions), place / _PREDICTIONS, rows=count(predictions))
+                try:
+                    calibrator.save(place / CALIBRATOR)
+                except SafetensorError as error:  # of a full disk; it is no OSError
+                    raise OSError(f"cannot write {self.out}: {error}; free some space, or write elsewhere") from error
+                except ValueError as error:  # no registered class, an option that no file holds
+                    if not name:  # else the others' files are sound
+                        raise
+                    note(f"{self.out / name} has no {CALIBRATOR}: {error}")
+            if sets is not None:
+                sets.save(partial / _SETS)
+            (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
+            self._check_folder(self.out)  # again: somebody may have been quicker
+        note(f"wrote {self.out}: {what}, {_REPORT}")
+
+    def keep_probabilities(self, found: Predictions | Blocks, by: str) -> None:
+        from calattn.cli.subjects import count
+        from calattn.files import probabilities
+
+        if self.write is None:
+            return
+        rows = count(found) if self.write.suffix == ".npz" else None
+        probabilities.write_probabilities(found, self.write, rows=rows)
+        note(f"wrote {self.write}: probabilities by {by}")
 
 
 def _is_ours(path: Path) -> bool:
@@ -78,70 +141,7 @@ def _is_report(path: Path) -> bool:
     return isinstance(found, dict) and found.get("command") == "calibrate"
 
 
-def save_contest(
-    out: Path,
-    found: Contest,
-    report: dict[str, Any],
-    *,
-    sets: PredictionSets | None,
-    overwrite: bool,
-    single: bool,
-    write: Path | None,
-) -> None:
-    """For several methods, a folder each."""
-    leading = "" if found.best is None else f" (the leader's is {found.best.method})"
-    kept = {"" if single else row.method: (row.calibrator, row.predictions) for row in found.rows}
-    what = None if single else f"one folder per method{leading}"
-    save(out, kept, report, sets=sets, overwrite=overwrite, write=write, what=what)
-
-
-def save(
-    out: Path,
-    kept: Mapping[str, tuple[Calibrator, Predictions | Blocks]],
-    report: dict[str, Any],
-    *,
-    sets: PredictionSets | None = None,
-    overwrite: bool,
-    write: Path | None,
-    what: str | None = None,
-) -> None:
-    """`out`/predictions, calibrator.safetensors and report.json; the first two in a folder below, where it has a name."""
-    from safetensors import SafetensorError
-
-    from calattn.cli.subjects import count, parts
-    from calattn.files.predictions import save_blocks
-
-    with atomic_folder(out) as partial:
-        for name, (calibrator, predictions) in kept.items():
-            place = partial / name
-            save_blocks(parts(predictions), place / _PREDICTIONS, rows=count(predictions))
-            try:
-                calibrator.save(place / CALIBRATOR)
-            except SafetensorError as error:  # of a full disk; it is no OSError
-                raise OSError(f"cannot write {out}: {error}; free some space, or write elsewhere") from error
-            except ValueError as error:  # no registered class, an option that no file holds
-                if not name:  # else the others' files are sound
-                    raise
-                note(f"{out / name} has no {CALIBRATOR}: {error}")
-        if sets is not None:
-            sets.save(partial / _SETS)
-        (partial / _REPORT).write_text(json_text(report), encoding="utf-8")
-        _check_folder(out, overwrite, write)  # again: somebody may have been quicker
-    note(f"wrote {out}: {what or f'{_PREDICTIONS}, {CALIBRATOR}'}, {_REPORT}")
-
-
-def write_probabilities(path: Path, found: Predictions | Blocks, by: str) -> None:
-    """The probabilities of --write."""
-    from calattn.cli.subjects import count
-    from calattn.files import probabilities
-
-    probabilities.write_probabilities(found, path, rows=count(found) if path.suffix == ".npz" else None)
-    note(f"wrote {path}: probabilities by {by}")
-
-
-def apply(
-    saved: Path, subject: PredictionSet, *, out: Path | None, write: Path | None, overwrite: bool, json: bool
-) -> None:
+def apply(saved: Path, subject: PredictionSet, outputs: Outputs, *, json: bool) -> None:
     """Calibrates predictions, which need no labels, by a saved calibrator, and writes them; of large files, block by block."""
     from calattn.cli import subjects
     from calattn.files.predictions import PredictionFileError
@@ -152,7 +152,7 @@ def apply(
     file = _calibrator_file(saved)
     calibrator = load(file)
     stream = stream_predictions(subject.path, **subject.reader.arguments(), labels_optional=True)
-    if out is not None and not stream.labelled:
+    if outputs.out is not None and not stream.labelled:
         raise PredictionFileError(
             f"{subject.path} has no labels, and the predictions that --out keeps have; --write FILE takes probabilities without "
             "(or name the labels with --labels)"
@@ -173,21 +173,20 @@ def apply(
             "samples": subjects.count(calibrated),
             "classes": stream.num_classes,
             "labelled": stream.labelled,
-            "written": [subjects.text_of(each) for each in (out, write) if each is not None],
+            "written": [subjects.text_of(each) for each in (outputs.out, outputs.write) if each is not None],
         }
 
-    if out is not None:
-        save(out, {"": (calibrator, calibrated)}, report(), overwrite=overwrite, write=write)
-    if write is not None:
-        write_probabilities(write, calibrated, name)
+    if outputs.out is not None:  # to know the number of rows before they are written is one more pass
+        outputs.keep({"": (calibrator, calibrated)}, report())
+    outputs.keep_probabilities(calibrated, name)
     if json:
         print_json(report())  # not before it is written: then the number of rows is known
         return
     rows = f"{subjects.count(calibrated):,} samples of {subject.title}"
     what = f"{name}, {learned(calibrator)}," if isinstance(calibrator, TemperatureScaling) else name
     say(f"applied {what} to {rows}")
-    if stream.labelled and out is not None:
-        note(f"what it changed: {shlex.join(['calattn', 'compare', str(subject.named), str(out)])}")
+    if stream.labelled and outputs.out is not None:
+        note(f"what it changed: {shlex.join(['calattn', 'compare', str(subject.named), str(outputs.out)])}")
 
 
 def _calibrator_file(path: Path) -> Path:

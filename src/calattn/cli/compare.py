@@ -40,14 +40,12 @@ def compare(
     part: options.RunPart,
     measure: options.Measure,
     scaling: options.Scaling,
-    over_seeds: Annotated[
-        bool,
-        options.option(
-            options.MEASURING,
-            "--over-seeds",
-            text="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
-        ),
-    ] = False,
+    over_seeds: bool = options.flag(
+        options.MEASURING,
+        "--over-seeds",
+        default=False,
+        text="Runs whose specs differ in their seed alone are one method: compare methods, seed by seed.",
+    ),
     target: options.Target = None,
     cluster: options.ClusterColumn = None,
     reader: options.FileFlags = options.FILE_FLAGS,

@@ -44,16 +44,16 @@ def evaluate(
     measure: options.Measure,
     scaling: options.Scaling,
     target: options.Target = None,
-    everything: Annotated[
-        bool, options.option(options.MEASURING, "--all", text="Show every metric, not only the main five.")
-    ] = False,
+    everything: bool = options.flag(
+        options.MEASURING, "--all", default=False, text="Show every metric, not only the main five."
+    ),
     group: options.GroupColumn = None,
     cluster: options.ClusterColumn = None,
     reader: options.FileFlags = options.FILE_FLAGS,
     out: options.TableOut = None,
-    diagram: Annotated[
-        Path | None, options.option(options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg.")
-    ] = None,
+    diagram: Path | None = options.flag(
+        options.OUTPUT, "--diagram", text="Draw reliability diagrams: .png, .pdf, .svg."
+    ),
     html: options.Html = None,
     overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,
@@ -140,9 +140,8 @@ def _on_ray(
     found: list[PredictionSet], measure: options.Measure, target: str | None, address: str | None
 ) -> tuple[dict[str, Evaluation], dict[str, dict[str, str]]]:
     """The evaluation of each and the verdict on it, by title, from parts that a cluster makes of their shards."""
+    from calattn.sweeps.distributed import evaluated_over, shards_of
     from calattn.sweeps.on_ray import cluster, mapped
-    from calattn.sweeps.shards import evaluated as evaluated_over
-    from calattn.sweeps.shards import shards_of
 
     evaluations, verdicts = {}, {}
     with cluster(address) as ray, progress() as bar:

@@ -30,7 +30,6 @@ _FACTS = {
     "epochs": ("train", "epochs"),
     "seed": ("seed",),
 }
-_FOLDER = Path("report")
 
 
 @options.flat
@@ -41,9 +40,9 @@ def report(
     ],
     part: options.RunPart,
     measure: options.Measure,
-    out: Annotated[Path, options.option(options.OUTPUT, "--out", text="Folder for index.html and pages/.")] = _FOLDER,
+    out: Path = options.flag(options.OUTPUT, "--out", default=Path("report"), text="Folder for index.html and pages/."),
     table: options.TableFile = None,
-    title: Annotated[str | None, options.option(options.OUTPUT, "--title", text="Heading of the leaderboard.")] = None,
+    title: str | None = options.flag(options.OUTPUT, "--title", text="Heading of the leaderboard."),
     reader: options.FileFlags = options.FILE_FLAGS,
     overwrite: options.Overwrite = False,
     data_root: options.DataRoot = None,

@@ -125,6 +125,11 @@ class Contest:
     overlap: Overlap
 
     @property
+    def single(self) -> bool:
+        """Whether it was asked for one method alone."""
+        return len(self.rows) + len(self.skipped) + len(self.not_run) == 1
+
+    @property
     def in_sample(self) -> bool:
         """Whether methods are judged on samples they are fitted on, or hardly any others: that says nothing about new data."""
         return self.overlap.nearly_all

@@ -33,7 +33,7 @@ def contest_tables(contest: Contest, *, as_it_is: str = "(as it is)") -> list[Ta
 def contest_verdict(contest: Contest) -> list[str]:
     """What the differences say, in words, and whether samples are shared; in-sample only why nothing is said."""
     if contest.in_sample:
-        if len(contest.rows) + len(contest.skipped) + len(contest.not_run) > 1:
+        if not contest.single:
             return [f"no method is called best: each was {_IN_SAMPLE} the most flexible one looks best"]
         return [f"{contest.rows[0].method} was {_IN_SAMPLE} any method looks better than it is"]
     shared, judged = contest.overlap.shared, contest.overlap.judged
@@ -46,7 +46,9 @@ def contest_verdict(contest: Contest) -> list[str]:
     lines = []
     if from_before:
         level, highest = contest.before.level, contest.highest
-        lines = verdict(contest.ranking[0], from_before, from_best, level=level, highest=highest, seconds=seconds)
+        lines = words_of_differences(
+            contest.ranking[0], from_before, from_best, level=level, highest=highest, seconds=seconds
+        )
     return [*lines, caveat] if shared else lines
 
 
@@ -171,7 +173,7 @@ def ranking_table(
     )
 
 
-def verdict(
+def words_of_differences(
     leader: str,
     from_before: Mapping[str, Differences],
     from_best: Mapping[str, Differences],

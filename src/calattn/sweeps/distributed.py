@@ -39,7 +39,7 @@ def shards_of(
     return [Shard(address=each, reading=reading, calibrator=calibrator) for each in addresses]
 
 
-def evaluated(
+def evaluated_over(
     shards: Sequence[Shard], over: Over, *, target: str | None, **arguments: Any
 ) -> tuple[Evaluation, dict[str, str]]:
     """What `calattn.evaluate` gives for all rows, and the verdict on them."""
