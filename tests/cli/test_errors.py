@@ -232,6 +232,19 @@ def test_a_flag_that_would_do_nothing_is_refused(capsys, monkeypatch, tmp_path, 
     assert said in refused(capsys, *line.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("evaluate a.npz --bins ten", "--bins must be a whole number, got 'ten'; see calattn evaluate --help"),
+        ("evaluate a.npz --level high", "--level must be a number, got 'high'; see calattn evaluate --help"),
+        ("train digits --epochs 1.5", "--epochs must be a whole number, got '1.5'; see calattn train --help"),
+        ("sweep grid.yaml --jobs 0", "--jobs must be greater than or equal to 1, got '0'; see calattn sweep --help"),
+    ],
+)
+def test_a_value_that_a_flag_does_not_take_is_told_in_our_words(capsys, line, said):
+    assert refused(capsys, *line.split()).strip() == f"calattn: error: {said}"
+
+
 def test_beside_a_run_a_file_may_stand_whatever_the_split(capsys, tmp_path):
     run, file = write_run(tmp_path / "run"), write_npz(tmp_path / "a.npz", predictions())
     few = ("--split", "validation", "--bootstrap", 0, "-m", "nll", "--json")

@@ -164,7 +164,7 @@ def test_a_leaderboard_of_runs_links_to_their_pages(capsys, tmp_path, run, npz):
     [
         (("evaluate", "{npz}", "--html", "page.txt"), "--html page.txt must end in .html"),
         (("report", "{empty}"), "holds no run folder"),
-        (("report", "nowhere"), "nowhere does not exist"),
+        (("report", "nowhere"), "nowhere does not exist; "),
         (("report", "{npz}", "--out", "{npz}"), "is a file; name a folder"),
         (("report", "{npz}", "--split", "test,validation"), "one at a time"),
     ],

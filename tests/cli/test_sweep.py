@@ -103,6 +103,8 @@ def test_wrong_usage_is_refused_before_anything_runs(capsys, tmp_path, more, sai
 
 
 def test_a_grid_that_is_no_file(capsys, tmp_path):
-    assert "none.yaml" in refused(capsys, "sweep", tmp_path / "none.yaml")
+    (tmp_path / "nine.yaml").touch()
+    assert "none.yaml does not exist; near it: nine.yaml" in refused(capsys, "sweep", tmp_path / "none.yaml")
+    assert "is a folder; name a YAML file" in refused(capsys, "sweep", tmp_path)
     (tmp_path / "list.yaml").write_text("[1, 2]")
     assert "list.yaml" in refused(capsys, "sweep", tmp_path / "list.yaml")

@@ -250,7 +250,7 @@ ON_GOOD = {
     "evaluate a.npz -m ECE": ("unknown metric 'ECE'", "did you mean 'ece'?"),
     "evaluate a.npz --metrics ece nll": ("nll does not exist, and is the name of a metric", "--metrics ece,nll"),
     "evaluate a.npz --bins 0": ("--bins must be a positive integer, got 0",),
-    "evaluate a.npz --bins many": ("'--bins'", "integer", "calattn evaluate --help"),
+    "evaluate a.npz --bins many": ("--bins must be a whole number, got 'many'", "calattn evaluate --help"),
     "evaluate a.npz --level 95": ("--level must be between 0 and 1", "0.95"),
     "evaluate a.npz --bootstrap -5": ("--bootstrap must be 0 or more",),
     "evaluate a.npz --metric ece": ("No such option: --metric", "--metrics"),
@@ -292,14 +292,14 @@ CHANGES = {
 }
 
 FLAGS = {
-    "--epochs 0": ("train.epochs=0 only teaches a head",),
+    "--epochs 0": ("train.epochs=0 only teaches a head", "train for 1 epoch or more, or take model.head=taught"),
     "--seed -1": ("seed must be greater than or equal to 0, got -1",),
     "--devices lots": ("--devices 'lots' must be a number", "a list such as 0,2"),
     "--devices 0": ("--devices '0' must be a number from 1 on",),
     "--accelerator quantum": ("'quantum' is unknown", "known: auto, cpu, cuda"),
     "--strategy dpd": ("--strategy 'dpd' is unknown", "use auto, ddp or fsdp"),
-    "--threads 0": ("'--threads'", "greater than or equal to 1", "train --help"),
-    "--save-seconds -1": ("'--save-seconds'", "equal to 0", "train --help"),
+    "--threads 0": ("--threads must be greater than or equal to 1, got '0'", "train --help"),
+    "--save-seconds -1": ("--save-seconds must be greater than or equal to 0, got '-1'", "train --help"),
 }
 
 ON_TRAINED = {

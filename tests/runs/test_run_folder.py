@@ -95,9 +95,9 @@ def test_broken_yaml_is_one_line_with_its_place(tmp_path: Path, content: bytes, 
 
 
 def test_yaml_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"cannot read .*a\.yaml: No such file"):
+    with pytest.raises(SpecError, match=r"a\.yaml does not exist; look in "):
         read_yaml(tmp_path / "a.yaml")
-    with pytest.raises(SpecError, match="Is a directory"):
+    with pytest.raises(SpecError, match="is a folder; name a YAML file"):
         read_yaml(tmp_path)
 
 
@@ -149,6 +149,8 @@ def test_a_spec_of_another_version_is_named(tmp_path: Path) -> None:
         file.write("future: 1\n")
     with pytest.raises(RunFolderError, match=r"spec\.yaml is no spec that this calattn reads \(future: .*--overwrite"):
         RunFolder.create_or_open(tmp_path / "a", spec())
+    with pytest.raises(RunFolderError, match=r"\(future: .*\); install the calattn that wrote it$"):
+        RunFolder.open(tmp_path / "a").spec()  # whoever reads it overwrites nothing
     with RunFolder.create_or_open(tmp_path / "a", spec(), overwrite=True) as folder:
         assert folder.spec() == spec()
 

@@ -59,8 +59,8 @@ def test_the_hash_covers_what_decides_the_result_and_nothing_else():
         ("train.epochs=-1", "train.epochs must be greater than or equal to 0, got -1"),
         (
             "train.epochs=0",
-            "train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head=taught, taught_classwise or "
-            "taught_scale, got model.head=taught",
+            "train.epochs=0 only teaches a head, and the network is not trained; train for 1 epoch or more, or add "
+            "model.weights=FILE or model.pretrained=true",
         ),
         ("train.epochs=2.5", "train.epochs must be a valid integer, got a number with a fractional part, got 2.5"),
         ("augment.crop=abc", "augment.crop must be a valid integer or 'resized', got 'abc'"),

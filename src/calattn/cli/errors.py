@@ -220,11 +220,24 @@ def _only_helps(error: Any) -> bool:
 
 
 def _usage(error: Any) -> str:
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = _refused_value(error) or " ".join(error.format_message().split()).rstrip(".")
     message = message.replace("Value error, ", "")  # pydantic's prefix to our own words
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "calattn"
     return f"{message}{'' if message.endswith('?') else ';'} see {where} --help"
+
+
+def _refused_value(error: Any) -> str | None:
+    """Of a flag whose value pydantic refuses: what it takes and what was given, where typer shows pydantic's own words."""
+    details, param = getattr(error.__cause__, "errors", None), getattr(error, "param", None)
+    if not callable(details) or param is None:
+        return None
+    first = details()[0]
+    _, said, wish = first["msg"].partition("Input should be ")
+    if not said:
+        return None
+    wish = wish.partition(", ")[0].replace("valid integer", "whole number").replace("valid number", "number")
+    return f"{max(param.opts, key=len)} must be {wish}, got {first['input']!r}"
 
 
 _SYSTEM = {

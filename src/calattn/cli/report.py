@@ -106,13 +106,13 @@ report.epilog = examples(  # type: ignore[attr-defined]
 
 def _places(paths: Iterable[Path]) -> Iterator[Path]:
     """Run folders and files that the paths name or hold, each once, in the order of their names."""
-    from calattn.files.predictions import MANIFEST
-    from calattn.readers import PredictionFileMissing
+    from calattn.files.missing import why_missing
+    from calattn.files.predictions import MANIFEST, PredictionFileMissing
 
     seen = set()
     for path in paths:
         if not path.exists():
-            raise PredictionFileMissing(f"{path} does not exist")
+            raise PredictionFileMissing(why_missing(path))
         if path.is_file() or _judged(path) or (path / MANIFEST).is_file():
             found = [path]
         else:

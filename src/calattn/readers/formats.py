@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from calattn.errors import Args, InputError
+from calattn.files.missing import why_missing
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing, has_predictions
 from calattn.readers.arrays import NumpyFile, PredictionsFolder, SafetensorsFile, TorchFile
 from calattn.readers.fields import FieldFile
@@ -73,11 +73,3 @@ def _why_foreign(folder: Path) -> str:
     hint = " (or a pattern, if they are parts of one set)" if len(files) > 1 else ""
     more = f" and {len(files) - 8} more" if len(files) > 8 else ""
     return f"{folder} is a folder without predictions; name a file in it{hint}: {', '.join(files[:8])}{more}"
-
-
-def why_missing(path: Path) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return f"{path} does not exist: there is no folder {folder}"
-    near = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=3, cutoff=0.5)
-    return f"{path} does not exist" + (f"; near it: {', '.join(near)}" if near else f"; look in {folder}")

@@ -16,11 +16,12 @@ from torch import Tensor
 from calattn import checks
 from calattn.errors import Args, InputError
 from calattn.files.atomic import PathArg
+from calattn.files.missing import why_missing
 from calattn.files.predictions import PredictionFileError, PredictionFileMissing
 from calattn.readers.arrays import NumpyFile
 from calattn.readers.choice import LabelsArg, ReadOptions, choose
 from calattn.readers.fields import FieldFile, Values
-from calattn.readers.formats import opened_file, why_missing
+from calattn.readers.formats import opened_file
 from calattn.readers.shards import Shards, find_shards, is_remote
 from calattn.readers.stream import PredictionStream
 from calattn.registry import nearest

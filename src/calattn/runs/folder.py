@@ -151,14 +151,14 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def spec(self) -> RunSpec:
-        """The spec that the folder was made by."""
+    def spec(self, *, otherwise: str = "") -> RunSpec:
+        """The spec that the folder was made by; `otherwise` is what else helps where it cannot be read."""
         try:
             return RunSpec.model_validate(read_yaml(self.spec_path))
         except pydantic.ValidationError as error:
             raise RunFolderError(
-                f"{self.spec_path} is no spec that this calattn reads ({first_problem(error)}); "
-                "use the version that wrote it, another --out, or --overwrite"
+                f"{self.spec_path} is no spec that this calattn reads ({first_problem(error)}); install the calattn that wrote "
+                f"it{otherwise}"
             ) from None
 
     def summary(self) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class RunFolder:
                 )
 
     def _refuse_other(self, spec: RunSpec) -> None:
-        old = self.spec()
+        old = self.spec(otherwise=", choose another --out, or --overwrite to start again here")
         if old.hash == spec.hash:
             return
         changes = _changes(old, spec)

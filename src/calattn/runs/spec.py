@@ -22,6 +22,7 @@ from pydantic import (
 
 from calattn.errors import InputError
 from calattn.files.atomic import PathArg
+from calattn.files.missing import why_missing
 from calattn.rules import Rule
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -248,12 +249,8 @@ class RunSpec(Section):
     def _fits_together(self) -> RunSpec:
         if self.teach is not None and not is_taught(self.model):
             raise ValueError(f"teach is of taught heads, and model.head={self.model.head} is none; leave it out")
-        if self.train.epochs == 0 and not (self.teach and (self.model.weights or self.model.pretrained)):
-            heads = f"{', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}"
-            raise ValueError(
-                f"train.epochs=0 only teaches a head: it needs model.weights=FILE and model.head={heads}, got "
-                f"model.head={self.model.head}"
-            )
+        if self.train.epochs == 0:
+            self._check_only_teaches()
         micro, rest = divmod(self.train.batch_size, self.optimizer.accumulate)
         if rest:
             raise ValueError(
@@ -262,6 +259,20 @@ class RunSpec(Section):
         if (self.augment.mixup or self.augment.cutmix) and micro % 2:
             raise ValueError(f"mixup and cutmix pair images, so a micro-batch must be even; it is {micro}")
         return self
+
+    def _check_only_teaches(self) -> None:
+        """Without an epoch a head is taught to a network that was trained before, or nothing would be learned."""
+        if self.teach is None:
+            heads = f"{', '.join(TAUGHT_HEADS[:-1])} or {TAUGHT_HEADS[-1]}"
+            raise ValueError(
+                f"train.epochs=0 only teaches a head, and model.head={self.model.head} is not taught; train for 1 epoch or "
+                f"more, or take model.head={heads}"
+            )
+        if not (self.model.weights or self.model.pretrained):
+            raise ValueError(
+                "train.epochs=0 only teaches a head, and the network is not trained; train for 1 epoch or more, or add "
+                "model.weights=FILE or model.pretrained=true"
+            )
 
     @property
     def hash(self) -> str:
@@ -306,10 +317,18 @@ def read_yaml(path: PathArg) -> dict[str, Any]:
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise SpecError(f"cannot read {path}: {error.strerror or error}") from None
+        raise SpecError(_why_unread(Path(path), error)) from None
     except UnicodeDecodeError:
         raise SpecError(f"{path} is not text; a spec is a YAML file in UTF-8") from None
     return parse_yaml(text, str(path))
+
+
+def _why_unread(path: Path, error: OSError) -> str:
+    if not path.exists():
+        return why_missing(path)
+    if path.is_dir():
+        return f"{path} is a folder; name a YAML file"
+    return f"cannot read {path}: {error.strerror or error}; check that it is a file that you may read"
 
 
 def parse_yaml(text: str, name: str) -> dict[str, Any]:
