@@ -21,12 +21,11 @@ from calattn.seeds import seed_of
 from calattn.types import Predictions
 from reproduction.cells import SCALES, GridCell, ScaleName, hash_of, rules_of
 from reproduction.ood import CLS_NORM, OodScores
-from reproduction.results import CellResult
+from reproduction.results import OOD_SETS, CellResult
 
 _ERRORS = ("nll", "brier", "ece", "smooth_ece", "adaptive_ece", "classwise_ece")
 _RANKS = ("misclassification_auroc", "high_confidence_error_rate", "high_confidence_error_share")
 PAIRED = ("accuracy", *_ERRORS, *_RANKS)
-PAIRED_OOD = ("svhn", "cifar10_c")
 SCATTER_POINTS = 400
 LOG_ROWS = 100
 _MOVING = ("scale", "inverse_scale", "feature_norm")
@@ -42,7 +41,7 @@ def analyse(
     Calibrators are fitted on the run's validation images and judged on its test images.
     """
     summary = folder.summary()
-    phases = {rule: predictions_of_phases(folder, rule) for rule in rules_of(cell)}
+    phases = {rule: Phases(folder, rule) for rule in rules_of(cell)}
     rules = {
         rule: {
             "epoch": summary["results"][rule]["epoch"],
@@ -72,7 +71,8 @@ def analyse(
 class Phases:
     """The test predictions of a rule by phase, and what was fitted on validation to get there."""
 
-    def __init__(self, validation: Predictions, test: Predictions) -> None:
+    def __init__(self, folder: RunFolder, rule: str) -> None:
+        validation, test = (folder.predictions(split, rule) for split in ("validation", "test"))
         fitted = {
             "post": TemperatureScaling(objective="ece"),
             "post_nll": TemperatureScaling(objective="nll"),
@@ -87,10 +87,6 @@ class Phases:
         by_ece, by_nll = fitted["post"], fitted["post_nll"]
         self.temperature = {"ece": float(by_ece.temperature_), "nll": float(by_nll.temperature_)}
         self.converged = {"ece": bool(by_ece.converged_), "nll": bool(by_nll.converged_)}
-
-
-def predictions_of_phases(folder: RunFolder, rule: str) -> Phases:
-    return Phases(folder.predictions("validation", rule), folder.predictions("test", rule))
 
 
 def _judged(phases: Phases, scale: ScaleName, summarised: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +175,7 @@ def _paired(
     other = OodScores.load(twin)
     found: dict[str, dict[str, Any]] = {}
     for rule, mine in phases.items():
-        theirs = predictions_of_phases(twin, rule)
+        theirs = Phases(twin, rule)
         found[rule] = {}
         for phase in ("pre", "post"):
             resamples = SCALES[scale].resamples
@@ -188,15 +184,13 @@ def _paired(
             found[rule][phase] = {name: {k: getattr(each, k) for k in keys} for name, each in differences.items()}
         if ood is not None and other is not None and rule in other.scores:
             ours, others = ood.separations(rule), other.separations(rule)
-            both = [name for name in PAIRED_OOD if name in ours and name in others]
+            both = [name for name in OOD_SETS if name in ours and name in others]
             found[rule]["pre"] |= {f"ood_{name}": ours[name].minus(others[name]) for name in both}
-        found[rule] = {phase: _defined(each) for phase, each in found[rule].items()}
+        for phase, differences in found[rule].items():
+            # Without those that have no value on one side (an AUROC of a network that makes no errors).
+            defined = {name: each for name, each in differences.items() if all(map(math.isfinite, each.values()))}
+            found[rule][phase] = defined
     return found
-
-
-def _defined(differences: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Without those that have no value on one side (an AUROC of a network that makes no errors)."""
-    return {name: each for name, each in differences.items() if all(map(math.isfinite, each.values()))}
 
 
 def _rounded(value: Any, digits: int = 8) -> Any:

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -74,10 +74,6 @@ class Claim:
     not_tested: str = ""
     not_tested_below_paper: str = ""
 
-    @property
-    def compares(self) -> bool:
-        return not self.not_tested
-
     def comparisons(self, scale: ScaleName) -> list[Comparison]:
         return _comparisons(self.pairs, scale)
 
@@ -119,7 +115,6 @@ class CountedClaim:
     rule: str = "any"
     other_metrics: Sequence[str] = ()
     not_tested_below_paper: str = ""
-    compares: ClassVar[bool] = False
 
     def cells(self, _scale: ScaleName) -> list[GridCell]:
         return list(self.needs)

@@ -31,9 +31,8 @@ from scipy import stats
 from calattn.metrics import METRICS
 from calattn.metrics.groups import holm
 from calattn.rules import Rule
-from calattn.types import MetricRow
 from reproduction.cells import GridCell
-from reproduction.results import CellResult, Hole, Phase, ResultStore
+from reproduction.results import Phase, ResultStore
 
 Decision = Literal["better", "worse", "within chance", "too small", "traded", "undecided"]
 
@@ -187,16 +186,16 @@ def outcomes_of(
 def seed_difference(comparison: Comparison, *, rule: Rule, store: ResultStore) -> SeedDifference | None:
     """The difference of one pair of networks (rule 1 of this file); None where either side was not measured."""
     a, b = comparison.a, comparison.b
-    row_a, row_b = (_measured(arm, comparison.metric, rule, store) for arm in (a, b))
+    sides = [(store.get(arm.cell), arm.phase) for arm in (a, b)]
+    row_a, row_b = (side.metric(comparison.metric, rule=rule, phase=phase) for side, phase in sides)
     if row_a is None or row_b is None:
         return None
-    prices = [_measured(arm, "accuracy", rule, store) for arm in (a, b)]
+    prices = [side.metric("accuracy", rule=rule, phase=phase) for side, phase in sides]
     before, after = (None if row is None else row.value for row in prices)
     accuracy = None if before is None or after is None else after - before
     made = functools.partial(SeedDifference, comparison=comparison, a=row_a.value, b=row_b.value, accuracy=accuracy)
-    tested = store.get(b.cell)
-    if b.cell.twin == a.cell and a.phase == b.phase and isinstance(tested, CellResult):
-        pair = tested.paired(comparison.metric, rule=rule, phase=b.phase)
+    if b.cell.twin == a.cell and a.phase == b.phase:
+        pair = sides[1][0].paired(comparison.metric, rule=rule, phase=b.phase)
         if pair is not None:
             return made(value=pair.difference, low=pair.low, high=pair.high, paired=True, counted=pair.p_value)
     value = row_b.value - row_a.value
@@ -229,16 +228,6 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float] | None:
     mean = statistics.fmean(values)
     arm = student(float(len(values) - 1), 1 - LEVEL) * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - arm, mean + arm
-
-
-def _measured(arm: Arm, metric: str, rule: Rule, store: ResultStore) -> MetricRow | None:
-    """A metric of a side, as far as it is there."""
-    found = store.get(arm.cell)
-    if isinstance(found, Hole):
-        return None
-    if metric.startswith("ood_"):
-        return found.ood(metric.removeprefix("ood_"), rule=rule)
-    return found.metric(metric, rule=rule, phase=arm.phase)
 
 
 def _over_seeds(

@@ -170,11 +170,9 @@ def change_of(table: str, metric: str, cell: GridCell, phase: Phase, found: Foun
     values = {"paper": relative(*(None if row is None else fraction(row) for row in printed))}
     pair, sure = [found[each] for each in (cell.twin, cell)], []
     for rule in RULES:
-        rows = [
-            result.metric(metric, rule=rule, phase=phase) if isinstance(result, CellResult) else None for result in pair
-        ]
+        rows = [result.metric(metric, rule=rule, phase=phase) for result in pair]
         values[rule] = relative(*(None if row is None else row.value for row in rows))
-        paired = pair[1].paired(metric, rule=rule, phase=phase) if isinstance(pair[1], CellResult) else None
+        paired = pair[1].paired(metric, rule=rule, phase=phase)
         sure += [rule] if paired is not None and not paired.low <= 0 <= paired.high else []
     return Change(cell=cell, metric=metric, phase=phase, values=values, sure=tuple(sure))
 

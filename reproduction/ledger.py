@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reproduction.claims import CLAIMS, verdicts
+from reproduction.claims import CLAIMS, Claim, verdicts
 from reproduction.evidence import REGISTERED, Rules
 from reproduction.render import csv_text
 from reproduction.results import ResultStore
@@ -35,7 +35,7 @@ VARIANTS: dict[str, Rules] = {
 def variants(store: ResultStore) -> dict[str, dict[str, Verdict]]:
     """Claim → variant → verdict, of the claims that compare networks."""
     found = {name: verdicts(store, rules) for name, rules in VARIANTS.items()}
-    names = [name for name, claim in CLAIMS.items() if claim.compares]
+    names = [name for name, claim in CLAIMS.items() if isinstance(claim, Claim) and not claim.not_tested]
     return {claim: {name: judged[claim] for name, judged in found.items()} for claim in names}
 
 

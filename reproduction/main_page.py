@@ -157,7 +157,7 @@ def _three_seeds(store: ResultStore) -> str:
 def _schedule(store: ResultStore) -> dict[str, str]:
     """The network of the paper's schedule without the head, at its last epoch."""
     result = store.get(appendix.PAIR[0])
-    row = result.metric("ece") if isinstance(result, CellResult) else None
+    row = result.metric("ece")
     if row is None or not isinstance(result, CellResult):
         return {"schedule_ece": NONE, "schedule_temperature": NONE}
     return {"schedule_ece": number("ece", row.value), "schedule_temperature": f"{result.temperature():.1f}"}

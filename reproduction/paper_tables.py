@@ -32,7 +32,6 @@ Keys = Mapping[str, paper.Value] | None
 """What finds a number among the paper's rows; None where the paper has no such number."""
 
 RULE_TITLES = {"last": "last epoch", "best-ece": "epoch of the lowest validation ECE"}
-OOD_SETS = ("svhn", "cifar10_c")
 NOT_AT_THIS_SCALE = "not run at this scale"
 _TEMPERED: dict[Phase, Literal["ece", "nll"]] = {"post": "ece", "post_nll": "nll"}
 
@@ -272,16 +271,6 @@ def fraction(row: Mapping[str, paper.Value], column: str = "value") -> float | N
     return round(number / 100, 12) if row["unit"] == "per cent" else number
 
 
-def measured(result: CellResult, metric: str, *, rule: Rule, phase: Phase) -> MetricRow | None:
-    """A metric of the test images, an OOD AUROC, or the share of parameters that the head adds."""
-    if metric in OOD_SETS:
-        return result.ood(metric, rule=rule)
-    if metric == "parameters_added":
-        counts = result.run["parameters"]
-        return MetricRow(name=metric, value=counts["head"] / counts["backbone"])
-    return result.metric(metric, rule=rule, phase=phase)
-
-
 def _ours(
     cells: tuple[GridCell, ...] | str,
     found: Found,
@@ -300,7 +289,7 @@ def _ours(
     for result in (found[cell] for cell in wanted):
         if isinstance(result, Hole):
             holes.append(result.reason)
-        elif (row := measured(result, metric, rule=rule, phase=phase)) is not None:
+        elif (row := result.metric(metric, rule=rule, phase=phase)) is not None:
             objective = None if metric == "accuracy" else _TEMPERED.get(phase)
             sources.append(Measured(result, row, objective and result.temperature(rule=rule, objective=objective)))
         else:

@@ -22,15 +22,9 @@ NOT_RUN = "not run"
 NAMED = 6  # cells in a sentence
 RULES: tuple[Rule, ...] = ("last", "best-ece")
 """Those by which claims are judged; newer cells are predicted under more, see `cells.rules_of`."""
+OOD_SETS = ("svhn", "cifar10_c")
 Phase = Literal["pre", "post", "post_nll", "sats"]
 """As it stands; after temperature scaling by the paper's grid on ECE; by NLL; after SATS. All fitted on validation."""
-
-
-class Hole(NamedTuple):
-    """A cell without a result, and why."""
-
-    cell: GridCell
-    reason: str
 
 
 class PairedDifference(NamedTuple):
@@ -40,6 +34,19 @@ class PairedDifference(NamedTuple):
     low: float
     high: float
     p_value: float
+
+
+class Hole(NamedTuple):
+    """A cell without a result, and why. It can be asked as a result can."""
+
+    cell: GridCell
+    reason: str
+
+    def metric(self, *_: object, **__: object) -> MetricRow | None:
+        return None
+
+    def paired(self, *_: object, **__: object) -> PairedDifference | None:
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +87,13 @@ class CellResult:
         return int(self.run["epochs"]) < self.planned_epochs
 
     def metric(self, name: str, *, rule: Rule = "last", phase: Phase = "pre") -> MetricRow | None:
-        """A metric of the test images, a fraction, with its interval; None where it was not measured."""
+        """A metric of the test images, a fraction, with its interval, or an OOD AUROC, or the share of parameters that the head
+        adds; None where it was not measured."""
+        if name.removeprefix("ood_") in OOD_SETS:
+            return self.ood(name.removeprefix("ood_"), rule=rule)
+        if name == "parameters_added":
+            counts = self.run["parameters"]
+            return MetricRow(name=name, value=counts["head"] / counts["backbone"])
         found = self.rules.get(rule, {}).get("phases", {}).get(phase, {}).get(name)
         if found is None or found["value"] is None:
             return None

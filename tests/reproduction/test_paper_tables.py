@@ -19,9 +19,9 @@ from calattn.runs.build import build_model
 from reproduction import paper
 from reproduction.catalogue import EXPERIMENTS, ordered_cells, tables_of
 from reproduction.cells import SCALES, TRANSFORMERS, GridCell, spec_of
-from reproduction.paper_tables import LAYOUTS, NOT_AT_THIS_SCALE, OOD_SETS, layout_of
+from reproduction.paper_tables import LAYOUTS, NOT_AT_THIS_SCALE, layout_of
 from reproduction.render import csv_rows, footnotes, markdown
-from reproduction.results import CellResult, ResultStore
+from reproduction.results import OOD_SETS, CellResult, ResultStore
 from tests.reproduction.conftest import COMMITTED, document_of, store_of
 
 DONE = [cell for cell in ordered_cells("reduced") if isinstance(COMMITTED.get(cell), CellResult)]
