@@ -15,20 +15,23 @@ def version() -> str:
     >>> version()[0].isdigit()
     True
     """
+    if installed := version_of("calattn"):
+        return installed
+    project = _project()
+    return f"{project['version']}+source" if project else "unknown"
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of any package; None where pip does not know it."""
     try:
-        return importlib.metadata.version("calattn")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        project = _project()
-        return f"{project['version']}+source" if project else "unknown"
+        return None
 
 
 def is_installed() -> bool:
     """Whether pip knows this package: without it there is no command `calattn`, only `python -m calattn`."""
-    try:
-        importlib.metadata.version("calattn")
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return version_of("calattn") is not None
 
 
 def requirements() -> list[str]:

@@ -15,7 +15,6 @@ import numpy
 import pytest
 import torch
 
-from calattn.runs import environment
 from calattn.runs.environment import commit, describe_environment
 
 
@@ -96,7 +95,7 @@ def test_nothing_missing_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         (torch.backends.cudnn, "version"),
     ]:
         monkeypatch.setattr(target, name, absent, raising=False)
-    monkeypatch.setattr(environment.importlib.metadata, "version", no_package)
+    monkeypatch.setattr(importlib.metadata, "version", no_package)
     found = describe_environment()
     assert found["packages"]["torch"] is None
     assert found["calattn"] == "unknown"

@@ -89,15 +89,16 @@ class Outputs:
         """predictions, calibrator.safetensors and report.json; the first two in a folder below, where it has a name."""
         from safetensors import SafetensorError
 
-        from calattn.cli.subjects import count, parts
+        from calattn.cli.subjects import count
         from calattn.files.predictions import save_blocks
+        from calattn.metrics.sources import parts_of
 
         if self.out is None:
             return
         with atomic_folder(self.out) as partial:
             for name, (calibrator, predictions) in kept.items():
                 place = partial / name
-                save_blocks(parts(predictions), place / _PREDICTIONS, rows=count(predictions))
+                save_blocks(parts_of(predictions), place / _PREDICTIONS, rows=count(predictions))
                 try:
                     calibrator.save(place / CALIBRATOR)
                 except SafetensorError as error:  # of a full disk; it is no OSError

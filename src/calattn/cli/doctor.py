@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -92,7 +91,7 @@ def _packages() -> Iterator[Diagnosis]:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         name, wanted = requirement.name, str(requirement.specifier)
-        have, remedy = _version(name), f"pip install '{name}{wanted}'"
+        have, remedy = distribution.version_of(name), f"pip install '{name}{wanted}'"
         if have is None:
             yield Diagnosis("installed", name, "broken", f"not installed ({wanted})", remedy)
         elif requirement.specifier.contains(have, prereleases=True):
@@ -219,18 +218,11 @@ _PIECES = (
 
 def _optional() -> Iterator[Diagnosis]:
     for name, kind, use, remedy in _PIECES:
-        where = shutil.which(name) if kind == "program" else _version(name)
+        where = shutil.which(name) if kind == "program" else distribution.version_of(name)
         if where:
             yield Diagnosis("optional", name, "ok", f"{where}: {use}")
         else:
             yield Diagnosis("optional", name, "missing", f"not installed: {use}", remedy)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _usable_cores() -> int | None:

@@ -116,11 +116,6 @@ def count(source: Predictions | Blocks) -> int:
     return source.count() if isinstance(source, Blocks) else len(source)
 
 
-def parts(source: Predictions | Blocks) -> Iterator[Predictions]:
-    """The blocks, or all of it as one."""
-    yield from [source] if isinstance(source, Predictions) else source
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictionSet:
     """One column of a table: a file, a predictions folder, or a split of a run folder."""

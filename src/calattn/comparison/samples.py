@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from calattn.metrics.sources import PredictionSource
+from calattn.metrics.sources import PredictionSource, parts_of
 from calattn.types import Predictions
 
 
@@ -23,7 +23,7 @@ class Labels(NamedTuple):
 def labels_of(source: PredictionSource) -> Labels:
     """The labels of predictions, in memory or block by block."""
     count, classes, digest = 0, 0, hashlib.sha256()
-    for part in [source] if isinstance(source, Predictions) else source:
+    for part in parts_of(source):
         count, classes = count + len(part), part.num_classes
         digest.update(part.labels.cpu().contiguous().numpy().tobytes())
     return Labels(count, classes, digest.hexdigest())

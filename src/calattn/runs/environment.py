@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
 import os
 import platform
 import shlex
@@ -45,7 +44,7 @@ def describe_environment() -> dict[str, Any]:
         "commit": _or_none(lambda: commit(Path(__file__).parents[3])),
         "python": platform.python_version(),
         "plugins": plugins.described(),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: distribution.version_of(name) for name in _PACKAGES},
         "platform": _or_none(platform.platform),
         "cpu": {"model": _or_none(_cpu_model), "cores": os.cpu_count(), "usable_cores": _or_none(_usable_cores)},
         "memory_bytes": _or_none(_memory),
@@ -120,13 +119,6 @@ def _or_none(probe: Callable[[], T]) -> T | None:
     try:
         return probe()
     except _ABSENT:
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
         return None
 
 
