@@ -40,8 +40,8 @@ class Experiment:
 def tables_of(name: str, store: ResultStore) -> list[PaperTable]:
     """A table under both checkpoint rules."""
     layout, planned = layout_of(name, store.scale), frozenset(ordered_cells(store.scale))
-    found = results_of(store, set(layout.cells()))
-    return [fill(layout, found, scale=store.scale, rule=rule, planned=planned) for rule in RULES]
+    found = {cell: store.get(cell) for cell in layout.cells() if cell in planned}
+    return [fill(layout, found, scale=store.scale, rule=rule) for rule in RULES]
 
 
 def results_of(store: ResultStore, cells: set[GridCell]) -> Found:

@@ -47,15 +47,11 @@ def verdicts_csv(store: ResultStore) -> str:
         for rules, verdict in judged.get(name, {"as fixed": claim.verdict(store)}).items():
             said = {"claim": name, "rules": rules, "verdict": verdict.title, "manner": verdict.manner}
             for at, finding in verdict.findings.items():
-                holds, counts = (
-                    verdict.holds_at(at),
-                    {each: finding.counts.get(each, 0) for each in ("better", "worse")},
-                )
-                row = {"checkpoint": at, "holds": holds, "reading": finding.reading, **counts}
+                row: dict[str, Any] = {"checkpoint": at, "holds": verdict.holds_at(at), "reading": finding.reading}
+                row |= {each: finding.counts[each] for each in ("better", "worse")}
                 row |= {"families": len(finding.outcomes), "planned": verdict.planned}
-                rows.append(
-                    said | row | {each: getattr(finding.effect, each, None) for each in ("value", "low", "high")}
-                )
+                row |= {each: getattr(finding.effect, each, None) for each in ("value", "low", "high")}
+                rows.append(said | row)
     return _csv(rows)
 
 

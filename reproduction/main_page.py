@@ -85,7 +85,7 @@ def numbers(store: ResultStore, tables: str) -> dict[str, object]:
     for name, verdict in found.items():
         for rule, finding in verdict.findings.items():
             key = f"{name}_{rule}"
-            values |= {f"{key}_{each}": finding.counts.get(each, 0) for each in ("better", "worse")}
+            values |= {f"{key}_{each}": finding.counts[each] for each in ("better", "worse")}
             values |= {key: effect_text(finding), f"{key}_families": len(finding.outcomes)}
             values[f"{key}_one_seed"] = sum(len(outcome.seeds) == 1 for outcome in finding.outcomes)
             for dataset in CIFARS:

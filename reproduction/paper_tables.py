@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -240,8 +240,9 @@ class PaperTable:
         return [*rows, *(c.title for i, c in enumerate(self.layout.columns) if i not in self.shown_columns)]
 
 
-def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned: Collection[GridCell]) -> PaperTable:
-    """The table under a checkpoint rule; what was not planned at this scale, or has no result, is a hole with its reason."""
+def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule) -> PaperTable:
+    """The table under a checkpoint rule; what has no result, or was not planned at this scale and so is not in `found`, is a
+    hole with its reason."""
     rows = []
     for block in layout.blocks:
         for each in layout.quantities:
@@ -249,12 +250,12 @@ def fill(layout: Layout, found: Found, *, scale: ScaleName, rule: Rule, planned:
             entries = tuple(
                 dataclasses.replace(
                     _theirs(layout.name, block.keys, column.keys, each.keys),
-                    **_ours(cells, found, each.metric, rule, column.phase or each.phase, planned),
+                    **_ours(cells, found, each.metric, rule, column.phase or each.phase),
                 )
                 for column, cells in pairs
             )
             rows.append(Row(block.header, each, entries))
-    networks = _networks([cell for cell in layout.cells() if cell in planned], scale)
+    networks = _networks([cell for cell in layout.cells() if cell in found], scale)
     return PaperTable(layout=layout, scale=scale, rule=rule, rows=tuple(rows), networks=networks)
 
 
@@ -271,18 +272,11 @@ def fraction(row: Mapping[str, paper.Value], column: str = "value") -> float | N
     return round(number / 100, 12) if row["unit"] == "per cent" else number
 
 
-def _ours(
-    cells: tuple[GridCell, ...] | str,
-    found: Found,
-    metric: str,
-    rule: Rule,
-    phase: Phase,
-    planned: Collection[GridCell],
-) -> dict[str, Any]:
+def _ours(cells: tuple[GridCell, ...] | str, found: Found, metric: str, rule: Rule, phase: Phase) -> dict[str, Any]:
     """What was measured, and why the rest was not."""
     if isinstance(cells, str):
         return {"hole": cells, "planned": False}
-    wanted = tuple(cell for cell in cells if cell in planned)
+    wanted = tuple(cell for cell in cells if cell in found)
     if not wanted:
         return {"hole": NOT_AT_THIS_SCALE, "planned": False, "cells": cells}
     sources, holes = list[Measured](), list[str]()

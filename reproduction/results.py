@@ -189,11 +189,10 @@ class ResultStore:
             if isinstance(found, CellResult):
                 yield found
 
-    def names(self, ending: str = "") -> list[Path]:
-        """The files of results, or those that end in ".failed" or ".unfinished"."""
-        kinds = (".failed", ".unfinished")
-        paths = sorted(self.folder.glob(f"*{ending}.json"))
-        return paths if ending else [path for path in paths if not path.stem.endswith(kinds)]
+    def names(self) -> list[Path]:
+        """The files of results."""
+        paths = sorted(self.folder.glob("*.json"))
+        return [path for path in paths if not path.stem.endswith((".failed", ".unfinished"))]
 
     def _read(self, cell: GridCell, path: Path) -> CellResult | Hole:
         found, wanted = _document(path), hash_of(cell, self.scale)

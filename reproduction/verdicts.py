@@ -38,8 +38,8 @@ class AtRule(NamedTuple):
     reading: str
 
     @property
-    def counts(self) -> dict[Decision, int]:
-        return dict(Counter(outcome.decision for outcome in self.outcomes))
+    def counts(self) -> Counter[Decision]:
+        return Counter(outcome.decision for outcome in self.outcomes)
 
     @property
     def effect(self) -> MetricRow | None:
