@@ -259,7 +259,7 @@ def test_a_damaged_run_is_listed_and_the_rest_goes_on(capsys, tmp_path, run):
     for name, text in damages.items():
         (runs / name / "predictions" / "test" / "manifest.json").write_text(text, encoding="utf-8")
     (runs / "z" / "spec.yaml").write_text("seed: .nan\ndata: {name: digits, size: 2024-01-01}\n", encoding="utf-8")
-    (runs / "f" / "spec.yaml").write_text("[" * 3000, encoding="utf-8")
+    (runs / "f" / "spec.yaml").write_text("[" * 1000, encoding="utf-8")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "linked").symlink_to(runs / "a")
     (tmp_path / "links" / "loop").symlink_to(tmp_path / "links")
