@@ -5,7 +5,9 @@ import signal
 from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
-os.environ["CALATTN_DATA"] = os.path.join(os.path.dirname(__file__), "no-data")  # no test reads what a user has downloaded
+os.environ["CALATTN_DATA"] = os.path.join(
+    os.path.dirname(__file__), "no-data"
+)  # no test reads what a user has downloaded
 # A shell lets the children of `make test &` ignore Ctrl-C, which is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import io
 import itertools
 
@@ -29,6 +31,17 @@ def made(n: int = 900, *, c: int = 6, boost: float = 1.5, seed: int = 0, **field
 
 def exhibit(p: calattn.Predictions, title: str = "mine", **fields: object) -> Exhibit:
     return Exhibit(title=title, predictions=p, evaluation=calattn.evaluate(p, num_bootstrap=30), **fields)
+
+
+@functools.cache
+def _document(factor: float, boost: float, n: int) -> dict:
+    p = made(n, boost=boost)
+    return build_document([exhibit(p.replace(logits=factor * p.logits))])
+
+
+def plain(factor: float = 1.0, *, boost: float = 1.5, n: int = 900) -> dict:
+    """The document of predictions that `made` makes, their logits times `factor`: computed once, and free to be changed."""
+    return copy.deepcopy(_document(factor, boost, n))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 import calattn
 from calattn.report.page import Exhibit, build_document, writing
-from tests.browser.test_page import at, choose, ece, made, shown
+from tests.browser.test_page import at, choose, ece, made, plain, shown
 
 
 def document(p: calattn.Predictions, **options: object) -> dict:
@@ -51,7 +51,7 @@ def test_the_two_series_of_the_scale_have_a_chart_each(page_of):
 
 
 def test_a_document_of_another_schema_is_refused_in_words(page_of):
-    page = page_of(document(made()) | {"schema": 2})
+    page = page_of(plain() | {"schema": 2})
     assert "got schema 2" in page.locator(".notice").first.inner_text()
     assert page.locator(".panel").count() == 0
     page.locator("#theme").select_option("dark")
@@ -60,7 +60,7 @@ def test_a_document_of_another_schema_is_refused_in_words(page_of):
 
 def test_repeated_heads_print(page_of):
     """Chromium leaves buttons out of a head that it repeats: on paper they must be no boxes of their own."""
-    page = page_of(document(made()))
+    page = page_of(plain())
     display = "getComputedStyle(document.querySelector('.sorter')).display"
     assert page.evaluate(display) != "contents"
     page.emulate_media(media="print")

@@ -6,7 +6,7 @@ import pytest
 
 import calattn
 from calattn.report.page import build_document, page_html, write_page
-from tests.browser.test_page import exhibit, made, settled, slide
+from tests.browser.test_page import exhibit, made, plain, settled, slide
 
 LONG = ("runs/resnet110_cifar100.focal-3/seed_0", "runs/resnet110_cifar100.calattn-3/seed_0")
 
@@ -93,7 +93,7 @@ def test_filtering_leaves_no_fade_over_the_few_that_are_left(opened, one):
 
 
 def test_the_metrics_are_never_cut(page_of):
-    document = build_document([exhibit(made())])
+    document = plain()
     document["subjects"][0]["metrics"] *= 3
     page = page_of(document, height=500)
     assert edges(page, "metrics") == set()
@@ -134,7 +134,7 @@ def test_a_phone_shows_metric_difference_and_effect_first(opened, two):
 
 @pytest.mark.parametrize("place", [1, -2])
 def test_the_label_of_the_best_temperature_stays_in_its_chart(page_of, place):
-    document = build_document([exhibit(made())])
+    document = plain()
     found = document["subjects"][0]["temperature"]
     found["best"] = {"value": found["grid"][place], "fitted_on": "validation"}
     page = page_of(document)

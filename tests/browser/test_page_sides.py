@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import calattn
-from calattn.report.page import build_document
-from tests.browser.test_page import at, choose, exhibit, made
+from tests.browser.test_page import at, choose, made, plain
 
 MORE, LESS = "confidence above accuracy", "confidence below accuracy"
 BINS = 5
@@ -30,7 +29,7 @@ def shown(page_of):
     def show(factor: float, *, binning: str = "width", **options: object):
         p = made(3000, boost=1.0)
         p = p.replace(logits=factor * p.logits)
-        page = page_of(build_document([exhibit(p)]), **options)
+        page = page_of(plain(factor, boost=1.0, n=3000), **options)
         choose(page, "bins", str(BINS))
         choose(page, "binning", binning)
         return p, page

@@ -7,11 +7,11 @@ import torch
 
 import calattn
 from calattn.report.page import build_document
-from tests.browser.test_page import at, choose, ece, exhibit, made, settled, shown, slide
+from tests.browser.test_page import at, choose, ece, exhibit, made, plain, settled, shown, slide
 
 
 def test_the_live_nll_looks_like_the_metric(page_of):
-    document = build_document([exhibit(made())])
+    document = plain()
     page = page_of(document)
     value = next(one["value"] for one in document["subjects"][0]["metrics"] if one["name"] == "nll")
     live = page.locator("[data-live=nll]")
@@ -21,7 +21,7 @@ def test_the_live_nll_looks_like_the_metric(page_of):
 
 
 def test_what_does_not_follow_the_slider_says_so(page_of):
-    page = page_of(build_document([exhibit(made())]))
+    page = page_of(plain())
     place = page.locator("[data-panel=errors] .at-one")
     assert not place.is_visible()
     assert place.bounding_box()["width"] > 20, "its place is kept, so that nothing jumps"
@@ -51,23 +51,23 @@ def test_rows_are_counted_from_zero(page_of):
     probs = p.logits.softmax(dim=1)
     wrong = probs.argmax(dim=1) != p.labels
     surest = int(torch.where(wrong, probs.max(dim=1).values, -1.0).argmax())
-    first = page_of(build_document([exhibit(p)])).locator("[data-table=errors] tbody th").first
+    first = page_of(plain()).locator("[data-table=errors] tbody th").first
     assert first.inner_text() == f"row {surest} (from 0)"
     named = page_of(build_document([exhibit(p.replace(indices=torch.arange(len(p)) + 7))]))
     assert named.locator("[data-table=errors] tbody th").first.inner_text() == f"sample {surest + 7}"
 
 
-@pytest.mark.parametrize("p", [1.0, 0.5, 0.19043, 0.0999, 0.03, 0.00312, 0.0005])
-def test_chances_are_printed_as_on_the_terminal(page_of, p):
-    page = page_of(build_document([exhibit(made())]))
-    assert page.evaluate("(p) => window.calattn.chanceText(p)", p) == f"{p:.2g}"
+def test_chances_are_printed_as_on_the_terminal(page_of):
+    page = page_of(plain())
+    for p in (1.0, 0.5, 0.19043, 0.0999, 0.03, 0.00312, 0.0005):
+        assert page.evaluate("(p) => window.calattn.chanceText(p)", p) == f"{p:.2g}"
     assert page.evaluate("window.calattn.chanceText(0.00049)") == "< 0.001"
     assert page.evaluate("window.calattn.chanceText(null)") == "–"
 
 
 def test_ties_are_rounded_as_in_python(page_of):
     """46.125 is 46.12 on the terminal, and JavaScript's own rounding makes it 46.13."""
-    page = page_of(build_document([exhibit(made())]))
+    page = page_of(plain())
     values = [k / 4000 for k in range(-4000, 4000, 5)] + [1.005, 0.285, 1.5, 2.5]
     for places in (0, 1, 2, 3):
         found = page.evaluate("([all, n]) => all.map((v) => window.calattn.fixed(100 * v, n))", [values, places])
@@ -77,7 +77,7 @@ def test_ties_are_rounded_as_in_python(page_of):
 @pytest.mark.parametrize("bins", ["15", "30"])
 def test_the_lowest_ece_is_the_lowest_of_the_curve_that_is_shown(page_of, bins):
     p = made()
-    page = page_of(build_document([exhibit(p)]))
+    page = page_of(plain())
     choose(page, "bins", bins)
     page.locator("button[data-own=ECE]").click()
     settled(page)
@@ -109,7 +109,7 @@ def test_one_best_temperature_is_used_for_all(page_of):
 
 
 def test_the_best_temperature_may_lie_beyond_the_slider(page_of):
-    document = build_document([exhibit(made())])
+    document = plain()
     found = document["subjects"][0]["temperature"]
     found["best"] = {"value": 10.84, "fitted_on": "validation"}
     text = page_of(document).locator("[data-panel=temperature]").inner_text()
@@ -121,7 +121,7 @@ def test_the_best_temperature_may_lie_beyond_the_slider(page_of):
 
 @pytest.mark.parametrize("home", ["../index.html", "index.html"])
 def test_a_page_links_to_its_leaderboard(page_of, home):
-    link = page_of(build_document([exhibit(made())]) | {"home": home}).locator("header a[data-home]")
+    link = page_of(plain() | {"home": home}).locator("header a[data-home]")
     assert link.inner_text() == "← all runs"
     assert link.get_attribute("href") == home
 
@@ -131,13 +131,13 @@ def test_a_page_links_to_its_leaderboard(page_of, home):
     [None, 3, "javascript:alert(1)", " java\nscript:alert(1)", "\x01data:,x", "https://a.b", "//a.b", "/\t\\a.b"],
 )
 def test_only_what_lies_beside_it_is_linked(page_of, home):
-    page = page_of(build_document([exhibit(made())]) | {"home": home})
+    page = page_of(plain() | {"home": home})
     assert page.locator("h1").inner_text() == "mine"
     assert page.locator("header a").count() == 0
 
 
 def test_a_verdict_that_tells_nothing_is_grey(page_of):
-    document = build_document([exhibit(made())])
+    document = plain()
     colours = {}
     for kind in ("none", "unclear", "calibrated"):
         document["subjects"][0]["verdict"]["kind"] = kind
@@ -161,4 +161,4 @@ def test_a_warning_stands_above_everything_also_on_paper(page_of):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.emulate_media(media="print")
     assert said.is_visible()
-    assert page_of(build_document([exhibit(a)])).locator("[data-warning]").count() == 0
+    assert page_of(plain()).locator("[data-warning]").count() == 0
