@@ -30,7 +30,7 @@ def grouped():
     logits = p.logits.clone()
     logits[:200] = -logits[:200]
     p = p.replace(logits=logits)
-    return p, camera, calattn.evaluate(p, groups=camera, num_bootstrap=40)
+    return p, camera, calattn.evaluate(p, groups=camera, metrics=["accuracy", "nll", "ece", "brier"], num_bootstrap=100)
 
 
 def test_the_group_page(page_of, grouped):
