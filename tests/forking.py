@@ -62,6 +62,9 @@ class Forked:
         finally:  # what is left of the test session must not run on in the copy
             if sys.exc_info()[0] is not None:
                 traceback.print_exc()
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            try:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+            except OSError:
+                status = 120  # as Python ends when it cannot flush
             os._exit(status)

@@ -90,9 +90,8 @@ def test_import_is_light():
 @pytest.mark.parametrize(
     "code",
     [
-        "import calattn, torchvision, timm, torchmetrics",
         "import torch, calattn, timm",
-        "import calattn.losses, torchmetrics.image",
+        "import calattn.losses, torchmetrics.image, timm",
         "import calattn, importlib.util; importlib.util.find_spec('torchvision'); import torchvision, importlib; "
         "importlib.reload(calattn); importlib.reload(torchvision)",
     ],

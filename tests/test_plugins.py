@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import reproduction
 from calattn import losses, plugins
 from calattn.heads import HEADS
 from calattn.registry import Registry
@@ -19,6 +18,7 @@ from reproduction.cells import GridCell
 from reproduction.results import ResultStore
 from reproduction.runner import Work
 from tests.cli_runner import invoke, refused
+from tests.forking import Forked
 from tests.small_runs import CPU, SMALL
 
 LOSS = """
@@ -205,8 +205,7 @@ def test_the_workers_of_a_grid_have_the_plugins(tmp_path, monkeypatch):
     monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "own_note.py"))
     work = Work(store=ResultStore(tmp_path, "reduced"), runs=tmp_path, runtime=CPU)
     broken = GridCell(dataset="cifar10", model="deit", loss="no_such_loss")
-    line = [sys.executable, "-P", "-m", "reproduction.runner", work.order(broken)]
-    root = Path(reproduction.__file__).parents[1]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    assert subprocess.run(line, check=False, capture_output=True, env=environment).returncode == 1
-    assert Path("noted").exists()
+    code = "import runpy; runpy.run_module('reproduction.runner', run_name='__main__', alter_sys=True)"
+    worker = Forked(code, work.order(broken), environment={})
+    _, said = worker.communicate()
+    assert (worker.returncode, Path("noted").exists()) == (1, True), said

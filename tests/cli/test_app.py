@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,14 +20,9 @@ from calattn import cli
 from calattn.cli import app, errors
 from calattn.posthoc import TemperatureScaling
 from tests.cli_runner import invoke, predictions, ran, refused, write_npz
+from tests.forking import Forked
 
 COMMANDS = [entry.name for entry in app.COMMANDS]
-
-
-def shell(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "calattn", *arguments], capture_output=True, text=True, check=False, **options
-    )
 
 
 def test_version(capsys):
@@ -186,15 +183,30 @@ def test_errors_as_json(capsys):
     assert "nowhere.npz does not exist" in json.loads(result.err)["error"]
 
 
-@pytest.mark.parametrize(
-    "arguments", ["--help", "--version", "list optimizers", "list losses --json", "nonsense 2>&1", None]
-)
+@pytest.mark.parametrize("arguments", ["--help", "--version", "list losses --json", "nonsense 2>&1"])
 def test_a_reader_that_leaves_early_is_no_error(arguments):
     """Tables and help are Rich's, the version is click's, JSON is ours: each meets the closed pipe in its own way."""
-    command = "reproduction --plan" if arguments is None else f"calattn {arguments}"
-    gone = f"{sys.executable} -m {command} | true; echo ${{PIPESTATUS[0]}}"
+    gone = f"{sys.executable} -m calattn {arguments} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", gone], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def forked(module: str, *arguments: object, **more: Any) -> tuple[int | None, str, str]:
+    """Exit code, stdout and stderr of `python -m MODULE`; torch is imported already."""
+    code = f"import runpy, sys\nsys.modules.pop('{module}.__main__', None)\nrunpy.run_module('{module}', run_name='__main__')"
+    process = Forked(code, *arguments, environment={}, **more)
+    said = process.communicate()
+    return process.returncode, *said
+
+
+@pytest.mark.parametrize("line", ["calattn list optimizers", "reproduction --plan"])
+def test_a_reader_that_leaves_before_torch_is_imported_is_no_error(line):
+    def leave() -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+
+    assert forked(*line.split(), before=leave) == (141, "", "")
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -222,22 +234,27 @@ def test_sigterm_is_143_says_so_and_runs_the_cleaning_up(tmp_path, as_json):
     assert (tmp_path / "cleaned").exists()
 
 
+def encoded(encoding: str) -> Callable[[], None]:
+    return lambda: [stream.reconfigure(encoding=encoding) for stream in (sys.stdout, sys.stderr)]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_letters_that_the_terminal_lacks_are_spelt_out(tmp_path, encoding):
     path = write_npz(tmp_path / "a.npz", predictions())
-    metrics = ("-m", "high_confidence_error_rate", "--bootstrap", "0")
-    done = shell("evaluate", str(path), *metrics, env=os.environ | {"PYTHONIOENCODING": encoding})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "error rate at p >= 0.9" in done.stdout
+    few = ("-m", "high_confidence_error_rate", "--bootstrap", 0)
+    code, out, err = forked("calattn", "evaluate", path, *few, before=encoded(encoding))
+    assert (code, err) == (0, "")
+    assert "error rate at p >= 0.9" in out
 
 
 def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
-    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     path = write_npz(tmp_path / "−é😀.npz", predictions())
-    done = shell("evaluate", str(path), "--json", "-m", "ece", "--bootstrap", "0", env=ascii_only)
+    line = [sys.executable, "-m", "calattn", "evaluate", path, "--json", "-m", "ece", "--bootstrap", "0"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(line, capture_output=True, text=True, check=True, env=environment)
     assert json.loads(done.stdout)["results"][0]["title"] == path.name
-    missing = shell("evaluate", str(tmp_path / "−é.csv"), "--json", env=ascii_only)
-    assert "−é.csv does not exist" in json.loads(missing.stderr)["error"]
+    _, _, err = forked("calattn", "evaluate", tmp_path / "−é.csv", "--json", before=encoded("ascii"))
+    assert "−é.csv does not exist" in json.loads(err)["error"]
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
