@@ -127,7 +127,7 @@ def test_a_rare_class_is_mentioned_once(capsys, tmp_path):
     labels[labels == 9] = 8
     labels[0] = 9
     path = write_npz(tmp_path / "rare.npz", found.replace(labels=labels))
-    result = ran(capsys, "calibrate", path, "--method", "all", "--bootstrap", 0)
+    result = ran(capsys, "calibrate", path, "--method", "all", "--bootstrap", 0, "--folds", 2)
     assert result.err.count("1 of the classes (9) have one sample") == 1
     assert "no sample" not in result.err, "its own fold lacks it, which is what the line says"
 
@@ -236,7 +236,7 @@ def test_without_a_leader_all_has_nothing_to_write(capsys, in_sample, tmp_path):
 
 def test_a_forest_that_states_zeros(capsys, tmp_path):
     """Skipped methods are told the flag that helps, once for all of them; with it nothing is skipped or infinite."""
-    inputs, labels = load_digits(return_X_y=True)
+    inputs, labels = (each[:1300] for each in load_digits(return_X_y=True))
     forest = RandomForestClassifier(10, random_state=0).fit(inputs[:900], labels[:900])
     np.savez(tmp_path / "forest.npz", probs=forest.predict_proba(inputs[900:]), labels=labels[900:])
     arguments = ("calibrate", tmp_path / "forest.npz", "--method", "all", "--bootstrap", 50, "--folds", 2)
@@ -355,7 +355,9 @@ def test_class_names_that_columns_cannot_have(capsys, tmp_path, suffix, names, w
 
 def test_of_all_methods_the_leaders_probabilities_are_written(capsys, files, tmp_path):
     path = tmp_path / "calibrated.npz"
-    result = invoke(capsys, "calibrate", files[0], "--method", "all", "--bootstrap", 0, "--write", path, "--json")
+    result = invoke(
+        capsys, "calibrate", files[0], "--method", "all", "--folds", 2, "--bootstrap", 0, "--write", path, "--json"
+    )
     nll = calattn.evaluate(calattn.read_predictions(path), metrics="nll", num_bootstrap=0)["nll"].value
     assert nll == pytest.approx(result.json["methods"][0]["after"]["nll"]["value"], abs=1e-5)
     assert f"probabilities by {result.json['leader']}" in result.err
@@ -396,8 +398,8 @@ def tree(folder):
         ("temperature", "thesis.txt"),
         ("temperature", "predictions/thesis.txt"),
         ("temperature", "notes/thesis.txt"),
-        ("all", "vector/thesis.txt"),
-        ("all", "vector/predictions/thesis.txt"),
+        ("temperature,vector", "vector/thesis.txt"),
+        ("temperature,vector", "vector/predictions/thesis.txt"),
     ],
 )
 def test_what_lies_beside_an_earlier_result_is_kept(capsys, files, tmp_path, method, place):

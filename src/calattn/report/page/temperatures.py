@@ -136,16 +136,18 @@ def _equal_count(
     """Mean confidence and accuracy of bins of equal count. Samples that tie on a boundary are shared by both sides."""
     n = len(correct)
     found: dict[int, list[Tensor]] = {m: [] for m in EQUAL_COUNTS}
+    bounds = {m: equal_count_bounds(n, m) for m in EQUAL_COUNTS}
+    together = torch.cat(list(bounds.values()))
+    counts = {m: ends.diff().clamp_min(1) for m, ends in bounds.items()}
     for place, row in enumerate(confidence):
         # Confidences near 1 tie in float32; the odds of the predictions as they stand tell them apart.
         key = -columns.odds if place == start else row
         ordered, order = key.sort()
         sums = torch.stack([row[order].double(), correct[order].double()])
         sums = torch.cat([sums.new_zeros(2, 1), sums.cumsum(dim=1)], dim=1)
-        for m in EQUAL_COUNTS:
-            bounds = equal_count_bounds(n, m)
-            at = _shared(ordered, sums, bounds)
-            found[m].append((at.diff(dim=1) / bounds.diff().clamp_min(1)).T)
+        parts = _shared(ordered, sums, together).split([len(ends) for ends in bounds.values()], dim=1)
+        for m, at in zip(EQUAL_COUNTS, parts, strict=True):
+            found[m].append((at.diff(dim=1) / counts[m]).T)
     return {m: torch.stack(values) for m, values in found.items()}
 
 
