@@ -63,11 +63,20 @@ def find(name: str, **keys: Value) -> Mapping[str, Value] | None:
     >>> find("ece", dataset="mnist", backbone="resnet50_cifar") is None
     True
     """
-    rows = rows_of(name)
-    found = [row for row in rows if all(row.get(key) == wanted for key, wanted in keys.items())]
-    if len(found) > 1 or not keys.keys() <= rows[0].keys():
-        raise ValueError(f"table {name!r} has {len(found)} rows with {keys}; choose by {', '.join(rows[0])}")
+    columns = rows_of(name)[0]
+    found = _rows_by(name, tuple(keys)).get(tuple(keys.values()), [])
+    if len(found) > 1 or not keys.keys() <= columns.keys():
+        raise ValueError(f"table {name!r} has {len(found)} rows with {keys}; choose by {', '.join(columns)}")
     return found[0] if found else None
+
+
+@functools.cache
+def _rows_by(name: str, keys: tuple[str, ...]) -> dict[tuple[Value, ...], list[Mapping[str, Value]]]:
+    """The rows of a table by their values of these columns: a report looks up thousands."""
+    found: dict[tuple[Value, ...], list[Mapping[str, Value]]] = {}
+    for row in rows_of(name):
+        found.setdefault(tuple(row.get(key) for key in keys), []).append(row)
+    return found
 
 
 def oddities() -> list[dict[str, str]]:
