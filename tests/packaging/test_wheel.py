@@ -78,7 +78,7 @@ def test_the_wheel_works_where_there_is_no_source(wheel, packages, tmp_path):
     target = tmp_path / "target"
     zipfile.ZipFile(wheel).extractall(target)
     path = (target, packages)
-    code = "import calattn; print(calattn.__file__, calattn.__version__); calattn.evaluate"
+    code = "import calattn; print(calattn.__file__, calattn.__version__)"
     done = python("-c", code, path=path, folder=tmp_path)
     assert done.stdout.split() == [str(target / "calattn" / "__init__.py"), DECLARED["version"]], done.stderr
     shown = python("-m", "calattn", "--help", path=path, folder=tmp_path)
