@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -10,6 +13,15 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 import torch
+
+COMMAND = "import runpy; runpy.run_module('calattn', run_name='__main__', alter_sys=True)"
+"""What `python -m calattn` does, and so do the processes that it starts."""
+
+
+def limit_files(size: int) -> None:
+    """In bytes, for this process."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else the kernel kills; a full disk only fails the write
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class Forked:
@@ -30,11 +42,20 @@ class Forked:
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
+    def poll(self) -> int | None:
+        return self._ended(os.WNOHANG)
+
     def communicate(self) -> tuple[str, str]:
         with self.stdout, self.stderr:
             said = self.stdout.read(), self.stderr.read()
-        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._ended(0)
         return said
+
+    def _ended(self, options: int) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
 
     def _run(
         self,
@@ -44,7 +65,7 @@ class Forked:
         before: Callable[[], None] | None,
         ends: list[int],
     ) -> NoReturn:
-        status = 1
+        status, leaving = 1, contextlib.ExitStack()
         try:
             for place, end in enumerate(ends, start=1):
                 os.dup2(end, place)
@@ -52,6 +73,7 @@ class Forked:
             sys.argv[:] = ["-c", *arguments]
             os.environ.update(environment)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            atexit.register = leaving.callback  # those of the test session are not this program's
             torch.set_num_threads(1)  # the threads of the process were not copied, and waiting for them has no end
             if before is not None:
                 before()
@@ -61,6 +83,10 @@ class Forked:
             status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         finally:  # what is left of the test session must not run on in the copy
             if sys.exc_info()[0] is not None:
+                traceback.print_exc()
+            try:
+                leaving.close()
+            except BaseException:  # Python, too, keeps its exit status then
                 traceback.print_exc()
             try:
                 for stream in (sys.stdout, sys.stderr):

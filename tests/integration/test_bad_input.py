@@ -12,7 +12,6 @@ import io
 import json
 import os
 import pickle
-import resource
 import shlex
 import shutil
 import subprocess
@@ -31,6 +30,7 @@ import calattn
 from calattn.runs.folder import write_spec
 from calattn.runs.train import train_run
 from tests.cli_runner import invoke, predictions, write_npz, write_run
+from tests.forking import COMMAND, Forked, limit_files
 from tests.pictures import class_folders
 from tests.small_runs import CPU, SMALL, set_flags, small_spec
 
@@ -518,26 +518,11 @@ def check(given: int, err: str, says: Iterable[str], *, code: int = 1, trains: b
         assert piece in lines[0]
 
 
-def command(*arguments: str, cwd: Path, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """The console command in a process of its own, its files no longer than `limit` bytes."""
-
-    def shrink() -> None:
-        if limit is not None:
-            import signal
-
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else the kernel kills; a full disk only fails the write
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    script = Path(sys.executable).with_name("calattn")
-    return subprocess.run(
-        [str(script), *arguments], cwd=cwd, capture_output=True, text=True, check=False, preexec_fn=shrink
-    )
-
-
 def test_the_installed_command_answers_the_same(tmp_path):
     case = next(case for case in CASES if case.name == "NaN logits")
     case.prepare(tmp_path)
-    done = command(*case.arguments.split(), cwd=tmp_path)
+    script = Path(sys.executable).with_name("calattn")
+    done = subprocess.run([script, *case.arguments.split()], cwd=tmp_path, capture_output=True, text=True, check=False)
     check(done.returncode, done.stderr, case.says, code=case.code)
 
 
@@ -548,14 +533,21 @@ def test_closed_streams_are_no_bug(name, code):
     assert done.returncode == code
 
 
+def on_a_full_disk(*arguments: str, limit: int) -> tuple[int, str]:
+    """Simulated by a limit on the size of files: a write fails half-way, as it does on a full disk."""
+    process = Forked(COMMAND, *arguments, environment={}, before=functools.partial(limit_files, limit))
+    _, err = process.communicate()
+    return process.returncode, err
+
+
 @pytest.mark.parametrize(
     "arguments", ["evaluate a.npz --write t.json", "evaluate a.npz --diagram d.png", "calibrate a.npz --out out"]
 )
-def test_full_disk(tmp_path, arguments):
-    """Simulated by a limit on the size of files: the write fails half-way, as it does on a full disk."""
+def test_full_disk(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
     write_npz(tmp_path / "a.npz", predictions())
-    done = command(*arguments.split(), "--bootstrap", "0", cwd=tmp_path, limit=1000)
-    check(done.returncode, done.stderr, ("write elsewhere",))
+    code, err = on_a_full_disk(*arguments.split(), "--bootstrap", "0", limit=1000)
+    check(code, err, ("write elsewhere",))
     assert [place.name for place in tmp_path.iterdir()] == ["a.npz"], "nothing half-written stays"
 
 
@@ -581,14 +573,15 @@ def test_read_only_folder(tmp_path, monkeypatch, capsys, arguments, says):
     assert list((tmp_path / "ro").iterdir()) == []
 
 
-def test_full_disk_at_a_checkpoint(tmp_path):
+def test_full_disk_at_a_checkpoint(tmp_path, monkeypatch, capsys):
     """The first checkpoint does not fit, all that was written before it does; with room the same command then goes on."""
+    monkeypatch.chdir(tmp_path)
     arguments = [*train(), "--threads", "1"]
-    done = command(*arguments, cwd=tmp_path, limit=20_000)
+    code, err = on_a_full_disk(*arguments, limit=20_000)
     says = ("cannot write", "checkpoints", "make room and start the same run again, it resumes")
-    check(done.returncode, done.stderr, says, trains=True)
+    check(code, err, says, trains=True)
     assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing half-written stays"
-    assert command(*arguments, cwd=tmp_path).returncode == 0
+    assert invoke(capsys, *arguments).code == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
