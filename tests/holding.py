@@ -9,27 +9,31 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from calattn import plugins
 from calattn.engine.interrupt import Interrupt
 from calattn.engine.log import RunLog
+from tests.forking import Forked
 
 EPOCH = "CALATTN_TESTS_HOLD"
 
 
-def stopped(arguments: Sequence[str], run: Path, *, after: int) -> tuple[int, str]:
-    """SIGTERM to the command after so many epochs of its run; its exit code and what it said."""
-    environment = os.environ | {plugins.VARIABLE: __file__, EPOCH: str(after)}
-    command = [*arguments, "--save-seconds", "1000"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        while len(RunLog(run / "log.jsonl").rows()) < after:
-            assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate()
+def held(after: int) -> dict[str, str]:
+    """What the environment of a process has to hold for it to wait after so many epochs."""
+    return {plugins.VARIABLE: __file__, EPOCH: str(after)}
+
+
+def stopped(process: subprocess.Popen | Forked, run: Path, *, after: int) -> tuple[int, str]:
+    """SIGTERM to a process that is held, once it waits; its exit code and what it said."""
+    while len(RunLog(run / "log.jsonl").rows()) < after:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate()
+    assert process.returncode is not None
     return process.returncode, stderr
 
 

@@ -25,7 +25,9 @@ from calattn.models.attach import Adapter, attach
 from calattn.runs.folder import RunFolder
 from calattn.runs.runtime import Runtime
 from calattn.runs.train import train_run
-from tests.holding import stopped
+from tests.cli_runner import ran
+from tests.forking import COMMAND, Forked
+from tests.holding import held, stopped
 from tests.small_runs import CPU, SMALL, TAUGHT, final_tree, final_weights, set_flags, small_spec
 from tests.sweeps.grids import NAMES, write_grid
 
@@ -45,18 +47,16 @@ SHARDED = (
 )
 
 
-def command(path: Path, *changes: str, strategy: str, elastic: bool = False) -> list[str]:
-    start = [sys.executable, "-m", "calattn", "train"]
-    if elastic:
-        start = ["env", f"PYTHON={sys.executable}", "bash", str(ROOT / "examples" / "torchrun.sh")]
+def command(path: Path, *changes: str, strategy: str) -> list[str]:
     where = ["--accelerator", "cpu", "--devices", "2", "--strategy", strategy, "--threads", "1", "--out", str(path)]
-    return [*start, "digits", *set_flags(*SMALL, *changes), *where]
+    return ["train", "digits", *set_flags(*SMALL, *changes), *where, "--save-seconds", "1000"]
 
 
-def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+def finished(code: str, *arguments: str) -> tuple[str, str]:
+    process = Forked(code, *arguments, environment={})
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-3000:]
+    return out, err
 
 
 def assert_same_but_for_rounding(path: Path, alone: Path, *changes: str) -> None:
@@ -84,26 +84,29 @@ def small_start(*changes: str) -> dict[str, torch.Tensor]:
 def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_one(tmp_path):
     """Stopped under torchrun, resumed by our own launcher; the sharded run below does it the other way round."""
     changes, path = (*AVERAGED, "train.epochs=3"), tmp_path / "two"
-    own, torchrun = (command(path, *changes, strategy="ddp", elastic=elastic) for elastic in (False, True))
-    code, stderr = stopped(torchrun, path, after=1)
+    line = command(path, *changes, strategy="ddp")
+    start, places = ["bash", ROOT / "examples" / "torchrun.sh", *line[1:]], {"PYTHON": sys.executable, **held(1)}
+    with subprocess.Popen(start, env=os.environ | places, stderr=subprocess.PIPE, text=True) as torchrun:
+        code, stderr = stopped(torchrun, path, after=1)
     assert code == 1, stderr[-3000:]  # torchrun has a code of its own, whatever its processes say
     assert "stopped by SIGTERM" in stderr
     states = list((path / "checkpoints").glob("state-*"))
     assert len(states) == 1  # the one that SIGTERM wrote: the next was due in 1,000 seconds
     assert len(RunLog(path / "log.jsonl").rows()) == 1
-    finished(*own)
+    finished(COMMAND, *line)
     assert [row["event"] for row in RunLog(path / "log.jsonl").rows()] == ["epoch"] * 3 + ["teach"]
     train_run(small_spec(*changes), tmp_path / "alone", runtime=CPU)
     assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
 
 
-def queued(folder: Path, script: str, *arguments: str, **slurm: str) -> list[str]:
-    """What a SLURM file of ours starts in the end, with stand-ins for SLURM's programs and for calattn, but for its plan."""
+def queued(folder: Path, script: str, *arguments: str, plan: str = "", **slurm: str) -> list[str]:
+    """What a SLURM file of ours starts in the end, with stand-ins for SLURM's programs and for calattn, which gives a plan."""
+    (folder / "plan").write_text(plan)
     for name, does in {
         "scontrol": "echo first; echo second",
         "srun": 'shift; exec "$@"',  # without its own flag
         "told": 'printf "%s\\n" "$@" > said',
-        "calattn": f'case "$*" in *--plan*) exec {sys.executable} -m calattn "$@";; esac; exec told "$@"',
+        "calattn": f'[ "$*" = "sweep {" ".join(arguments)} --plan --json" ] && exec cat plan; exec told "$@"',
     }.items():
         (folder / name).write_text(f"#!/usr/bin/env bash\n{does}\n")
         (folder / name).chmod(0o755)
@@ -114,17 +117,19 @@ def queued(folder: Path, script: str, *arguments: str, **slurm: str) -> list[str
 
 
 def test_the_slurm_file_of_a_run_starts_one_torchrun_a_machine(tmp_path):
-    """torchrun.sh itself is run above and below."""
+    """torchrun.sh itself is run above."""
     slurm = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_ID": "7"}
     found = " ".join(queued(tmp_path, "train.sbatch", "my.yaml", "--out", "runs/a", PYTHON="told", **slurm))
     meeting = "--nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint first:29500 --rdzv-id 7"
     assert found == f"-m torch.distributed.run {meeting} -m calattn train my.yaml --out runs/a --nodes 2 --devices 8"
 
 
-def test_the_slurm_file_of_a_grid_trains_one_run_a_task(tmp_path):
-    line = ("grid.yaml", "--out", "runs/grid")
+def test_the_slurm_file_of_a_grid_trains_one_run_a_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     write_grid(tmp_path)
-    found = queued(tmp_path, "sweep.sbatch", *line, PYTHON=sys.executable, SLURM_ARRAY_TASK_ID="4")
+    line = ("grid.yaml", "--out", "runs/grid")
+    plan = ran(capsys, "sweep", *line, "--plan", "--json").out
+    found = queued(tmp_path, "sweep.sbatch", *line, plan=plan, PYTHON=sys.executable, SLURM_ARRAY_TASK_ID="4")
     assert found == ["sweep", *line, "--only", NAMES[4]]
 
 
@@ -148,7 +153,7 @@ told()
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_the_threads_of_the_group_end_before_python_does(tmp_path):
     """One that gave back a tensor after that would abort the process; seen once in some twenty runs on a busy machine."""
-    said = finished(sys.executable, "-c", LEAVING, str(tmp_path / "one")).stdout
+    said, _ = finished(LEAVING, str(tmp_path / "one"))
     (threads, there), (left, still) = (line.split() for line in said.splitlines())
     assert (there, still) == ("True", "False")
     assert int(left) < int(threads)
@@ -171,22 +176,34 @@ for strategy in ("auto", "ddp"):
 
 
 def test_a_group_that_was_there_is_left_to_its_owner(tmp_path):
-    said = finished(sys.executable, "-c", OWN, str(tmp_path)).stderr
+    _, said = finished(OWN, str(tmp_path))
     assert "Error" not in said, said[-3000:]
 
 
 # --- sharded weights
 
 
+# What torchrun does with the command that it is given, but that its processes are copies of this one.
+AGENT = """
+import sys
+from calattn.cli.app import run
+from torch.distributed.launcher import LaunchConfig, elastic_launch
+
+meeting = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "test"}
+config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2, max_restarts=0, start_method="fork", **meeting)
+assert elastic_launch(config, run)(sys.argv[1:]) == {0: 0, 1: 0}
+"""
+
+
 def test_a_sharded_run_stopped_and_gone_on_gives_the_weights_and_predictions_of_one_process(tmp_path):
     changes = (*SHARDED, "train.epochs=4")
-    arguments = command(tmp_path / "two", *changes, strategy="fsdp")
-    code, stderr = stopped(arguments, tmp_path / "two", after=2)
+    line = command(tmp_path / "two", *changes, strategy="fsdp")
+    code, stderr = stopped(Forked(COMMAND, *line, environment=held(2)), tmp_path / "two", after=2)
     assert code == 143, stderr[-3000:]
     between = final_tree(tmp_path / "two")
     assert between["counters"]["epoch"] == 2
     shutil.copytree(tmp_path / "two", tmp_path / "handed over")
-    finished(*command(tmp_path / "two", *changes, strategy="fsdp", elastic=True))
+    finished(AGENT, *line)
     for name in ("alone", "handed over"):  # one process can go on with what two have begun
         train_run(small_spec(*changes), tmp_path / name, runtime=CPU)
     assert_same_but_for_rounding(tmp_path / "two", tmp_path / "alone", *changes)
