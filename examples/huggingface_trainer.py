@@ -47,7 +47,7 @@ with tempfile.TemporaryDirectory() as folder:
         model, arguments, train_dataset=rows(TRAIN), eval_dataset=rows(VALIDATION), compute_metrics=compute_metrics
     )
     trainer.train()
-    lesson = calattn.heads.Lesson(readings=2000, shifted=500, steps=200)  # only for this example: leave it out
+    lesson = calattn.heads.Lesson(readings=1000, shifted=250, steps=200)  # only for this example: leave it out
     taught = calattn.teach(model, TRAIN, VALIDATION, transform, lesson=lesson)
     for name, each in {"as trained": model, "calattn": taught}.items():
         trainer.model = each

@@ -38,7 +38,7 @@ def loader(rows: list, shuffle: bool = False) -> DataLoader:
 
 lightning.seed_everything(0)
 module = Classifier()
-lesson = calattn.heads.Lesson(readings=2000, shifted=500, steps=200)  # only for this example: leave it out
+lesson = calattn.heads.Lesson(readings=1000, shifted=250, steps=200)  # only for this example: leave it out
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 teaching = TeachHead(TRAIN, VALIDATION, transform, lesson=lesson)
 trainer = lightning.Trainer(max_epochs=12, accelerator="cpu", callbacks=[teaching], **quiet)

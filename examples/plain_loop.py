@@ -22,7 +22,7 @@ for epoch in range(12):
         optimizer.step()
     print(f"epoch {epoch + 1}: loss {loss.item():.3f}")
 
-lesson = calattn.heads.Lesson(readings=2000, shifted=500, steps=200)  # only for this example: leave it out
+lesson = calattn.heads.Lesson(readings=1000, shifted=250, steps=200)  # only for this example: leave it out
 model = calattn.teach(network, TRAIN, VALIDATION, transform, lesson=lesson)
 
 for name, predictor in {"as trained": network, "calattn": model}.items():

@@ -47,7 +47,7 @@ for epoch in range(EPOCHS):
         losses.update(loss.item(), len(images))
     print(f"epoch {epoch + 1}: loss {losses.avg:.3f}")
 
-lesson = calattn.heads.Lesson(readings=2000, shifted=500, steps=200)  # only for this example: leave it out
+lesson = calattn.heads.Lesson(readings=1000, shifted=250, steps=200)  # only for this example: leave it out
 taught = calattn.teach(ema.module, TRAIN, VALIDATION, transform, lesson=lesson)
 
 for name, predictor in {"as trained": ema.module, "calattn": taught}.items():
