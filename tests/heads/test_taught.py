@@ -81,9 +81,8 @@ def test_the_scale_rises_with_what_the_head_reads():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_known_temperature_per_image_is_recovered(kind):
-    head = teach_head(
-        world(20_000, seed=0), world(2_000, seed=1), world(2_000, seed=2, shift=1.5), Lesson(kind=kind, hidden=32)
-    )
+    lesson = Lesson(kind=kind, hidden=32, steps=400)
+    head = teach_head(world(20_000, seed=0), world(2_000, seed=1), world(2_000, seed=2, shift=1.5), lesson)
     for seed, shift in ((3, 0.0), (4, 1.5)):
         judged = world(20_000, seed=seed, shift=shift)
         truth = nll(judged.logits / (0.5 * judged.features[:, :1]).exp(), judged)

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed
-import torch.multiprocessing
 
 from calattn import Predictions, evaluate, stream_predictions
 from calattn.cli import subjects
 from calattn.metrics import METRICS, MetricState, torchmetrics
 from calattn.metrics.torchmetrics import CalibrationMetric, CalibrationMetrics
 from calattn.posthoc import TemperatureScaling
+from tests.forking import Forked
 from tests.samples import logits_and_labels
 
 
@@ -137,15 +136,20 @@ def test_torchmetrics_wrapper_needs_to_know_its_input():
         metric.update(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
 
 
-def _worker(rank: int, world: int, path: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
-    for slots in (torchmetrics.SLOTS, 2000):
-        torchmetrics.SLOTS = slots
-        _check_synchronised(rank, world)
-    torch.distributed.destroy_process_group()
+WORKER = """
+import sys
+from torch import distributed
+from calattn.metrics import torchmetrics
+from tests.metrics.test_streaming import assert_synchronised
+rank, path = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+for torchmetrics.SLOTS in (torchmetrics.SLOTS, 2000):
+    assert_synchronised(rank, 2)
+distributed.destroy_process_group()
+"""
 
 
-def _check_synchronised(rank: int, world: int) -> None:
+def assert_synchronised(rank: int, world: int) -> None:
     logits, labels = logits_and_labels("ten_classes")
     metric = CalibrationMetrics(ALL, num_classes=10, from_logits=True)
     metric.update(logits[rank::world], labels[rank::world])
@@ -162,6 +166,6 @@ def _check_synchronised(rank: int, world: int) -> None:
 
 
 def test_torchmetrics_wrapper_synchronises_two_processes(tmp_path):
-    # Started afresh, though that takes seconds: a copy of a process whose torch has threads can hang.
-    start = torch.multiprocessing.start_processes
-    start(_worker, args=(2, str(tmp_path / "rendezvous")), nprocs=2, start_method="spawn")
+    processes = [Forked(WORKER, rank, tmp_path / "rendezvous", environment={}) for rank in (0, 1)]
+    said = "".join(process.communicate()[1] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], said

@@ -1,5 +1,6 @@
 """Prediction sets: against MAPIE and by hand, and their coverage by simulation."""
 
+import functools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from calattn.posthoc import FitWarning, PredictionSets, SameDataWarning, Tempera
 SCORES = ("raps", "aps", "lac")
 
 
+@functools.cache
 def drawn(n: int, seed: int, c: int = 6, temperature: float = 1.0) -> Predictions:
     """The harder half is group 1 of `halves`."""
     g = torch.Generator().manual_seed(seed)
@@ -87,7 +89,7 @@ def test_sets_and_scores_are_those_of_mapie(coverage):
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("coverage", [0.8, 0.95])
 @pytest.mark.parametrize("per", ["all", "class", "group"])
 def test_coverage_by_simulation(score, coverage, per):
     """Of a badly calibrated model with offsets: on average between the level and 1/(n + 1) more, where scores do not tie.
