@@ -52,7 +52,6 @@ def numbers(shown: str, name: str) -> dict[str, float]:
     return {metric: float(value) for metric, value in (part.split() for part in line.split(", "))}
 
 
-@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script(name, tmp_path, monkeypatch):
     """One in a new interpreter; the others in copies of this one, where calattn comes before timm and torchvision anyway."""

@@ -99,6 +99,17 @@ def test_two_processes_stopped_and_resumed_give_the_weights_and_predictions_of_o
     assert_same_but_for_rounding(path, tmp_path / "alone", *changes)
 
 
+@pytest.mark.slow
+def test_a_run_under_torchrun_ends_well(tmp_path):
+    """Above torchrun is stopped; here its two processes come to the end, and it to exit code 0."""
+    line = command(tmp_path / "run", "train.epochs=2", strategy="ddp")
+    start = ["bash", ROOT / "examples" / "torchrun.sh", *line[1:]]
+    places = os.environ | {"PYTHON": sys.executable}
+    done = subprocess.run(start, env=places, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [row["event"] for row in RunLog(tmp_path / "run" / "log.jsonl").rows()] == ["epoch"] * 2
+
+
 def queued(folder: Path, script: str, *arguments: str, plan: str = "", **slurm: str) -> list[str]:
     """What a SLURM file of ours starts in the end, with stand-ins for SLURM's programs and for calattn, which gives a plan."""
     (folder / "plan").write_text(plan)

@@ -183,7 +183,7 @@ def attach(
     *,
     head: str | nn.Module = "calattn",
     classifier: str | None = None,
-    adapter: Adapter | LayerAdapter | None = None,
+    adapter: AnyAdapter | None = None,
 ) -> CalibratedModel:
     """The backbone with a head on its features; until the first step, outputs equal the bare backbone's.
 

@@ -85,7 +85,7 @@ def teach(
     clean, shifted = read("held-out", held_out, None, None), read("shifted", held_out, _shifted, lesson.shifted)
     on_step = None if on_progress is None else lambda done, total: on_progress("teaching the head", done, total)
     head = teach_head(distorted, clean, shifted, lesson, seed=seed, on_step=on_step)
-    return attach(inner.backbone, inner.features, head=head, adapter=inner.adapter).eval()  # type: ignore[arg-type]
+    return attach(inner.backbone, inner.features, head=head, adapter=inner.adapter).eval()
 
 
 _Distort = Callable[[Tensor, Callable[[], Tensor], torch.Generator], Tensor]
